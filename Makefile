@@ -1,0 +1,53 @@
+# What you can do here. `make help` lists it.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format bench clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.runtime ## Create .venv with the pinned dependencies and the tenantry command
+
+run: $(VENV)/.runtime ## Run everything on this machine, with example data
+	@exec $(BIN)/tenantry demo
+
+test: $(VENV)/.dev ## Run the whole test suite
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+
+check: $(VENV)/.dev ## Check style, types and the floors (what CI runs beside the tests)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev ## Measure both hot paths beside the same routes without a database (needs wrk)
+	@$(BIN)/python -m bench.quick
+
+clean: ## Remove .venv and caches; the demo's data in .tenantry stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tenantry needs Python 3.11 or newer: $$($(PYTHON) --version) is $(PYTHON). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements/build.txt requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
+	@echo "Installing the pinned dependencies into $(VENV) ..."
+	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/runtime.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
+	@echo "Installing what the tests need into $(VENV) ..."
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@

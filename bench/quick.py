@@ -1,0 +1,242 @@
+"""One quick figure for each hot path: the service, and the same route with its database calls stubbed out.
+
+Needs Debian's ``wrk``. PostgreSQL comes from the wheel with its usual durability (fsync and synchronous_commit on).
+Everything runs on one machine, so the absolute figures are this machine's; the ratios are what holds.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psycopg
+
+from tenantry.db.embedded import EmbeddedServer
+from tenantry.db.migrate import migrate
+from tenantry.domain import api_keys
+from tenantry.domain.access import Mode
+
+TENANTS: Final = 1000
+KEYS: Final = 2000
+PROJECTS: Final = 20
+EVENTS: Final = 120_000
+CONNECTIONS: Final = 64
+SECONDS: Final = 4
+ROUNDS: Final = 3
+SECRET: Final = "whsec_bench_0123456789abcdef"  # noqa: S105  # of this run's own database
+PEPPER: Final = "bench-pepper-0123456789abcdef0123456789abcdef"
+FOLDER: Final = Path(__file__).parent
+
+
+class Round(NamedTuple):
+    """One run of wrk."""
+
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def main() -> None:
+    """Load the data, start both servers, measure in turn, print a table."""
+    if shutil.which("wrk") is None:
+        sys.exit("bench: wrk is missing; install it with: apt-get install wrk")
+    with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as folder, _database(Path(folder)) as conninfo:
+        keys = _load(conninfo)
+        key_file = Path(folder) / "keys"
+        key_file.write_text("\n".join(keys))
+        service, stub = _free_port(), _free_port()
+        with _service(service, conninfo), _stub(stub):
+            _check(service, keys)
+            rounds: dict[str, list[Round]] = {}
+            for number in range(ROUNDS):
+                for name, port in (("service", service), ("stub", stub)):
+                    events = _sign_events(Path(folder) / "events", f"{name}{number}")
+                    rounds.setdefault(f"webhook {name}", []).append(_wrk(port, "events.lua", events))
+                    rounds.setdefault(f"list {name}", []).append(_wrk(port, "keys.lua", {"BENCH_KEYS": str(key_file)}))
+            stored = _count_events(conninfo)
+    _print(rounds, stored)
+
+
+@contextlib.contextmanager
+def _database(folder: Path) -> Iterator[str]:
+    server = EmbeddedServer(folder, options=("shared_buffers=512MB",))
+    server.start()
+    try:
+        migrate(server.conninfo)
+        yield server.conninfo
+    finally:
+        server.stop()
+
+
+def _load(conninfo: str) -> list[str]:
+    secrets = [api_keys.compose_secret(Mode.LIVE, hashlib.sha256(b"%d" % n).digest()) for n in range(KEYS)]
+    with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id) "
+            "SELECT 't' || n, 'Tenant ' || n, 'user' || n, n || '@example.com', 'cus_' || n "
+            "FROM generate_series(0, %s - 1) AS n",
+            (TENANTS,),
+        )
+        cursor.execute(
+            "INSERT INTO customers (id, tenant_id, linked_by) SELECT stripe_customer_id, id, 'bench' FROM tenants"
+        )
+        cursor.execute(
+            "INSERT INTO projects (id, org_id, mode, name, created_at, updated_at) "
+            "SELECT t.id || '_' || n, t.id, 'live', 'Project ' || n, now() - n * interval '1 minute', now() "
+            "FROM tenants t, generate_series(1, %s) AS n",
+            (PROJECTS,),
+        )
+        with cursor.copy(
+            "COPY api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by) "
+            "FROM STDIN"
+        ) as copy:
+            for number, secret in enumerate(secrets):
+                digest = api_keys.digest(secret.encode(), PEPPER.encode())
+                copy.write_row(
+                    (f"key_{number}", f"t{number % TENANTS}", digest, "bench", ["projects:read"], "SCOPED", "live",
+                     *api_keys.shown_parts(secret), "now()", "bench")
+                )  # fmt: skip
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE")
+    return secrets
+
+
+def _sign_events(file: Path, run: str) -> dict[str, str]:
+    """Write distinct events for one run; the body is the one that events.lua composes."""
+    stamp, filler = int(time.time()), "x" * 3300
+    with file.open("w") as out:
+        for number in range(EVENTS):
+            tenant, event_id, second = number % TENANTS, f"evt_{run}_{number:08d}", stamp - EVENTS + number
+            body = (
+                f'{{"id":"{event_id}","object":"event","type":"customer.subscription.updated","created":{second}'
+                f',"livemode":true,"api_version":"2025-03-31.basil","data":{{"object":{{"id":"sub_{tenant}'
+                f'","object":"subscription","status":"active","customer":"cus_{tenant}'
+                f'","cancel_at_period_end":false,"metadata":{{"orgId":"t{tenant}'
+                f'"}},"items":{{"object":"list","data":[{{"id":"si_1","price":{{"id":"price_pro"}},'
+                f'"current_period_end":1900000000}}]}},"description":"{filler}"}}}}}}'
+            )
+            signature = hmac.digest(SECRET.encode(), f"{stamp}.{body}".encode(), "sha256").hex()
+            out.write(f"{tenant} {event_id} {second} {signature}\n")
+    return {"BENCH_EVENTS": str(file), "BENCH_TIMESTAMP": str(stamp)}
+
+
+def _wrk(port: int, script: str, variables: dict[str, str]) -> Round:
+    done = subprocess.run(
+        ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}", "-s", str(FOLDER / script), f"http://127.0.0.1:{port}"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if "Non-2xx" in done.stdout:
+        sys.exit(f"bench: not every answer was 200:\n{done.stdout}")
+    requests, micros, p50, p99 = map(int, done.stdout.split("RESULT ")[1].split())
+    return Round(requests / (micros / 1e6), p50 / 1000, p99 / 1000)
+
+
+@contextlib.contextmanager
+def _process(arguments: list[str], port: int, **variables: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", *arguments], env={**os.environ, **variables})
+    try:
+        _await(port)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def _service(port: int, conninfo: str) -> contextlib.AbstractContextManager[None]:
+    return _process(
+        ["tenantry", "serve"],
+        port,
+        DATABASE_URL=conninfo,
+        PORT=str(port),
+        PROVIDER_WEBHOOK_SECRET=SECRET,
+        API_KEY_PEPPER=PEPPER,
+        SESSION_SECRET=PEPPER,
+    )
+
+
+def _stub(port: int) -> contextlib.AbstractContextManager[None]:
+    return _process(["bench.stub_server", str(port), SECRET], port)
+
+
+def _await(port: int) -> None:
+    for _ in range(200):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/projects", timeout=1).close()
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    sys.exit(f"bench: nothing answers on port {port}")
+
+
+def _check(port: int, keys: list[str]) -> None:
+    """The server must really do the work before it is measured."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/api/v1/projects", headers={"Authorization": f"Bearer {keys[0]}"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.read().count(b'"id"') == PROJECTS
+    forged = urllib.request.Request(
+        f"http://127.0.0.1:{port}/api/v1/webhooks/payment-provider",
+        data=b"{}",
+        headers={"Provider-Signature": f"t={int(time.time())},v1={'0' * 64}"},
+    )
+    with contextlib.suppress(urllib.error.HTTPError):
+        urllib.request.urlopen(forged).close()
+        sys.exit("bench: a forged event was accepted")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _count_events(conninfo: str) -> int:
+    async def count() -> int:
+        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+            row = await (
+                await connection.execute(
+                    "SELECT count(*) FROM billing_events WHERE outcome = 'applied' OR outcome = 'no_change'"
+                )
+            ).fetchone()
+            return int(row[0]) if row else 0
+
+    return asyncio.run(count())
+
+
+def _print(rounds: dict[str, list[Round]], stored: int) -> None:
+    print(
+        f"{CONNECTIONS} connections, one process, {ROUNDS} rounds of {SECONDS} s in turn, medians; PostgreSQL durable"
+    )
+    print(f"{'route':10} {'service/s':>10} {'stub/s':>10} {'ratio':>6} {'p50 ms':>8} {'p99 ms':>8}")
+    for route in ("webhook", "list"):
+        service, stub = rounds[f"{route} service"], rounds[f"{route} stub"]
+        rate, limit = (statistics.median(r.per_second for r in found) for found in (service, stub))
+        p50, p99 = statistics.median(r.p50_ms for r in service), statistics.median(r.p99_ms for r in service)
+        print(f"{route:10} {rate:10.0f} {limit:10.0f} {rate / limit:6.2f} {p50:8.2f} {p99:8.2f}")
+    print(f"events in the ledger: {stored}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m tenantry``."""
+
+from tenantry.cli import main
+
+main(prog_name="tenantry")

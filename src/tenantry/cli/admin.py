@@ -1,0 +1,168 @@
+"""``tenantry admin``: operator commands, straight on the database."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import click
+import msgspec
+
+from tenantry.cli.environment import command_values, database, fail, fail_on_settings, migrated
+from tenantry.db.database import Database
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, is_scope
+from tenantry.domain.errors import DomainError, NotFoundError, ValidationError
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.kit.clock import system_clock
+from tenantry.services.api_keys import OPERATOR, ApiKeyService
+from tenantry.services.tenants import TenantService, TenantWishes
+from tenantry.settings import AdminSettings, SettingsError, load_for_admin
+
+Result = TypeVar("Result")
+Act = Callable[[AdminSettings, TenantService, ApiKeyService], Awaitable[Result]]
+
+_NOT_FOUND = 5
+_USAGE = 2
+
+
+@click.group()
+def admin() -> None:
+    """Work straight on the database: no server needs to run."""
+
+
+@admin.command("create-tenant")
+@click.option("--id", "tenant_id", required=True, help="1 to 64 of A-Za-z0-9_-.")
+@click.option("--name", required=True, help="What people call it.")
+@click.option("--owner-email", required=True, help="Where billing mail goes.")
+@click.option("--owner-id", help="The owner's user id at the identity provider (the token's sub).")
+@click.option("--customer", help="The payment provider's customer id.")
+@click.option("--plan", help="The plan to begin with (default: free).")
+def create_tenant(
+    tenant_id: str, name: str, owner_email: str, owner_id: str | None, customer: str | None, plan: str | None
+) -> None:
+    """Create a tenant and print its record as JSON."""
+    if not is_tenant_id(tenant_id):
+        raise click.BadParameter("must be 1 to 64 of A-Za-z0-9_-", param_hint="--id")
+    if "@" not in owner_email or not owner_email.isprintable() or " " in owner_email:
+        raise click.BadParameter("is not an e-mail address", param_hint="--owner-email")
+
+    async def act(settings: AdminSettings, tenants: TenantService, _: ApiKeyService) -> str:
+        if plan is not None and plan not in settings.billing.catalog:
+            raise ValidationError(("--plan", f"{plan!r} is not in the plan catalog"))
+        wishes = TenantWishes(
+            name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer, plan=plan
+        )
+        return _json(await tenants.create_as_operator(tenant_id, wishes))
+
+    click.echo(_run(act, needs_pepper=False))
+
+
+@admin.command("create-key")
+@click.option("--org", "org_id", required=True, help="The tenant.")
+@click.option("--name", required=True, help="What people call the key.")
+@click.option("--scope", "scopes", multiple=True, help="<resource>:<action>; may be given several times.")
+@click.option("--owner", is_flag=True, help="The highest level, instead of scopes.")
+@click.option("--mode", type=click.Choice(["live", "test"]), default="live", show_default=True)
+@click.option("--expires-at", help="When it ends, RFC 3339, such as 2027-01-31T00:00:00Z.")
+def create_key(
+    org_id: str, name: str, scopes: Sequence[str], *, owner: bool, mode: str, expires_at: str | None
+) -> None:
+    """Create an API key and print its secret, alone, on stdout."""
+    if bool(scopes) == owner:
+        raise click.UsageError("Give either --scope (once or more) or --owner.")
+    for scope in scopes:
+        if not is_scope(scope):
+            raise click.BadParameter(f"{scope!r} is not <resource>:<action>", param_hint="--scope")
+
+    async def act(_: AdminSettings, tenants: TenantService, keys: ApiKeyService) -> str:
+        record = await tenants.show(org_id)
+        made = await keys.create(
+            _operator(org_id, record.plan),
+            org_id=org_id,
+            name=name,
+            scopes=tuple(scopes),
+            access_level=AccessLevel.OWNER if owner else None,
+            mode=Mode(mode),
+            expires_at=_moment(expires_at),
+            claim=None,
+        )
+        return made.secret
+
+    click.echo(_run(act, needs_pepper=True))
+
+
+@admin.command("show-tenant")
+@click.argument("org_id", metavar="ORG")
+@click.option("--json", "as_json", is_flag=True, help="The record as the API gives it.")
+def show_tenant(org_id: str, *, as_json: bool) -> None:
+    """Show a tenant."""
+
+    async def act(_: AdminSettings, tenants: TenantService, __: ApiKeyService) -> str:
+        tenant = await tenants.show(org_id)
+        if as_json:
+            return _json(tenant)
+        fields: dict[str, object] = msgspec.to_builtins(tenant)
+        return "\n".join(f"{name:20} {'-' if value is None else value}" for name, value in fields.items())
+
+    click.echo(_run(act, needs_pepper=False))
+
+
+def _run(act: Act[Result], *, needs_pepper: bool) -> Result:
+    values, _ = command_values()
+    try:
+        settings = load_for_admin(values, needs_pepper=needs_pepper)
+    except SettingsError as error:
+        fail_on_settings(error)
+    with database(values) as conninfo:
+        migrated(conninfo)
+        try:
+            return asyncio.run(_connected(conninfo, settings, act))
+        except NotFoundError as error:
+            fail(error.detail, _NOT_FOUND)
+        except ValidationError as error:
+            fail("; ".join(f"{where}: {message}" for where, message in error.faults), _USAGE)
+        except DomainError as error:
+            fail(error.detail)
+
+
+async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -> Result:
+    from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
+
+    connected = Database(conninfo, pool_size=1)
+    tenants = TenantService(connected, settings.billing, JobQueue(conninfo).defer_mail, system_clock)
+    pepper = next((pepper.reveal() for pepper in settings.peppers), "")
+    keys = ApiKeyService(connected, settings.billing.catalog, pepper.encode(), system_clock)
+    await connected.open()
+    try:
+        return await act(settings, tenants, keys)
+    finally:
+        await connected.close()
+
+
+def _operator(org_id: str, plan: str) -> Principal:
+    """Whoever can reach the database holds everything."""
+    return Principal(
+        kind=PrincipalKind.USER,
+        id=OPERATOR,
+        org_id=org_id,
+        mode=Mode.LIVE,
+        scopes=("*:*",),
+        access_level=AccessLevel.OWNER,
+        plan=plan,
+        subscription_status="none",
+        expires_at=None,
+    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValidationError(("--expires-at", "is not a time such as 2027-01-31T00:00:00Z")) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _json(tenant: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(tenant), indent=2).decode()

@@ -1,0 +1,77 @@
+"""What commands share: where settings come from, which database is meant, how failures are shown."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NoReturn
+
+import click
+import psycopg
+from dotenv import dotenv_values
+
+from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
+from tenantry.settings import DEMO_FLAG, SettingsError, read_environment
+
+DEMO_FILE: Final = "demo.env"
+"""The demo's own settings, in the data folder."""
+
+FAILED: Final = 1
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """Say what went wrong on stderr and exit."""
+    click.echo(message, err=True)
+    sys.exit(code)
+
+
+def fail_on_settings(error: SettingsError) -> NoReturn:
+    """Name every faulty setting in one message and exit."""
+    lines = "\n".join(f"  {fault}" for fault in error.faults)
+    fail(f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}")
+
+
+def data_dir(values: dict[str, str]) -> Path:
+    """The folder of the embedded database and the demo's settings."""
+    return Path(values.get("TENANTRY_DATA_DIR") or ".tenantry")
+
+
+def command_values() -> tuple[dict[str, str], bool]:
+    """The settings of a command that works on an existing set-up, and whether they are the demo's.
+
+    Where no DATABASE_URL is set and the demo has run in the data folder, its settings fill what is missing.
+    """
+    values = read_environment()
+    file = data_dir(values) / DEMO_FILE
+    if values.get("DATABASE_URL") or not file.exists():
+        return values, False
+    demo = {name: value for name, value in dotenv_values(file).items() if value is not None}
+    return {**demo, **values, DEMO_FLAG: "true"}, True
+
+
+@contextmanager
+def database(values: dict[str, str]) -> Iterator[str]:
+    """The connection string of DATABASE_URL, or of the embedded server, which runs for the length of the block."""
+    url = values.get("DATABASE_URL", "").strip()
+    if url:
+        yield url
+        return
+    server = EmbeddedServer(data_dir(values))
+    try:
+        server.start()
+    except (EmbeddedServerError, OSError) as error:
+        fail(f"The embedded PostgreSQL does not start. {error}")
+    try:
+        yield server.conninfo
+    finally:
+        server.stop()
+
+
+def migrated(conninfo: str) -> tuple[str | None, str]:
+    """Bring the schema up to date, or exit with a message; returns the revisions before and after."""
+    from tenantry.db.migrate import migrate  # noqa: PLC0415  # slow to import, and not every command needs it
+
+    try:
+        return migrate(conninfo)
+    except psycopg.Error as error:
+        fail(f"DATABASE_URL: the database cannot be used: {str(error).strip()}")

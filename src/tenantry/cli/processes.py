@@ -1,0 +1,124 @@
+"""Running the server processes, and ending them without a trace."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from tenantry.cli.environment import fail
+from tenantry.http.raw import AsgiApp
+from tenantry.kit import logs
+from tenantry.settings import Settings, export_environment
+
+_POLL_SECONDS: Final = 0.05
+_DRAIN_SECONDS: Final = 20
+
+
+def end_on_sigterm() -> None:
+    """Make SIGTERM end this process the way an exception does, so that everything is cleaned up."""
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def run_server(
+    settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until a signal ends it. ``on_ready`` is called once the service answers that it is ready."""
+    logs.configure(settings.log_format)
+    end_on_sigterm()
+    bound = bind(settings.host, settings.port)
+    port = bound.getsockname()[1]
+    threading.Thread(
+        target=_await_ready, args=(f"http://{_reachable(settings.host)}:{port}/readyz", on_ready), daemon=True
+    ).start()
+    with bound, contextlib.suppress(KeyboardInterrupt):
+        if settings.workers > 1:
+            _run_several(settings, conninfo, values, bound)
+        else:
+            _run_one(settings, conninfo, bound)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or the end with a message."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        fail(f"HOST/PORT: cannot listen on {host}:{port}: {error.strerror or error}. Set PORT to another one.")
+    bound.set_inheritable(True)
+    return bound
+
+
+def _run_one(settings: Settings, conninfo: str, bound: socket.socket) -> None:
+    from tenantry.main import build_app  # noqa: PLC0415  # the library for metrics reads the environment on import
+
+    uvicorn.Server(_config(settings, app=build_app(settings, conninfo))).run(sockets=[bound])
+
+
+def _run_several(settings: Settings, conninfo: str, values: dict[str, str], bound: socket.socket) -> None:
+    with _metrics_directory() as directory:
+        export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
+        config = _config(settings, app="tenantry.main:create_app", factory=True, workers=settings.workers)
+        Multiprocess(config, sockets=[bound]).run()
+
+
+def _config(settings: Settings, *, app: AsgiApp | str, factory: bool = False, workers: int = 1) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        factory=factory,
+        workers=workers,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        backlog=4096,
+    )
+
+
+@contextlib.contextmanager
+def _metrics_directory() -> Iterator[str]:
+    directory = tempfile.mkdtemp(prefix="tenantry-metrics-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _reachable(host: str) -> str:
+    if host in ("", "0.0.0.0"):  # noqa: S104  # not bound here: asked through loopback
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2):  # noqa: S310
+            on_ready()
+            return
+        time.sleep(_POLL_SECONDS)

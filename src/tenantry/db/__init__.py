@@ -1,0 +1,1 @@
+"""PostgreSQL: connections, transactions, batches, the embedded server, migrations."""

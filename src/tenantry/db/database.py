@@ -1,0 +1,128 @@
+"""Connections and transactions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from tenantry.domain.errors import DatabaseUnavailableError
+
+Connection = psycopg.AsyncConnection[Any]
+
+_POOL_TIMEOUT: Final = 3.0
+_CONNECT_TIMEOUT: Final = 3
+_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_STATEMENT_TIMEOUT: Final = "-c statement_timeout=4000"
+
+
+def unavailable(error: BaseException) -> DatabaseUnavailableError:
+    """The refusal for a database that is out of reach."""
+    refusal = DatabaseUnavailableError("The database is out of reach. Try again shortly.")
+    refusal.__cause__ = error
+    return refusal
+
+
+def with_statement_timeout(conninfo: str) -> str:
+    """The connection string with a limit of 4 s on every statement, beside the options it has."""
+    options = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
+    return psycopg.conninfo.make_conninfo(
+        conninfo,
+        options=f"{options} {_STATEMENT_TIMEOUT}" if options else _STATEMENT_TIMEOUT,
+        connect_timeout=_CONNECT_TIMEOUT,
+    )
+
+
+class Database:
+    """The connections of one process to its PostgreSQL.
+
+    A pool for ordinary work, and `Lane`s: connections of their own for the batchers.
+    """
+
+    def __init__(self, conninfo: str, pool_size: int) -> None:
+        self._conninfo = with_statement_timeout(conninfo)
+        self._pool = AsyncConnectionPool(
+            self._conninfo, min_size=1, max_size=pool_size, open=False, timeout=_POOL_TIMEOUT, reconnect_timeout=10.0
+        )
+        self._lanes: list[Lane] = []
+
+    async def open(self) -> None:
+        """Start connecting, without waiting for the database."""
+        await self._pool.open()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for lane in self._lanes:
+            await lane.close()
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A connection in a transaction: committed at the end of the block, rolled back on an error.
+
+        Raises `DatabaseUnavailableError` when the database is out of reach or refuses to go on.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
+            raise unavailable(error) from error
+
+    def lane(self) -> "Lane":
+        """A new connection of its own, made when it is first used and again after it was lost."""
+        lane = Lane(self._conninfo)
+        self._lanes.append(lane)
+        return lane
+
+
+class Lane:
+    """One connection for one batcher: its statements stay prepared, and no pool is asked.
+
+    Not for concurrent use.
+    """
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._connection: Connection | None = None
+
+    @asynccontextmanager
+    async def use(self, *, autocommit: bool = False) -> AsyncIterator[Connection]:
+        """The connection, made now if there is none; dropped when the block fails.
+
+        Without ``autocommit`` the block commits for itself. Raises `DatabaseUnavailableError`.
+        """
+        try:
+            connection = await self._connected(autocommit=autocommit)
+            yield connection
+        except _RETRYABLE:
+            await self._recover()
+            raise
+        except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError) as error:
+            await self.close()
+            raise unavailable(error) from error
+        except Exception:
+            await self._recover()
+            raise
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _recover(self) -> None:
+        if self._connection is not None and not self._connection.broken:
+            await self._connection.rollback()
+
+    async def _connected(self, *, autocommit: bool) -> Connection:
+        if self._connection is None or self._connection.closed:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                self._connection = await psycopg.AsyncConnection.connect(
+                    self._conninfo, autocommit=autocommit, prepare_threshold=0
+                )
+        return self._connection
+
+    async def close(self) -> None:
+        """Drop the connection; the next use makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

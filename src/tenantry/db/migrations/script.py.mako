@@ -1,0 +1,13 @@
+"""${message}
+
+Revision ID: ${up_revision}
+"""
+
+from alembic import op
+
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+
+
+def upgrade() -> None:
+    op.execute("")

@@ -1,0 +1,122 @@
+"""What the demo makes once and keeps: its secrets, and its first tenant, project and keys."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from dotenv import dotenv_values
+
+from tenantry.db.database import Database
+from tenantry.demo.identity_provider import DemoUser
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.errors import TenantExistsError
+from tenantry.services.api_keys import OPERATOR, ApiKeyService
+from tenantry.services.projects import ProjectService
+from tenantry.services.tenants import TenantService, TenantWishes
+
+TENANT: Final = "demo"
+CUSTOMER: Final = "cus_demo"
+AUDIENCE: Final = "tenantry-api"
+CLIENT_ID: Final = "tenantry-dashboard"
+LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
+TEST_KEY: Final = "TENANTRY_DEMO_TEST_KEY"
+
+USERS: Final = (
+    DemoUser(sub="olivia", name="Olivia Owner", email="olivia@demo.example", org_id=TENANT, role="owner"),
+    DemoUser(sub="adam", name="Adam Admin", email="adam@demo.example", org_id=TENANT, role="admin"),
+    DemoUser(sub="mia", name="Mia Member", email="mia@demo.example", org_id=TENANT, role="member"),
+    DemoUser(sub="nora", name="Nora Newcomer", email="nora@new.example"),
+)
+
+
+class DemoFile:
+    """The demo's own settings, in a file that only its owner may read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.values: dict[str, str] = {}
+
+    def load(self) -> None:
+        """Read the file, and make the secrets that are missing."""
+        if self._path.exists():
+            self.values = {name: value for name, value in dotenv_values(self._path).items() if value is not None}
+        fresh = {
+            "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
+            "API_KEY_PEPPER": secrets.token_hex(32),
+            "SESSION_SECRET": secrets.token_hex(32),
+            "OPERATOR_TOKEN": f"op_{secrets.token_hex(24)}",
+            "OIDC_CLIENT_SECRET": secrets.token_hex(24),
+        }
+        self.keep({name: value for name, value in fresh.items() if name not in self.values})
+
+    def keep(self, more: Mapping[str, str]) -> None:
+        """Add values and write the file."""
+        self.values.update(more)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{name}={value}\n" for name, value in self.values.items())
+        fresh = self._path.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_text(f"# Made by `tenantry demo`; for this machine only.\n{text}")
+        fresh.replace(self._path)
+
+
+class SeedKeys(msgspec.Struct, frozen=True):
+    """The demo tenant's keys."""
+
+    live: str
+    test: str
+
+
+async def seed(tenants: TenantService, keys: ApiKeyService, projects: ProjectService) -> SeedKeys | None:
+    """Make the demo tenant with a project and two OWNER keys; None if it is there already."""
+    owner = USERS[0]
+    wishes = TenantWishes(
+        name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
+    )
+    try:
+        await tenants.create_as_operator(TENANT, wishes)
+    except TenantExistsError:
+        return None
+    made = []
+    for mode in (Mode.LIVE, Mode.TEST):
+        principal = _owner(mode)
+        await projects.create(principal, "First project" if mode is Mode.LIVE else "First test project", None, None)
+        key = await keys.create(
+            principal,
+            org_id=TENANT,
+            name=f"Demo {mode} key",
+            scopes=(),
+            access_level=AccessLevel.OWNER,
+            mode=mode,
+            expires_at=None,
+            claim=None,
+        )
+        made.append(key.secret)
+    return SeedKeys(*made)
+
+
+def _owner(mode: Mode) -> Principal:
+    return Principal(
+        kind=PrincipalKind.USER,
+        id=OPERATOR,
+        org_id=TENANT,
+        mode=mode,
+        scopes=("*:*",),
+        access_level=AccessLevel.OWNER,
+        plan="free",
+        subscription_status="none",
+        expires_at=None,
+    )
+
+
+async def seed_database(
+    database: Database, tenants: TenantService, keys: ApiKeyService, projects: ProjectService
+) -> SeedKeys | None:
+    """`seed`, with the database opened and closed around it."""
+    await database.open()
+    try:
+        return await seed(tenants, keys, projects)
+    finally:
+        await database.close()

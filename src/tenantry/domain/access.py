@@ -1,0 +1,131 @@
+"""Who is asking, and what they may do: scopes, levels, modes, roles, principals."""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from tenantry.domain.errors import InsufficientScopeError, ScopeEscalationError
+
+MAX_SCOPES: Final = 64
+_NAME = r"(?:[a-z][a-z0-9_-]{0,31}|\*)"
+SCOPE_PATTERN: Final = rf"^{_NAME}:{_NAME}$"
+_scope = re.compile(SCOPE_PATTERN.replace("$", r"\Z"), re.ASCII)
+
+ANYTHING: Final = "*:*"
+OWNER_ALIAS: Final = "OWNER"
+
+
+class Mode(StrEnum):
+    LIVE = "live"
+    TEST = "test"
+
+
+class AccessLevel(StrEnum):
+    SCOPED = "SCOPED"
+    OWNER = "OWNER"
+
+
+class PrincipalKind(StrEnum):
+    API_KEY = "api_key"
+    USER = "user"
+
+
+class Role(StrEnum):
+    MEMBER = "member"
+    ADMIN = "admin"
+    OWNER = "owner"
+
+
+_RANK: Final = {Role.MEMBER: 0, Role.ADMIN: 1, Role.OWNER: 2}
+_GRANTS: Final = {
+    Role.MEMBER: ("projects:*", "tenants:read", "billing:read"),
+    Role.ADMIN: (ANYTHING,),
+    Role.OWNER: (ANYTHING,),
+}
+
+
+class Principal(msgspec.Struct, frozen=True, rename="camel"):
+    """An authenticated caller, acting for one tenant in one mode."""
+
+    kind: PrincipalKind
+    id: str
+    org_id: str
+    mode: Mode
+    scopes: tuple[str, ...]
+    access_level: AccessLevel
+    plan: str
+    subscription_status: str
+    expires_at: datetime | None
+
+    def require(self, scope: str) -> None:
+        """Raise `InsufficientScopeError` unless a grant covers ``scope``."""
+        if not covers(self.scopes, scope):
+            raise InsufficientScopeError(scope)
+
+    def require_holding(self, scopes: Iterable[str], level: AccessLevel) -> None:
+        """Raise `ScopeEscalationError` unless the principal itself holds all of this."""
+        if level is AccessLevel.OWNER and self.access_level is not AccessLevel.OWNER:
+            raise ScopeEscalationError("Only an OWNER may do this to an OWNER key.")
+        missing = [scope for scope in scopes if not covers(self.scopes, scope)]
+        if missing:
+            raise ScopeEscalationError(f"You do not hold: {', '.join(missing)}.")
+
+
+def is_scope(text: str) -> bool:
+    """Whether ``text`` has the form ``(name|*):(name|*)``."""
+    return _scope.match(text) is not None
+
+
+def covers(grants: Iterable[str], need: str) -> bool:
+    """Whether one of ``grants`` covers ``need``, part by part; write does not imply read."""
+    if need in grants:
+        return True
+    resource, _, action = need.partition(":")
+    for grant in grants:
+        granted_resource, _, granted_action = grant.partition(":")
+        if granted_resource in ("*", resource) and granted_action in ("*", action):
+            return True
+    return False
+
+
+def intersect(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
+    """The scopes that both sides grant, part by part, sorted."""
+    right = tuple(right)
+    common = set()
+    for one in left:
+        one_resource, _, one_action = one.partition(":")
+        for other in right:
+            resource, _, action = other.partition(":")
+            met = _meet(one_resource, resource), _meet(one_action, action)
+            if all(met):
+                common.add(":".join(part for part in met if part))
+    return tuple(sorted(common))
+
+
+def _meet(left: str, right: str) -> str | None:
+    if left in ("*", right):
+        return right
+    return left if right == "*" else None
+
+
+def lower_role(claimed: Role | None, stored: Role | None) -> Role:
+    """The role that counts: the lower of the two; a side that says nothing does not count."""
+    said = [role for role in (claimed, stored) if role is not None]
+    return min(said, key=_RANK.__getitem__, default=Role.MEMBER)
+
+
+def role_grants(role: Role, token_scopes: Iterable[str]) -> tuple[tuple[str, ...], AccessLevel]:
+    """The scopes and level of a user with ``role``, narrowed by those token scopes that are of our form.
+
+    A token that carries none of our form is not narrowed.
+    """
+    scopes = _GRANTS[role]
+    narrowing = [scope for scope in token_scopes if is_scope(scope)]
+    if narrowing:
+        scopes = intersect(scopes, narrowing)
+    whole = role is Role.OWNER and ANYTHING in scopes
+    return scopes, AccessLevel.OWNER if whole else AccessLevel.SCOPED

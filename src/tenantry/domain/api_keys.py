@@ -1,0 +1,123 @@
+"""API keys: the format of the secret, how it is stored, what a key may become."""
+
+import hashlib
+import hmac
+import zlib
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError
+
+PREFIXES: Final = {Mode.LIVE: "svc_live_", Mode.TEST: "svc_test_"}
+SECRET_LENGTH: Final = 58
+RANDOM_BYTES: Final = 32
+_RANDOM_DIGITS: Final = 43
+_CHECKSUM_DIGITS: Final = 6
+_START_LENGTH: Final = 13
+_BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+MAX_OVERLAP_SECONDS: Final = 604_800
+
+
+class KeyStatus(StrEnum):
+    ACTIVE = "active"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+
+
+class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
+    """The record of a key. The secret is not in it: only its first and last characters are."""
+
+    id: str
+    org_id: str
+    name: str
+    scopes: tuple[str, ...]
+    access_level: AccessLevel
+    mode: Mode
+    expires_at: datetime | None
+    status: KeyStatus
+    start: str
+    last4: str
+    created_at: datetime
+    created_by: str
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    rotated_from: str | None
+    superseded_by: str | None
+
+
+def _base62(number: int, digits: int) -> str:
+    out = []
+    for _ in range(digits):
+        number, digit = divmod(number, 62)
+        out.append(_BASE62[digit])
+    return "".join(reversed(out))
+
+
+def compose_secret(mode: Mode, random: bytes) -> str:
+    """Return the secret of a key made from 32 random bytes.
+
+    58 ASCII bytes: the mode's prefix, the bytes as a big-endian number in 43 base62 digits, and the
+    CRC-32 of all before it in 6 base62 digits (``0-9A-Za-z``).
+    """
+    if len(random) != RANDOM_BYTES:
+        raise ValueError(f"a key is made from {RANDOM_BYTES} random bytes")
+    body = PREFIXES[mode] + _base62(int.from_bytes(random), _RANDOM_DIGITS)
+    return body + _base62(zlib.crc32(body.encode()), _CHECKSUM_DIGITS)
+
+
+def is_well_formed(secret: bytes) -> bool:
+    """Whether these bytes have the form of a key and a true checksum."""
+    if len(secret) != SECRET_LENGTH or not secret.startswith((b"svc_live_", b"svc_test_")):
+        return False
+    checksum = _base62(zlib.crc32(secret[:-_CHECKSUM_DIGITS]), _CHECKSUM_DIGITS)
+    return secret[-_CHECKSUM_DIGITS:] == checksum.encode() and secret[9:].isalnum()
+
+
+def digest(secret: bytes, pepper: bytes) -> bytes:
+    """What is stored of a secret: its HMAC-SHA256 under the pepper."""
+    return hmac.digest(pepper, secret, hashlib.sha256)
+
+
+def shown_parts(secret: str) -> tuple[str, str]:
+    """The first and last characters of a secret, by which people tell keys apart."""
+    return secret[:_START_LENGTH], secret[-4:]
+
+
+def status_at(now: datetime, revoked_at: datetime | None, expires_at: datetime | None) -> KeyStatus:
+    """The status of a key; a revoked key that has also expired counts as revoked."""
+    if revoked_at is not None:
+        return KeyStatus.REVOKED
+    if expires_at is not None and expires_at <= now:
+        return KeyStatus.EXPIRED
+    return KeyStatus.ACTIVE
+
+
+def check_may_hold(
+    maker: Principal, scopes: tuple[str, ...], level: AccessLevel, mode: Mode, expires_at: datetime | None
+) -> None:
+    """Raise unless ``maker`` may bring such a key into being.
+
+    A key never holds more scopes, level or mode than its maker does, and a key cannot make one that
+    outlives it (a user may). Raises `ScopeEscalationError` or `ModeMismatchError`.
+    """
+    maker.require_holding(scopes, level)
+    check_mode(maker, mode)
+    check_lifetime(maker, expires_at)
+
+
+def check_mode(maker: Principal, mode: Mode) -> None:
+    """Raise `ModeMismatchError` when a test-mode caller reaches for live mode."""
+    if maker.mode is Mode.TEST and mode is not Mode.TEST:
+        raise ModeMismatchError("A test-mode key sees and makes test-mode objects only.")
+
+
+def check_lifetime(maker: Principal, expires_at: datetime | None) -> None:
+    """Raise `ScopeEscalationError` when a key would make or change one that outlives it."""
+    if maker.kind is not PrincipalKind.API_KEY or maker.expires_at is None:
+        return
+    if expires_at is None or expires_at > maker.expires_at:
+        raise ScopeEscalationError("A key cannot make one that outlives it.")

@@ -1,0 +1,80 @@
+"""What the ledger and the tenants' billing accounts hold."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from tenantry.domain.billing.events import BillingEvent, Outcome
+from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.timeline import Reach
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A tenant as billing sees it.
+
+    ``tip_created`` is the second of its newest folded event, ``tip_state`` the state before that second.
+    """
+
+    tenant_id: str
+    owner_id: str
+    deleted: bool
+    customer_id: str | None
+    base_plan: str
+    state: BillingState
+    tip_created: int | None = None
+    tip_state: BillingState | None = None
+
+    def checkpoint(self, reach: Reach) -> BillingState:
+        """The state before the events that a timeline of this reach holds."""
+        if reach is Reach.TIP:
+            return self.state
+        if reach is Reach.TIP_SECOND and self.tip_state is not None:
+            return self.tip_state
+        return BillingState(plan=self.base_plan)
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A verified event as it came in."""
+
+    event: BillingEvent
+    received_at: datetime
+    body: bytes | None = None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An event in the ledger: its tenant if known, what became of it and why."""
+
+    arrival: Arrival
+    tenant_id: str | None
+    outcome: Outcome
+    reason: str
+    before: BillingState | None = None
+    after: BillingState | None = None
+
+
+class Link(NamedTuple):
+    """That a provider's customer belongs to a tenant."""
+
+    customer_id: str
+    tenant_id: str
+    linked_by: str
+
+
+class FailedPayment(NamedTuple):
+    """A failed payment that the tenant's owner is to be told of."""
+
+    tenant_id: str
+    owner_id: str
+    event_id: str
+    invoice_url: str | None
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What is known before a batch is applied; the accounts in it are locked."""
+
+    accounts: Mapping[str, Account]
+    tenant_of_customer: Mapping[str, str]
+    seen: frozenset[str]
+    first_arrival: int

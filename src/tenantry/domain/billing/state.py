@@ -1,0 +1,129 @@
+"""A tenant's billing state, and what one event does to it (SPEC 3)."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.plans import FREE, Catalog
+
+NO_SUBSCRIPTION: Final = "none"
+PAST_DUE: Final = "past_due"
+CANCELED: Final = "canceled"
+ACTIVE: Final = "active"
+_ENDED: Final = frozenset({CANCELED, "incomplete_expired"})
+
+
+class SubscriptionRule(StrEnum):
+    """Which of several subscriptions of one tenant count (the setting SUBSCRIPTIONS)."""
+
+    ANY = "any"
+    NEWEST = "newest"
+
+
+class BillingPolicy(msgspec.Struct, frozen=True):
+    """What a deployment decides about billing."""
+
+    catalog: Catalog
+    subscriptions: SubscriptionRule = SubscriptionRule.ANY
+    checkout_reference_links: bool = False
+    parked_mail_hours: int = 72
+
+
+class BillingState(msgspec.Struct, frozen=True):
+    """What the events so far say. The first four fields are the tenant record's.
+
+    ``provider_status`` is the status that the subscription events last gave;
+    ``subscription_id`` and ``subscription_created`` name the subscription that gave it.
+    """
+
+    plan: str = FREE
+    subscription_status: str = NO_SUBSCRIPTION
+    current_period_end: int | None = None
+    cancel_at_period_end: bool = False
+    provider_status: str | None = None
+    subscription_id: str | None = None
+    subscription_created: int | None = None
+
+
+class Step(NamedTuple):
+    """The state after an event, and why it is so."""
+
+    state: BillingState
+    reason: str
+
+
+def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+    """What ``event`` makes of ``state``; other types than `FOLDED_TYPES` leave it as it is."""
+    handler = _HANDLERS.get(event.type)
+    return handler(state, event, policy) if handler else Step(state, "This type says nothing about billing.")
+
+
+def _subscription_updated(_state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+    status = event.status or NO_SUBSCRIPTION
+    plan, reason = _plan_of(event, policy.catalog)
+    updated = BillingState(
+        plan=plan,
+        subscription_status=status,
+        current_period_end=event.current_period_end,
+        cancel_at_period_end=bool(event.cancel_at_period_end),
+        provider_status=status,
+        subscription_id=event.subscription_id,
+        subscription_created=event.subscription_created,
+    )
+    return Step(updated, reason)
+
+
+def _plan_of(event: BillingEvent, catalog: Catalog) -> tuple[str, str]:
+    if event.price_id is None:
+        return FREE, "The subscription has no item with a price: plan free."
+    plan = catalog.plan_of_price(event.price_id)
+    if plan is None:
+        return FREE, f"Price {event.price_id} is not in the plan catalog: plan free."
+    return plan, f"The subscription is {event.status} on plan {plan}."
+
+
+def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+    if policy.subscriptions is SubscriptionRule.NEWEST and _is_older_than_living(event, state):
+        return Step(state, f"A newer subscription, {state.subscription_id}, lives on.")
+    ended = msgspec.structs.replace(
+        state,
+        plan=FREE,
+        subscription_status=CANCELED,
+        current_period_end=None,
+        provider_status=CANCELED,
+        subscription_id=event.subscription_id,
+        subscription_created=event.subscription_created,
+    )
+    return Step(ended, "The subscription has ended.")
+
+
+def _is_older_than_living(event: BillingEvent, state: BillingState) -> bool:
+    return (
+        state.subscription_id not in (None, event.subscription_id)
+        and state.provider_status not in _ENDED
+        and (event.subscription_created or 0) < (state.subscription_created or 0)
+    )
+
+
+def _payment_failed(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Step:
+    return Step(msgspec.structs.replace(state, subscription_status=PAST_DUE), "A payment failed.")
+
+
+def _payment_succeeded(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Step:
+    if state.subscription_status != PAST_DUE:
+        return Step(state, "The payment is logged; the tenant was not past due.")
+    restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
+    return Step(msgspec.structs.replace(state, subscription_status=restored), "A payment cleared the past-due status.")
+
+
+_Handler = Callable[[BillingState, BillingEvent, BillingPolicy], Step]
+_HANDLERS: Final[dict[str, _Handler]] = {
+    ev.SUBSCRIPTION_UPDATED: _subscription_updated,
+    ev.SUBSCRIPTION_DELETED: _subscription_deleted,
+    ev.PAYMENT_FAILED: _payment_failed,
+    ev.PAYMENT_SUCCEEDED: _payment_succeeded,
+}

@@ -1,0 +1,165 @@
+"""What can go wrong, in the words of the API: a stable code and a message that is safe to show.
+
+Which HTTP status a code has is the business of `tenantry.http.errors`.
+"""
+
+from typing import ClassVar
+
+
+class DomainError(Exception):
+    """A refusal with a stable ``code`` and a ``detail`` that holds nothing secret."""
+
+    code: ClassVar[str]
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class MissingCredentialError(DomainError):
+    code = "missing_credential"
+
+
+class InvalidCredentialError(DomainError):
+    code = "invalid_credential"
+
+
+class ApiKeyRevokedError(DomainError):
+    code = "api_key_revoked"
+
+
+class ApiKeyExpiredError(DomainError):
+    code = "api_key_expired"
+
+
+class TokenExpiredError(DomainError):
+    code = "token_expired"
+
+
+class AuthUnavailableError(DomainError):
+    """Who is asking cannot be told now: the database or the identity provider's keys are out of reach."""
+
+    code = "auth_unavailable"
+
+
+class DatabaseUnavailableError(DomainError):
+    code = "database_unavailable"
+
+
+class InsufficientScopeError(DomainError):
+    code = "insufficient_scope"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"This needs the scope {scope}.")
+        self.scope = scope
+
+
+class UserTokenRequiredError(DomainError):
+    code = "user_token_required"
+
+
+class OrgMismatchError(DomainError):
+    code = "org_mismatch"
+
+
+class NoOrganizationError(DomainError):
+    code = "no_organization"
+
+
+class OrgSuspendedError(DomainError):
+    code = "org_suspended"
+
+
+class ScopeEscalationError(DomainError):
+    code = "scope_escalation"
+
+
+class ModeMismatchError(DomainError):
+    code = "mode_mismatch"
+
+
+class PlanLimitReachedError(DomainError):
+    code = "plan_limit_reached"
+
+
+class KeyLimitReachedError(DomainError):
+    code = "key_limit_reached"
+
+
+class KeyNotActiveError(DomainError):
+    code = "key_not_active"
+
+
+class TenantExistsError(DomainError):
+    code = "tenant_exists"
+
+
+class TenantDeletedError(DomainError):
+    code = "tenant_deleted"
+
+
+class CustomerTakenError(DomainError):
+    code = "customer_taken"
+
+
+class NoCustomerError(DomainError):
+    code = "no_customer"
+
+
+class InvalidIdempotencyKeyError(DomainError):
+    code = "invalid_idempotency_key"
+
+
+class PayloadTooLargeError(DomainError):
+    code = "payload_too_large"
+
+
+class NotFoundError(DomainError):
+    code = "not_found"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"There is no such {what}.")
+
+
+class InvalidCursorError(DomainError):
+    code = "invalid_cursor"
+
+
+class ValidationError(DomainError):
+    """Input that is well-formed but not acceptable, with one ``(location, message)`` a fault."""
+
+    code = "validation_failed"
+
+    def __init__(self, *faults: tuple[str, str]) -> None:
+        super().__init__("The request is not valid.")
+        self.faults = faults
+
+
+class IdempotencyReplayError(DomainError):
+    """The first answer held a secret, which is never sent twice; ``object_id`` is what was made."""
+
+    code = "idempotency_replay"
+
+    def __init__(self, object_id: str) -> None:
+        super().__init__("This request was carried out before; the secret was in the first answer only.")
+        self.object_id = object_id
+
+
+class IdempotencyInFlightError(DomainError):
+    code = "idempotency_in_flight"
+
+
+class IdempotencyMismatchError(DomainError):
+    code = "idempotency_mismatch"
+
+
+class ProviderNotConfiguredError(DomainError):
+    code = "provider_not_configured"
+
+
+class ProviderUnavailableError(DomainError):
+    code = "provider_unavailable"
+
+
+class ProviderRefusedError(DomainError):
+    code = "provider_refused"

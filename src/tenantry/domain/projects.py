@@ -1,0 +1,19 @@
+"""Projects: the resource that shows how tenants' objects are kept apart."""
+
+from datetime import datetime
+
+import msgspec
+
+from tenantry.domain.access import Mode
+
+
+class Project(msgspec.Struct, frozen=True, rename="camel"):
+    """A project of a tenant, in live or test mode."""
+
+    id: str
+    org_id: str
+    name: str
+    description: str | None
+    mode: Mode
+    created_at: datetime
+    updated_at: datetime

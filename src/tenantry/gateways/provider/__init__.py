@@ -1,0 +1,1 @@
+"""The payment provider (Stripe's formats)."""

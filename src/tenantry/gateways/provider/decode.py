@@ -1,0 +1,267 @@
+"""Reading a provider event: the few fields that matter, in both of the provider's API shapes.
+
+Shapes differ in where a subscription's ``current_period_end`` is (on the subscription; on its items since
+API version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent, Fact
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.kit.clock import EPOCH_MAX
+
+_LONGEST_TEXT: Final = 255
+_LONGEST_URL: Final = 2048
+_LARGEST_AMOUNT: Final = 2**63 - 1
+
+
+class NotAnEventError(ValueError):
+    """The body is not a JSON event."""
+
+
+class _Data(msgspec.Struct):
+    object: msgspec.Raw
+    previous_attributes: dict[str, Any] | None = None
+
+
+class _Envelope(msgspec.Struct):
+    type: str
+    data: _Data
+    id: str | None = None
+    created: int | None = None
+    livemode: bool | None = None
+    api_version: str | None = None
+
+
+class _Ref(msgspec.Struct):
+    id: str
+
+
+class _Price(msgspec.Struct):
+    id: str | None = None
+
+
+class _Item(msgspec.Struct):
+    price: _Price | str | None = None
+    current_period_end: int | None = None
+
+
+class _Items(msgspec.Struct):
+    data: list[_Item] = []
+
+
+class _Subscription(msgspec.Struct):
+    status: str
+    id: str | None = None
+    created: int | None = None
+    metadata: dict[str, Any] | None = None
+    items: _Items | None = None
+    current_period_end: int | None = None
+    cancel_at_period_end: bool | None = None
+    customer: str | _Ref | None = None
+
+
+class _DeletedSubscription(_Subscription):
+    status: str = "canceled"
+
+
+class _SubscriptionDetails(msgspec.Struct):
+    subscription: str | _Ref | None = None
+
+
+class _Parent(msgspec.Struct):
+    subscription_details: _SubscriptionDetails | None = None
+
+
+class _Invoice(msgspec.Struct):
+    id: str | None = None
+    customer: str | _Ref | None = None
+    hosted_invoice_url: str | None = None
+    amount_due: int | None = None
+    amount_paid: int | None = None
+    currency: str | None = None
+    subscription: str | _Ref | None = None
+    parent: _Parent | None = None
+
+
+class _CheckoutSession(msgspec.Struct):
+    mode: str | None = None
+    customer: str | _Ref | None = None
+    subscription: str | _Ref | None = None
+    metadata: dict[str, Any] | None = None
+    client_reference_id: str | None = None
+
+
+_envelope: Final = msgspec.json.Decoder(_Envelope)
+_subscription: Final = msgspec.json.Decoder(_Subscription)
+_deleted: Final = msgspec.json.Decoder(_DeletedSubscription)
+_invoice: Final = msgspec.json.Decoder(_Invoice)
+_checkout: Final = msgspec.json.Decoder(_CheckoutSession)
+
+
+def decode_event(body: bytes, *, arrived: int, made_up_id: str, reference_links: bool = False) -> BillingEvent:
+    """Return the facts of the event in ``body``.
+
+    An event without ``id`` gets ``made_up_id``; one without ``created`` counts as created when it
+    ``arrived`` (Unix seconds). With ``reference_links`` a checkout session's ``client_reference_id`` may
+    name the tenant. An object that lacks what its type needs gives an event with a ``problem``. Raises
+    `NotAnEventError` for anything that is not an object with a ``type`` and a ``data.object``.
+    """
+    try:
+        envelope = _envelope.decode(body)
+        if not bytes(envelope.data.object).lstrip().startswith(b"{"):
+            raise NotAnEventError("data.object is not an object")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotAnEventError(str(error)) from error
+    created = arrived if envelope.created is None else envelope.created
+    event_id = envelope.id or made_up_id
+    if not 0 <= created <= EPOCH_MAX or not all(_is_text(text) for text in (event_id, envelope.type)):
+        raise NotAnEventError("id, type or created is out of bounds")
+    api_version = envelope.api_version if _is_text(envelope.api_version) else None
+    facts: dict[str, Any] = {}
+    try:
+        facts = _facts(envelope, reference_links=reference_links)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _UnusableError) as error:
+        facts = {"problem": f"The event's object cannot be used: {error}"}
+    return BillingEvent(
+        id=event_id,
+        type=envelope.type,
+        created=created,
+        livemode=envelope.livemode,
+        api_version=api_version,
+        **facts,
+    )
+
+
+class _UnusableError(ValueError):
+    """The object is JSON of the right types, and still of no use."""
+
+
+def _facts(envelope: _Envelope, *, reference_links: bool) -> dict[str, Any]:
+    raw = envelope.data.object
+    if envelope.type == ev.SUBSCRIPTION_UPDATED:
+        return _subscription_facts(_subscription.decode(raw), envelope.data.previous_attributes)
+    if envelope.type == ev.SUBSCRIPTION_DELETED:
+        return _subscription_facts(_deleted.decode(raw), None)
+    if envelope.type in ev.INVOICE_TYPES:
+        return _invoice_facts(_invoice.decode(raw))
+    if envelope.type == ev.CHECKOUT_COMPLETED:
+        return _checkout_facts(_checkout.decode(raw), reference_links=reference_links)
+    return {}
+
+
+def _subscription_facts(subscription: _Subscription, previous: dict[str, Any] | None) -> dict[str, Any]:
+    items = subscription.items.data if subscription.items else []
+    first = items[0] if items else _Item()
+    period_end = subscription.current_period_end
+    if period_end is None:
+        period_end = first.current_period_end
+    return {
+        "org_id": _org_id(subscription.metadata),
+        "customer_id": _ref(subscription.customer),
+        "subscription_id": _text(subscription.id, "id"),
+        "subscription_created": _moment(subscription.created, "created"),
+        "status": _text(subscription.status, "status"),
+        "price_id": _price(first.price),
+        "current_period_end": _moment(period_end, "current_period_end"),
+        "cancel_at_period_end": bool(subscription.cancel_at_period_end),
+        "previous": _previous(previous) if previous else None,
+    }
+
+
+def _previous(attributes: dict[str, Any]) -> dict[str, Fact] | None:
+    """The tracked values among ``previous_attributes``; parts that have another shape prove nothing."""
+    previous: dict[str, Fact] = {
+        key: attributes[key]
+        for key in ("status", "current_period_end", "cancel_at_period_end")
+        if isinstance(attributes.get(key, UNSET), str | int | bool | None)
+    }
+    try:
+        items = msgspec.convert(attributes.get("items"), _Items | None)
+    except msgspec.ValidationError:
+        items = None
+    if items and items.data:
+        first = items.data[0]
+        if first.price is not None:
+            previous["price_id"] = first.price if isinstance(first.price, str) else first.price.id
+        if first.current_period_end is not None:
+            previous.setdefault("current_period_end", first.current_period_end)
+    return previous or None
+
+
+def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
+    details = invoice.parent.subscription_details if invoice.parent else None
+    url = invoice.hosted_invoice_url
+    return {
+        "customer_id": _ref(invoice.customer),
+        "invoice_id": _text(invoice.id, "id"),
+        "invoice_url": url if url and _is_web_address(url) else None,
+        "amount_due": _amount(invoice.amount_due),
+        "currency": _text(invoice.currency, "currency"),
+        "subscription_id": _ref(invoice.subscription or (details.subscription if details else None)),
+    }
+
+
+def _checkout_facts(session: _CheckoutSession, *, reference_links: bool) -> dict[str, Any]:
+    org_id = _org_id(session.metadata)
+    if org_id is None and reference_links and session.client_reference_id:
+        org_id = session.client_reference_id if is_tenant_id(session.client_reference_id) else None
+    return {
+        "org_id": org_id,
+        "customer_id": _ref(session.customer),
+        "subscription_id": _ref(session.subscription),
+        "checkout_mode": _text(session.mode, "mode"),
+    }
+
+
+def _org_id(metadata: dict[str, Any] | None) -> str | None:
+    org_id = (metadata or {}).get("orgId")
+    if org_id is None or org_id == "":
+        return None
+    if not isinstance(org_id, str) or not is_tenant_id(org_id):
+        raise _UnusableError("metadata.orgId is not a tenant id")
+    return org_id
+
+
+def _price(price: _Price | str | None) -> str | None:
+    return _text(price.id if isinstance(price, _Price) else price, "price.id")
+
+
+def _ref(reference: str | _Ref | None) -> str | None:
+    return _text(reference.id if isinstance(reference, _Ref) else reference, "reference") or None
+
+
+def _text(text: str | None, where: str) -> str | None:
+    if text is not None and not _is_text(text):
+        raise _UnusableError(f"{where} is not a text of at most {_LONGEST_TEXT} characters without NUL")
+    return text
+
+
+def _is_text(text: str | None) -> bool:
+    return text is None or (len(text) <= _LONGEST_TEXT and "\x00" not in text)
+
+
+def _moment(seconds: int | None, where: str) -> int | None:
+    if seconds is not None and not 0 <= seconds <= EPOCH_MAX:
+        raise _UnusableError(f"{where} is out of range")
+    return seconds
+
+
+def _amount(amount: int | None) -> int | None:
+    if amount is not None and abs(amount) > _LARGEST_AMOUNT:
+        raise _UnusableError("amount_due is out of range")
+    return amount
+
+
+def _is_web_address(url: str) -> bool:
+    return (
+        url.startswith(("https://", "http://"))
+        and len(url) <= _LONGEST_URL
+        and url.isascii()
+        and url.isprintable()
+        and " " not in url
+    )

@@ -1,0 +1,154 @@
+"""Guards: every route of the API says what it needs, and gets the caller as an argument."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import (
+    InvalidCredentialError,
+    InvalidIdempotencyKeyError,
+    MissingCredentialError,
+    UserTokenRequiredError,
+)
+from tenantry.gateways.identity.tokens import Claims
+from tenantry.kit.secret import Secret
+from tenantry.services.authentication import Authenticator, bearer
+from tenantry.store.idempotency import Claim
+
+_PRINCIPAL: Final = "tenantry.principal"
+_CLAIMS: Final = "tenantry.claims"
+_IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+
+AnyRequest = Request[Any, Any, Any]
+Connection = ASGIConnection[Any, Any, Any, Any]
+Check = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
+
+
+class Credential(StrEnum):
+    """Whose credential a route takes."""
+
+    CALLER = "caller"
+    USER = "user"
+    OPERATOR = "operator"
+
+
+class RouteGuard:
+    """A guard that also says what it needs, so that the documentation cannot disagree with it."""
+
+    def __init__(self, check: Check, credential: Credential, scope: str | None = None) -> None:
+        self._check = check
+        self.credential = credential
+        self.scope = scope
+
+    async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
+        """Let the caller in, or raise."""
+        await self._check(connection, handler)
+
+
+class Access:
+    """Makes the guards of routes."""
+
+    def __init__(self, authenticator: Authenticator, operator_token: Secret | None) -> None:
+        self._authenticator = authenticator
+        self._operator_token = operator_token
+
+    def needs(self, scope: str | None) -> RouteGuard:
+        """A caller whose grants cover ``scope``; None means any credential."""
+
+        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+            principal = await self._authenticator.authenticate(
+                header(connection, "authorization"), header(connection, "x-organization-id")
+            )
+            if scope is not None:
+                principal.require(scope)
+            _extras(connection)[_PRINCIPAL] = principal
+
+        return RouteGuard(guard, Credential.CALLER, scope)
+
+    def needs_user(self) -> RouteGuard:
+        """A user's token, whether or not the user belongs to a tenant."""
+
+        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+            credential = bearer(header(connection, "authorization"))
+            if credential.startswith(b"svc_"):
+                await self._authenticator.authenticate(credential_header(credential), None)
+                raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
+            _extras(connection)[_CLAIMS] = await self._authenticator.verify_token(credential)
+
+        return RouteGuard(guard, Credential.USER)
+
+    def needs_operator(self) -> RouteGuard:
+        """The operator's token."""
+
+        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+            credential = bearer(header(connection, "authorization"))
+            expected = self._operator_token
+            if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
+                raise InvalidCredentialError("This needs the operator's token.")
+
+        return RouteGuard(guard, Credential.OPERATOR)
+
+    async def claims_of(self, request: AnyRequest) -> Claims | None:
+        """The token's claims of an authenticated user; None for a key."""
+        credential = bearer(header(request, "authorization"))
+        return None if credential.startswith(b"svc_") else await self._authenticator.verify_token(credential)
+
+
+def _extras(connection: Connection) -> dict[str, object]:
+    """The request's scope, as the dictionary that ASGI lets everybody add to."""
+    return cast("dict[str, object]", connection.scope)
+
+
+def credential_header(credential: bytes) -> bytes:
+    """The ``Authorization`` header of a credential."""
+    return b"Bearer " + credential
+
+
+def header(connection: Connection, name: str) -> bytes | None:
+    """The raw value of a header; several of one name are joined, which no credential survives."""
+    values = [value for key, value in connection.scope["headers"] if key == name.encode()]
+    return b", ".join(values) if values else None
+
+
+def current_principal(request: AnyRequest) -> Principal:
+    """The caller that a guard let in."""
+    principal = _extras(request).get(_PRINCIPAL)
+    if not isinstance(principal, Principal):
+        raise MissingCredentialError("This route has no guard.")
+    return principal
+
+
+def current_claims(request: AnyRequest) -> Claims:
+    """The claims of the user that a guard let in."""
+    claims = _extras(request).get(_CLAIMS)
+    if not isinstance(claims, Claims):
+        raise MissingCredentialError("This route has no guard.")
+    return claims
+
+
+async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
+    """The claim of a request that has an ``Idempotency-Key`` (CONTRACT 4).
+
+    Raises `InvalidIdempotencyKeyError` unless the key is 1 to 255 visible ASCII characters.
+    """
+    raw = header(request, "idempotency-key")
+    if raw is None:
+        return None
+    key = raw.decode("latin-1")
+    if not _IDEMPOTENCY_KEY.fullmatch(key):
+        raise InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
+    digest = hashlib.sha256(await request.body()).digest()
+    return Claim(caller, f"{request.method} {request.url.path}", key, digest)
+
+
+def claimant(principal: Principal) -> str:
+    """The name under which a principal's idempotency keys are kept."""
+    return f"{principal.kind}:{principal.org_id}:{principal.id}"

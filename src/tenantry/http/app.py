@@ -1,0 +1,121 @@
+"""Assembling the HTTP side: hot routes in front, Litestar behind."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+from litestar import Litestar, Response
+from litestar.di import Provide
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    SerializationException,
+    ValidationException,
+)
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import ExceptionHandlersMap
+
+from tenantry import __version__
+from tenantry.domain.errors import DomainError
+from tenantry.http.access import AnyRequest, current_claims, current_principal
+from tenantry.http.front import REQUEST_ID, internal_error
+from tenantry.http.problems import Refusal, refuse, refuse_domain_error
+from tenantry.http.raw import MAX_BODY
+
+API_TITLE: Final = "tenantry"
+_LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
+_CODES: Final = {
+    400: "invalid_request",
+    401: "missing_credential",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+    429: "rate_limited",
+}
+
+logger = logging.getLogger(__name__)
+
+
+def build_api(routes: Sequence[HTTPRouteHandler], lifespan: Sequence[_LIFESPAN]) -> Litestar:
+    """The Litestar application with these routes."""
+    return Litestar(
+        route_handlers=list(routes),
+        dependencies={
+            "principal": Provide(current_principal, sync_to_thread=False),
+            "claims": Provide(current_claims, sync_to_thread=False),
+        },
+        exception_handlers=_exception_handlers(),
+        lifespan=list(lifespan),
+        request_max_body_size=MAX_BODY,
+        logging_config=None,
+        openapi_config=OpenAPIConfig(
+            title=API_TITLE,
+            version=__version__,
+            path="/unused",
+            render_plugins=(),
+            use_handler_docstrings=False,
+            components=Components(
+                security_schemes={
+                    "bearer": SecurityScheme(
+                        type="http", scheme="bearer", description="An API key (`svc_...`) or an access token (JWT)."
+                    )
+                }
+            ),
+        ),
+    )
+
+
+def _exception_handlers() -> ExceptionHandlersMap:
+    return {
+        DomainError: _on_domain_error,
+        ValidationException: _on_validation_error,
+        HTTPException: _on_http_error,
+        Exception: _on_fault,
+    }
+
+
+def _request_id(request: AnyRequest) -> str:
+    return str(request.scope.get(REQUEST_ID, ""))
+
+
+def _response(refusal: Refusal) -> Response[bytes]:
+    headers = {name.decode(): value.decode("latin-1") for name, value in refusal.headers}
+    return Response(refusal.body, status_code=refusal.status, headers=headers)
+
+
+def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]:
+    return _response(refuse_domain_error(error, _request_id(request)))
+
+
+def _on_validation_error(request: AnyRequest, error: ValidationException) -> Response[bytes]:
+    """A body or parameter that does not fit: 422, with where and why."""
+    faults = [
+        (str(fault.get("key") or fault.get("source") or "body"), str(fault.get("message", "is not valid")))
+        for fault in error.extra or ()
+        if isinstance(fault, dict)
+    ]
+    return _response(refuse(422, "validation_failed", "The request is not valid.", _request_id(request), faults=faults))
+
+
+def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
+    if isinstance(error.__cause__, SerializationException) or isinstance(error, SerializationException):
+        return _response(refuse(400, "invalid_json", "The body is not JSON.", _request_id(request)))
+    details: dict[type[HTTPException], str] = {
+        NotFoundException: "There is nothing at this address.",
+        MethodNotAllowedException: "This address does not answer this method.",
+    }
+    detail = details.get(type(error), error.detail)
+    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    code = _CODES.get(error.status_code, "invalid_request" if error.status_code < 500 else "internal_error")  # noqa: PLR2004
+    return _response(refuse(error.status_code, code, detail, _request_id(request), headers=headers))
+
+
+def _on_fault(request: AnyRequest, error: Exception) -> Response[bytes]:
+    logger.error("request %s failed", _request_id(request), exc_info=error)
+    return _response(internal_error(_request_id(request)))

@@ -1,0 +1,112 @@
+"""Who am I, and the check for gateways."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, is_scope
+from tenantry.domain.errors import NotFoundError
+from tenantry.http.access import Access
+from tenantry.http.raw import RawAnswer, RawRequest
+from tenantry.services.authentication import Authenticator
+
+WHOAMI_PATH: Final = "/api/v1/auth/whoami"
+VERIFY_PREFIX: Final = "/api/v1/auth/verify/"
+VERIFY_TEMPLATE: Final = "/api/v1/auth/verify/{scope}"
+_NO_SCOPE: Final = "-"
+_LONGEST_HEADER: Final = 256
+
+
+class Whoami(msgspec.Struct, frozen=True, rename="camel"):
+    """The caller, as the service sees it."""
+
+    kind: PrincipalKind
+    id: str
+    org_id: str
+    mode: Mode
+    scopes: list[str]
+    access_level: AccessLevel
+    plan: str
+    subscription_status: str
+    expires_at: datetime | None
+
+
+def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
+    """The route that shows the caller."""
+
+    @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")
+    async def whoami(principal: Principal) -> Whoami:
+        return Whoami(
+            kind=principal.kind,
+            id=principal.id,
+            org_id=principal.org_id,
+            mode=principal.mode,
+            scopes=list(principal.scopes),
+            access_level=principal.access_level,
+            plan=principal.plan,
+            subscription_status=principal.subscription_status,
+            expires_at=principal.expires_at,
+        )
+
+    return [whoami]
+
+
+class GatewayCheck:
+    """The hot route ``/api/v1/auth/verify/{scope}``, for reverse proxies that ask before they pass a request on.
+
+    The scope is in the path, which the gateway's own configuration writes; the query is ignored.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    async def handle(self, request: RawRequest) -> RawAnswer:
+        """200 with the caller's identity in headers, or the refusal."""
+        scope = request.path[len(VERIFY_PREFIX) :].partition("/")[0]
+        if scope != _NO_SCOPE and not is_scope(scope):
+            raise NotFoundError("scope")
+        principal = await self._authenticator.authenticate(
+            request.header(b"authorization"), request.header(b"x-organization-id")
+        )
+        if scope != _NO_SCOPE:
+            principal.require(scope)
+        return RawAnswer(
+            200,
+            [
+                (b"x-tenant-id", principal.org_id.encode()),
+                (b"x-principal-id", header_text(principal.id)),
+                (b"x-principal-kind", principal.kind.value.encode()),
+                (b"x-plan", header_text(principal.plan)),
+                (b"x-subscription-status", header_text(principal.subscription_status)),
+            ],
+        )
+
+
+def header_text(text: str) -> bytes:
+    """At most 256 bytes of visible ASCII: anything else becomes ``?``."""
+    visible = (char if "!" <= char <= "~" else "?" for char in text[:_LONGEST_HEADER])
+    return "".join(visible).encode()
+
+
+VERIFY_OPERATION: Final[dict[str, Any]] = {
+    "summary": "Check a credential for a gateway",
+    "operationId": "VerifyCredential",
+    "description": (
+        "For reverse proxies (`auth_request`, `forward_auth`): answers any method, with the caller's identity in "
+        "headers. The scope `-` asks for no scope. Anything may follow the scope in the path."
+    ),
+    "parameters": [
+        {
+            "name": "scope",
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": r"^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$"},
+            "description": "The scope that the request needs, or `-`.",
+        }
+    ],
+}
+"""What the OpenAPI document says of the hot route; its answers are added there."""

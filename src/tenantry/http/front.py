@@ -1,0 +1,185 @@
+"""The front of the service: every request comes in here.
+
+It gives the request its id, answers the hot routes itself, hands the rest to Litestar, and counts.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Callable, Mapping, MutableMapping
+from time import perf_counter
+from typing import Any, Final
+
+from tenantry.domain.errors import DomainError
+from tenantry.http.metrics import Metrics
+from tenantry.http.problems import Refusal, refuse, refuse_domain_error
+from tenantry.http.raw import AsgiApp, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
+
+REQUEST_ID: Final = "tenantry.request_id"
+"""Where the ASGI scope holds the request's id."""
+
+_DEADLINE: Final = 4.8
+_OWN_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+logger = logging.getLogger(__name__)
+
+
+class HotRoutes:
+    """The routes that are answered without a framework."""
+
+    def __init__(self) -> None:
+        self._exact: dict[tuple[str, str], tuple[str, RawHandler]] = {}
+        self._any_method: dict[str, tuple[str, RawHandler]] = {}
+        self._prefixes: list[tuple[str, str, RawHandler]] = []
+
+    def add(self, method: str, path: str, handler: RawHandler) -> None:
+        """Answer one method of one path."""
+        self._exact[method, path] = path, handler
+
+    def add_any_method(self, path: str, handler: RawHandler) -> None:
+        """Answer every method of one path."""
+        self._any_method[path] = path, handler
+
+    def add_prefix(self, prefix: str, template: str, handler: RawHandler) -> None:
+        """Answer every method of every path below a prefix; ``template`` names the route in the metrics."""
+        self._prefixes.append((prefix, template, handler))
+
+    def find(self, method: str, path: str) -> tuple[str, RawHandler] | None:
+        """The route's template and handler, if the path is a hot one."""
+        found = self._exact.get((method, path)) or self._any_method.get(path)
+        if found is None:
+            for prefix, template, handler in self._prefixes:
+                if path.startswith(prefix):
+                    return template, handler
+        return found
+
+
+class Front:
+    """The ASGI application."""
+
+    def __init__(
+        self, hot: HotRoutes, app: AsgiApp, metrics: Metrics, *, unhurried: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        self._hot = hot
+        self._app = app
+        self._metrics = metrics
+        self._unhurried = unhurried
+        self._counters: dict[tuple[str, str, int], Any] = {}
+        self._timers: dict[str, Any] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or run the lifespan."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = perf_counter()
+        request_id = _request_id(scope)
+        hot = self._hot.find(scope["method"], scope["path"])
+        if hot is not None:
+            route, handler = hot
+            status = await self._answer(RawRequest(scope, receive, request_id.decode()), handler, send)
+        else:
+            scope[REQUEST_ID] = request_id.decode()
+            status = await self._pass_on(scope, receive, send, request_id)
+            route = scope.get("path_template") or "unknown"
+        self._count(route, scope["method"], status, perf_counter() - started)
+
+    async def _answer(self, request: RawRequest, handler: RawHandler, send: Send) -> int:
+        try:
+            answer = await handler(request)
+        except DomainError as error:
+            answer = _answer_of(refuse_domain_error(error, request.request_id))
+        except Exception:
+            logger.exception("request %s failed", request.request_id)
+            answer = _answer_of(internal_error(request.request_id))
+        await _send(send, answer, request.request_id.encode())
+        return answer.status
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
+        """Let Litestar answer, but no later than the deadline: past it the client is told to come again."""
+        status = 0
+        overdue = False
+
+        async def send_with_id(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if overdue:
+                return
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+            await send(message)
+
+        if "\x00" in scope["path"]:
+            answer = _answer_of(refuse(404, "not_found", "There is nothing at this address.", request_id.decode()))
+            await _send(send, answer, request_id)
+            return answer.status
+        work = asyncio.ensure_future(self._app(scope, receive, send_with_id))
+        timeout = None if self._unhurried(scope["path"]) else _DEADLINE
+        try:
+            done, _ = await asyncio.wait({work}, timeout=timeout)
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if done:
+            work.result()
+            return status
+        if status == 0:
+            overdue = True
+            work.cancel()
+            work.add_done_callback(_forget)
+            answer = _answer_of(too_late(request_id.decode()))
+            await _send(send, answer, request_id)
+            return answer.status
+        await work
+        return status
+
+    def _count(self, route: str, method: str, status: int, seconds: float) -> None:
+        key = route, method if method in _METHODS else "other", status
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = self._metrics.requests.labels(key[0], key[1], str(status))
+        counter.inc()
+        timer = self._timers.get(route)
+        if timer is None:
+            timer = self._timers[route] = self._metrics.seconds.labels(route)
+        timer.observe(seconds)
+
+
+def internal_error(request_id: str) -> Refusal:
+    """The answer to a fault of ours; what happened is in the log, under the request's id."""
+    return refuse(500, "internal_error", "Something went wrong on our side.", request_id)
+
+
+def too_late(request_id: str) -> Refusal:
+    """The answer when the database has not answered in time."""
+    return refuse(
+        503, "database_unavailable", "The database does not answer. Try again shortly.", request_id,
+        headers=[(b"retry-after", b"1")],
+    )  # fmt: skip
+
+
+def _forget(work: "asyncio.Future[None]") -> None:
+    if not work.cancelled() and (error := work.exception()):
+        logger.info("a request that was past its deadline ended with %s", type(error).__name__)
+
+
+def _answer_of(refusal: Refusal) -> RawAnswer:
+    return RawAnswer(refusal.status, refusal.headers, refusal.body)
+
+
+async def _send(send: Send, answer: RawAnswer, request_id: bytes) -> None:
+    headers = answer.headers
+    headers.append((b"content-length", b"%d" % len(answer.body)))
+    headers.append((b"x-request-id", request_id))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _request_id(scope: Mapping[str, Any]) -> bytes:
+    """The client's own id if it is a plain word, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _OWN_REQUEST_ID.fullmatch(value):
+            return bytes(value)
+    return secrets.token_hex(16).encode()

@@ -1,0 +1,50 @@
+"""Is it alive, is it ready, what has it counted."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from tenantry.http.metrics import Metrics
+
+Check = Callable[[], Awaitable[str | None]]
+"""Returns what is wrong, or None."""
+
+Gauges = Callable[[], Awaitable[dict[str, float] | None]]
+"""Returns what the database knows, by metric name; None while it is out of reach."""
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """``ok``, or what is not ready."""
+
+    status: str
+    waiting_for: list[str] = []
+
+
+def health_routes(checks: Sequence[Check], metrics: Metrics, gauges: Gauges) -> Sequence[HTTPRouteHandler]:
+    """The routes for orchestrators and monitoring."""
+
+    @get("/healthz", summary="Liveness", opt={"public": True})
+    async def healthz() -> Health:
+        return Health("ok")
+
+    @get("/readyz", summary="Readiness", opt={"public": True})
+    async def readyz() -> Response[Health]:
+        faults = [fault for check in checks if (fault := await check())]
+        if faults:
+            return Response(Health("not ready", faults), status_code=503, headers={"Retry-After": "1"})
+        return Response(Health("ok"))
+
+    @get("/metrics", include_in_schema=False, media_type="text/plain", opt={"public": True})
+    async def show_metrics() -> Response[bytes]:
+        known = await gauges()
+        lines = [f"# TYPE {name} gauge\n{name} {value:g}\n" for name, value in (known or {}).items()]
+        up = f"# TYPE tenantry_database_up gauge\ntenantry_database_up {int(known is not None)}\n"
+        body = metrics.render() + "".join([up, *lines]).encode()
+        return Response(body, headers={"content-type": METRICS_TYPE})
+
+    return [healthz, readyz, show_metrics]

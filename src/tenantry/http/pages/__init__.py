@@ -1,0 +1,1 @@
+"""Pages for people: templates, style sheets, and the routes that serve them."""

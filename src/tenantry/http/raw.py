@@ -1,0 +1,77 @@
+"""Requests and answers of the hot routes, which are plain ASGI: nothing but what they need."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from tenantry.domain.errors import PayloadTooLargeError
+from tenantry.http.problems import Header
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY: Final = 1_048_576
+_JSON: Final[Header] = (b"content-type", b"application/json")
+_TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
+
+
+class RawRequest:
+    """An HTTP request."""
+
+    __slots__ = ("_receive", "path", "request_id", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive, request_id: str) -> None:
+        self.scope = scope
+        self.path: str = scope["path"]
+        self.request_id = request_id
+        self._receive = receive
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value of a header (name in lower case); several of one name are joined (RFC 9110, section 5.3)."""
+        values = [value for key, value in self.scope["headers"] if key == name]
+        if not values:
+            return None
+        return values[0] if len(values) == 1 else b", ".join(values)
+
+    async def body(self) -> bytes:
+        """The body; raises `PayloadTooLargeError` past 1 MiB, before it is read whole."""
+        length = self.header(b"content-length")
+        if length is not None and length.isdigit() and int(length) > MAX_BODY:
+            raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body"):
+            parts, size = [body], len(body)
+            while message.get("more_body") and size <= MAX_BODY:
+                message = await self._receive()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+            body = b"".join(parts)
+        if len(body) > MAX_BODY:
+            raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
+        return body
+
+
+class RawAnswer:
+    """An HTTP answer."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: list[Header], body: bytes = b"") -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @classmethod
+    def json(cls, body: bytes) -> "RawAnswer":
+        """A 200 with a JSON body."""
+        return cls(200, [_JSON], body)
+
+    @classmethod
+    def text(cls, status: int, text: str, *headers: Header) -> "RawAnswer":
+        """A plain-text answer."""
+        return cls(status, [_TEXT, *headers], text.encode())
+
+
+RawHandler = Callable[[RawRequest], Awaitable[RawAnswer]]

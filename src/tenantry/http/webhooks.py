@@ -1,0 +1,93 @@
+"""The payment provider's endpoint (SPEC 4.1, CONTRACT 6)."""
+
+import logging
+from typing import Final
+from uuid import uuid4
+
+from tenantry.domain.billing.events import HANDLED_TYPES, Outcome
+from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.settlement import anomaly
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
+from tenantry.gateways.provider.decode import NotAnEventError, decode_event
+from tenantry.gateways.provider.signature import SignatureVerifier
+from tenantry.http.metrics import Metrics
+from tenantry.http.raw import RawAnswer, RawRequest
+from tenantry.kit.clock import Clock
+from tenantry.services.webhooks import HandlingFailedError, WebhookService
+
+PATH: Final = "/api/v1/webhooks/payment-provider"
+MISSING_SIGNATURE: Final = "Missing Provider-Signature header"
+INVALID_SIGNATURE: Final = "Invalid signature"
+INVALID_PAYLOAD: Final = "Invalid payload"
+_DUPLICATE: Final = "duplicate"
+_OTHER_TYPE: Final = "other"
+
+logger = logging.getLogger(__name__)
+
+
+class WebhookEndpoint:
+    """Takes in signed events."""
+
+    def __init__(
+        self,
+        service: WebhookService,
+        verifier: SignatureVerifier,
+        metrics: Metrics,
+        clock: Clock,
+        policy: BillingPolicy,
+    ) -> None:
+        self._service = service
+        self._verifier = verifier
+        self._metrics = metrics
+        self._clock = clock
+        self._policy = policy
+
+    async def handle(self, request: RawRequest) -> RawAnswer:
+        """Answer one delivery; a 200 means that the event is committed, or was before."""
+        if request.scope["method"] != "POST":
+            return RawAnswer.text(405, "Method not allowed", (b"allow", b"POST"))
+        try:
+            body = await request.body()
+        except PayloadTooLargeError:
+            return self._refuse(request, "too_large", 413, "Payload too large")
+        signature = request.header(b"provider-signature")
+        if signature is None:
+            signature = request.header(b"stripe-signature")
+        if not signature:
+            return self._refuse(request, "missing_signature", 400, MISSING_SIGNATURE)
+        now = self._clock()
+        if refusal := self._verifier.check(signature, body, now.timestamp()):
+            return self._refuse(request, refusal.value, 400, INVALID_SIGNATURE)
+        try:
+            event = decode_event(
+                body,
+                arrived=int(now.timestamp()),
+                made_up_id=f"evt_unnamed_{uuid4().hex}",
+                reference_links=self._policy.checkout_reference_links,
+            )
+        except NotAnEventError:
+            return self._refuse(request, "invalid_payload", 400, INVALID_PAYLOAD)
+        return await self._take_in(request, Arrival(event, now, body))
+
+    async def _take_in(self, request: RawRequest, arrival: Arrival) -> RawAnswer:
+        event_type = arrival.event.type if arrival.event.type in HANDLED_TYPES else _OTHER_TYPE
+        try:
+            outcome = await self._service.receive(arrival)
+        except HandlingFailedError:
+            self._metrics.events.labels(event_type, "failed").inc()
+            return RawAnswer.text(500, "Handling failed")
+        except DatabaseUnavailableError:
+            self._metrics.events.labels(event_type, "unavailable").inc()
+            return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
+        self._metrics.events.labels(event_type, outcome.value if outcome else _DUPLICATE).inc()
+        if outcome and (kind := anomaly(arrival.event, self._policy.catalog)):
+            self._metrics.anomalies.labels(kind).inc()
+        if outcome is Outcome.INVALID:
+            logger.warning("event %s is of no use: %s", arrival.event.id, arrival.event.problem)
+        return RawAnswer.text(200, "OK")
+
+    def _refuse(self, request: RawRequest, reason: str, status: int, text: str) -> RawAnswer:
+        self._metrics.refusals.labels(reason).inc()
+        logger.warning("webhook refused: reason=%s request=%s", reason, request.request_id)
+        return RawAnswer.text(status, text)

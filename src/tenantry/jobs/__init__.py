@@ -1,0 +1,1 @@
+"""What the worker runs in the background, and the queue that it comes from."""

@@ -1,0 +1,129 @@
+"""The job queue: jobs are deferred in the caller's transaction and run by workers, on the same PostgreSQL."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import psycopg
+from procrastinate import App, PsycopgConnector
+from procrastinate.exceptions import ConnectorException
+from procrastinate.types import JSONDict
+from psycopg_pool import AsyncConnectionPool
+
+from tenantry.db.database import Connection, with_statement_timeout
+from tenantry.jobs.tasks import DELIVER_MAIL, LONGEST_JOB, MAIL, Work, register
+from tenantry.kit import backoff
+from tenantry.kit.clock import system_clock
+from tenantry.store import jobs
+
+_HEARTBEAT: Final = 10.0
+_STALLED_AFTER: Final = 30.0
+_POOL_TIMEOUT: Final = 3.0
+# A connection that silently leads nowhere is noticed within about half a minute.
+_KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
+_SOUND: Final = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class JobQueue:
+    """The job queue of one process. `defer_mail` needs nothing; `open` it before running a worker, once."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._app = App(connector=PsycopgConnector())
+        register(self._app, self.requeue_stalled)
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            with_statement_timeout(conninfo),
+            kwargs=_KEEPALIVE,
+            min_size=1,
+            max_size=2,
+            open=False,
+            timeout=_POOL_TIMEOUT,
+            check=AsyncConnectionPool.check_connection,
+        )
+
+    async def open(self) -> None:
+        """Start connecting, without waiting for the database."""
+        await self._pool.open()
+        await self._app.open_async(self._pool)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.close()
+
+    async def defer_mail(self, connection: Connection, ids: Sequence[UUID]) -> None:
+        """Have these notifications delivered as soon as the connection's transaction is committed.
+
+        Raises what psycopg raises.
+        """
+        if not ids:
+            return
+        deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection)
+        arguments: list[JSONDict] = [{"notification_id": str(notification_id)} for notification_id in ids]
+        try:
+            await deferrer.batch_defer_async(*arguments)
+        except ConnectorException as error:
+            if isinstance(error.__cause__, psycopg.Error):
+                raise error.__cause__ from None
+            raise
+
+    async def run_worker(
+        self, work: Work, *, concurrency: int = 4, polling_interval: float = 2.0, grace: float = 15.0
+    ) -> None:
+        """Run jobs until cancelled; then begun ones get ``grace`` seconds to end, and are put back if they don't.
+
+        New jobs are announced by the database; retries and what an announcement missed are found within
+        ``polling_interval`` seconds. A database that goes away is waited for.
+        """
+        failures = 0
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._app.check_connection_async()
+                if failures:
+                    logger.info("the job worker goes on")
+                await self._app.run_worker_async(
+                    queues=work.queues,
+                    concurrency=concurrency,
+                    fetch_job_polling_interval=polling_interval,
+                    shutdown_graceful_timeout=grace,
+                    delete_jobs="successful",
+                    additional_context=work.as_context(),
+                    install_signal_handlers=False,
+                    update_heartbeat_interval=_HEARTBEAT,
+                    stalled_worker_timeout=_STALLED_AFTER,
+                )
+                trouble: object = "it stopped by itself"
+            except Exception as error:  # noqa: BLE001  # a worker goes on, whatever has happened to it
+                trouble = error.__cause__ or error
+            if _is_cancelled():  # a worker that loses its database while stopping reports that instead
+                raise asyncio.CancelledError
+            if asyncio.get_running_loop().time() - began > _SOUND:
+                failures = 0
+            failures += 1
+            if failures == 1:
+                logger.error("the job worker was interrupted and will go on when it can: %s", trouble)
+            await asyncio.sleep(backoff.exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
+
+    async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:
+        """Put back the jobs of workers without a sign of life for so many seconds, and those that take too long."""
+        stalled = await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after)
+        async with self._pool.connection() as connection:
+            overdue = await jobs.overdue(connection, timedelta(seconds=2 * LONGEST_JOB))
+        for job_id in {job.id for job in stalled if job.id is not None}.union(overdue):
+            try:
+                await self._app.job_manager.retry_job_by_id_async(job_id, retry_at=system_clock())
+            except ConnectorException as error:
+                if not isinstance(error.__cause__, psycopg.errors.RaiseException):
+                    raise
+                # It has ended in the meantime.
+            else:
+                logger.warning("job %d was begun and not ended; it is put back", job_id)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,184 @@
+"""The composition root: the only place that builds things and hands them over."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import cast
+
+import httpx2
+from litestar import Litestar
+
+from tenantry.db.database import Database
+from tenantry.db.migrate import newest_revision
+from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.gateways.identity.keys import KeySet
+from tenantry.gateways.identity.tokens import TokenVerifier
+from tenantry.gateways.identity.userinfo import UserInfo
+from tenantry.gateways.mail import Mailer
+from tenantry.gateways.provider.api import ProviderApi
+from tenantry.gateways.provider.signature import SignatureVerifier
+from tenantry.http import auth, projects, webhooks
+from tenantry.http.access import Access
+from tenantry.http.api_keys import api_key_routes
+from tenantry.http.app import build_api
+from tenantry.http.auth import GatewayCheck, auth_routes
+from tenantry.http.billing import billing_routes
+from tenantry.http.checkout import checkout_routes
+from tenantry.http.front import Front, HotRoutes
+from tenantry.http.health import health_routes
+from tenantry.http.metrics import Metrics
+from tenantry.http.openapi import OpenApiDocument
+from tenantry.http.pages.reference import reference_routes
+from tenantry.http.projects import ProjectList, project_routes
+from tenantry.http.raw import AsgiApp
+from tenantry.http.tenants import operator_routes, tenant_routes
+from tenantry.http.webhooks import WebhookEndpoint
+from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.tasks import Work
+from tenantry.kit import logs
+from tenantry.kit.clock import Clock, system_clock
+from tenantry.services.api_keys import ApiKeyService
+from tenantry.services.authentication import Authenticator
+from tenantry.services.billing import BillingService
+from tenantry.services.checkout import CheckoutService
+from tenantry.services.gauges import read_gauges
+from tenantry.services.mail import MailService
+from tenantry.services.projects import ProjectService
+from tenantry.services.retention import RetentionService
+from tenantry.services.tenants import TenantService
+from tenantry.services.webhooks import WebhookService
+from tenantry.settings import Settings, load, read_environment
+
+logger = logging.getLogger(__name__)
+
+
+def create_app() -> AsgiApp:
+    """The application of one of several server processes, from the environment that the first one left."""
+    settings = load(read_environment())
+    logs.configure(settings.log_format)
+    return build_app(settings, settings.database_url or "")
+
+
+def build_app(settings: Settings, conninfo: str, clock: Clock = system_clock) -> AsgiApp:
+    """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
+    parts = Parts(settings, conninfo, clock)
+    document = OpenApiDocument()
+
+    @asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        document.build(app)
+        async with parts.running(with_jobs=settings.run_jobs):
+            yield
+
+    access = Access(parts.authenticator, settings.operator_token)
+    routes = [
+        *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges),
+        *auth_routes(access),
+        *project_routes(parts.projects, access),
+        *api_key_routes(parts.api_keys, access),
+        *tenant_routes(parts.tenants, access, parts.email_of_token),
+        *operator_routes(parts.tenants, access),
+        *billing_routes(BillingService(parts.database), settings.billing.catalog, access),
+        *checkout_routes(parts.checkout, access),
+        document.route(),
+        *reference_routes(document),
+    ]
+    verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
+    hot = HotRoutes()
+    hot.add_any_method(
+        webhooks.PATH, WebhookEndpoint(parts.webhooks, verifier, parts.metrics, clock, settings.billing).handle
+    )
+    hot.add("GET", projects.PATH, ProjectList(parts.authenticator, parts.projects).handle)
+    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.authenticator).handle)
+    api = cast("AsgiApp", build_api(routes, [lifespan]))
+    return Front(hot, api, parts.metrics, unhurried=is_checkout)
+
+
+async def run_jobs(settings: Settings, conninfo: str) -> None:
+    """Run the jobs alone, until cancelled."""
+    parts = Parts(settings, conninfo, system_clock)
+    async with parts.running(with_jobs=True):
+        await asyncio.Event().wait()
+
+
+class Parts:
+    """The service's parts, built and wired."""
+
+    def __init__(self, settings: Settings, conninfo: str, clock: Clock) -> None:
+        policy, catalog = settings.billing, settings.billing.catalog
+        peppers = [pepper.reveal().encode() for pepper in settings.peppers]
+        self.database = Database(conninfo, settings.database_pool_size)
+        self.metrics = Metrics(several_processes=settings.workers > 1)
+        self.http_client = httpx2.AsyncClient()
+        self.keys = KeySet(settings.oidc, self.http_client) if settings.oidc else None
+        self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
+        tokens = TokenVerifier(settings.oidc, self.keys, clock=clock) if settings.oidc and self.keys else None
+        mail = MailService(self.database, Mailer(settings.smtp), clock) if settings.smtp else None
+        self.work = Work(mail, RetentionService(self.database, clock))
+        self.queue = JobQueue(conninfo)
+        self.authenticator = Authenticator(
+            keys=self.database.lane(), users=self.database.lane(), peppers=peppers, tokens=tokens, clock=clock
+        )
+        self.projects = ProjectService(self.database, self.database.lane(), catalog, clock)
+        self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock)
+        self.tenants = TenantService(self.database, policy, self.queue.defer_mail, clock)
+        self.webhooks = WebhookService(self.database.lane(), policy, self.queue.defer_mail, clock)
+        provider = (
+            ProviderApi(settings.provider_secret_key, settings.provider_api_base)
+            if settings.provider_secret_key
+            else None
+        )
+        self.checkout = CheckoutService(self.database, provider, catalog, settings.base_url)
+
+    @asynccontextmanager
+    async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
+        """Everything open and running for the length of the block; what was begun is ended properly."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.http_client.aclose)
+            await self.database.open()
+            stack.push_async_callback(self.database.close)
+            await self.queue.open()
+            stack.push_async_callback(self.queue.close)
+            if self.keys is not None:
+                await self.keys.start()
+                stack.push_async_callback(self.keys.aclose)
+            for service in (self.authenticator, self.projects, self.webhooks):
+                stack.push_async_callback(service.close)
+            if with_jobs:
+                stack.push_async_callback(stop, asyncio.create_task(self.queue.run_worker(self.work)))
+            yield
+
+    async def check_database(self) -> str | None:
+        """What is wrong with the database, for readiness."""
+        try:
+            async with self.database.transaction() as connection:
+                cursor = await connection.execute("SELECT version_num FROM alembic_version")
+                row = await cursor.fetchone()
+        except DatabaseUnavailableError:
+            return "database"
+        return None if row and row[0] >= newest_revision() else "schema"
+
+    async def check_identity(self) -> str | None:
+        """Whether the identity provider's keys have been asked for, for readiness."""
+        return None if self.keys is None or self.keys.attempted else "identity provider"
+
+    async def read_gauges(self) -> dict[str, float] | None:
+        """What the database knows, for the metrics."""
+        return await read_gauges(self.database)
+
+    async def email_of_token(self, token: str, subject: str) -> str | None:
+        """The verified address of an access token's user, from the identity provider."""
+        return await self.userinfo.userinfo_email(token, subject) if self.userinfo else None
+
+
+async def stop(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def is_checkout(path: str) -> bool:
+    """Whether a path waits for the payment provider, which may take longer than our database."""
+    return path.startswith("/api/v1/billing/") and path.endswith("-sessions")

@@ -1,0 +1,277 @@
+"""API keys: making, listing, changing, rotating, revoking."""
+
+import secrets
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tenantry.db.database import Connection, Database
+from tenantry.domain import api_keys as rules
+from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal
+from tenantry.domain.api_keys import ApiKey, KeyStatus
+from tenantry.domain.errors import (
+    IdempotencyReplayError,
+    KeyLimitReachedError,
+    KeyNotActiveError,
+    NotFoundError,
+    OrgMismatchError,
+    ValidationError,
+)
+from tenantry.domain.pages import Page
+from tenantry.domain.plans import Catalog
+from tenantry.kit.clock import Clock, to_micros
+from tenantry.kit.cursor import Position
+from tenantry.kit.ids import new_id
+from tenantry.services.idempotency import once
+from tenantry.services.paging import parse_time_cursor, to_page
+from tenantry.store import api_keys, billing
+from tenantry.store.idempotency import Claim
+
+OPERATOR: Final = "operator"
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key that was just made. The secret is in no other place."""
+
+    record: ApiKey
+    secret: str
+
+
+class ApiKeyService:
+    """Keys of a principal's tenant. Test-mode principals meet test-mode keys only."""
+
+    def __init__(self, database: Database, catalog: Catalog, pepper: bytes, clock: Clock) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._pepper = pepper
+        self._clock = clock
+
+    async def create(
+        self,
+        principal: Principal,
+        *,
+        org_id: str,
+        name: str,
+        scopes: tuple[str, ...],
+        access_level: AccessLevel | None,
+        mode: Mode | None,
+        expires_at: datetime | None,
+        claim: Claim | None,
+    ) -> NewKey:
+        """Make a key; ``mode`` is the principal's own where none is given.
+
+        Raises `OrgMismatchError`, `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`,
+        `ValidationError` and the errors of idempotency.
+        """
+        _check_org(principal, org_id)
+        now = self._clock()
+        scopes, level = normalize(scopes, access_level)
+        _check_in_future(expires_at, now)
+        mode = mode or principal.mode
+        rules.check_may_hold(principal, scopes, level, mode, expires_at)
+        async with self._database.transaction() as connection:
+            secret = new_secret(mode)
+
+            async def make() -> ApiKey:
+                await billing.lock_account(connection, org_id)
+                await self._check_limit(connection, principal, now)
+                record = new_record(secret, org_id, name, scopes, level, mode, expires_at, principal.id, now)
+                await api_keys.insert(connection, record, rules.digest(secret.encode(), self._pepper))
+                return record
+
+            record, replayed = await once(connection, claim, ApiKey, now, make)
+        if replayed:
+            raise IdempotencyReplayError(record.id)
+        return NewKey(record, secret)
+
+    async def list_page(
+        self, principal: Principal, *, org_id: str | None, status: KeyStatus | None, limit: int, cursor: str | None
+    ) -> Page[ApiKey]:
+        """A page of keys, newest first. Raises `OrgMismatchError` and `InvalidCursorError`."""
+        _check_org(principal, org_id or principal.org_id)
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction() as connection:
+            rows = await api_keys.read_page(
+                connection,
+                principal.org_id,
+                self._clock(),
+                test_only=principal.mode is Mode.TEST,
+                status=status,
+                limit=limit,
+                after=after,
+            )
+        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+
+    async def get(self, principal: Principal, key_id: str) -> ApiKey:
+        """One key. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            return await self._find(connection, principal, key_id, lock=False)
+
+    async def update(
+        self,
+        principal: Principal,
+        key_id: str,
+        *,
+        name: str | UnsetType = UNSET,
+        scopes: tuple[str, ...] | UnsetType = UNSET,
+        expires_at: datetime | UnsetType | None = UNSET,
+    ) -> ApiKey:
+        """Change what is given, of an active key.
+
+        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `ValidationError`.
+        """
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            key = await self._find(connection, principal, key_id, lock=True)
+            principal.require_holding((), key.access_level)
+            _check_active(key)
+            changed = key
+            if name is not UNSET:
+                changed = msgspec.structs.replace(changed, name=name)
+            if scopes is not UNSET:
+                given, level = normalize(scopes, None)
+                changed = msgspec.structs.replace(changed, scopes=given, access_level=level)
+                principal.require_holding(given, level)
+            if expires_at is not UNSET and expires_at != key.expires_at:
+                _check_in_future(expires_at, now)
+                changed = msgspec.structs.replace(changed, expires_at=expires_at)
+                if expires_at is None or (key.expires_at is not None and expires_at > key.expires_at):
+                    rules.check_may_hold(principal, changed.scopes, changed.access_level, key.mode, expires_at)
+            await api_keys.update(connection, changed)
+            return changed
+
+    async def rotate(self, principal: Principal, key_id: str, *, overlap: timedelta, claim: Claim | None) -> NewKey:
+        """Replace an active key by one with the same name, scopes, level, mode and expiry.
+
+        The old key ends after ``overlap``, never later than its own expiry.
+        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError` and the errors of idempotency.
+        """
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            secret = ""
+
+            async def make() -> ApiKey:
+                nonlocal secret
+                old = await self._find(connection, principal, key_id, lock=True)
+                principal.require_holding((), old.access_level)
+                _check_active(old)
+                if old.superseded_by is not None:
+                    raise KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
+                rules.check_may_hold(principal, old.scopes, old.access_level, old.mode, old.expires_at)
+                secret = new_secret(old.mode)
+                record = msgspec.structs.replace(
+                    new_record(
+                        secret, old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at,
+                        principal.id, now,
+                    ),
+                    rotated_from=old.id,
+                )  # fmt: skip
+                await api_keys.insert(connection, record, rules.digest(secret.encode(), self._pepper))
+                await api_keys.update(connection, _superseded(old, record.id, overlap, now))
+                return record
+
+            record, replayed = await once(connection, claim, ApiKey, now, make)
+        if replayed:
+            raise IdempotencyReplayError(record.id)
+        return NewKey(record, secret)
+
+    async def revoke(self, principal: Principal, key_id: str) -> None:
+        """End a key at once; again is fine. Raises `NotFoundError` and `ScopeEscalationError`."""
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            key = await self._find(connection, principal, key_id, lock=True)
+            principal.require_holding((), key.access_level)
+            if key.revoked_at is None:
+                await api_keys.update(connection, msgspec.structs.replace(key, revoked_at=now))
+
+    async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool) -> ApiKey:
+        test_only = principal.mode is Mode.TEST
+        now = self._clock()
+        key = await api_keys.find(connection, principal.org_id, key_id, now, test_only=test_only, lock=lock)
+        if key is None:
+            raise NotFoundError("API key")
+        return key
+
+    async def _check_limit(self, connection: Connection, principal: Principal, now: datetime) -> None:
+        most = self._catalog.limits(principal.plan).api_keys
+        if most is not None and await api_keys.count_active(connection, principal.org_id, now) >= most:
+            raise KeyLimitReachedError(f"The plan {principal.plan} allows {most} active API keys.")
+
+
+def new_secret(mode: Mode) -> str:
+    """A fresh secret."""
+    return rules.compose_secret(mode, secrets.token_bytes(rules.RANDOM_BYTES))
+
+
+def new_record(
+    secret: str,
+    org_id: str,
+    name: str,
+    scopes: tuple[str, ...],
+    level: AccessLevel,
+    mode: Mode,
+    expires_at: datetime | None,
+    maker: str,
+    now: datetime,
+) -> ApiKey:
+    """The record of a key that is made now."""
+    start, last4 = rules.shown_parts(secret)
+    return ApiKey(
+        id=new_id("key"),
+        org_id=org_id,
+        name=name,
+        scopes=scopes,
+        access_level=level,
+        mode=mode,
+        expires_at=expires_at,
+        status=KeyStatus.ACTIVE,
+        start=start,
+        last4=last4,
+        created_at=now,
+        created_by=maker,
+        last_used_at=None,
+        revoked_at=None,
+        rotated_from=None,
+        superseded_by=None,
+    )
+
+
+def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple[str, ...], AccessLevel]:
+    """Scopes without duplicates, and the level; ``OWNER`` among the scopes, or as the level, means all of them.
+
+    Raises `ValidationError` for a scoped key without scopes, or OWNER beside ``SCOPED`` or other scopes.
+    """
+    if OWNER_ALIAS in scopes or level is AccessLevel.OWNER:
+        others = set(scopes) - {OWNER_ALIAS, ANYTHING}
+        if others or level is AccessLevel.SCOPED:
+            raise ValidationError(("scopes", "OWNER stands alone: give no other scopes with it"))
+        return (ANYTHING,), AccessLevel.OWNER
+    if not scopes:
+        raise ValidationError(("scopes", "give at least one scope"))
+    return tuple(dict.fromkeys(scopes)), AccessLevel.SCOPED
+
+
+def _check_org(principal: Principal, org_id: str) -> None:
+    if org_id != principal.org_id:
+        raise OrgMismatchError("The credential belongs to another organization.")
+
+
+def _check_in_future(expires_at: datetime | None, now: datetime) -> None:
+    if expires_at is not None and expires_at <= now:
+        raise ValidationError(("expiresAt", "must be in the future"))
+
+
+def _check_active(key: ApiKey) -> None:
+    if key.status is not KeyStatus.ACTIVE:
+        raise KeyNotActiveError(f"The key is {key.status.value}.")
+
+
+def _superseded(old: ApiKey, successor: str, overlap: timedelta, now: datetime) -> ApiKey:
+    if not overlap:
+        return msgspec.structs.replace(old, revoked_at=now, superseded_by=successor)
+    end = now + overlap
+    if old.expires_at is not None:
+        end = min(end, old.expires_at)
+    return msgspec.structs.replace(old, expires_at=end, superseded_by=successor)

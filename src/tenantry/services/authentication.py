@@ -1,0 +1,188 @@
+"""Telling who sent a request, and for which tenant (CONTRACT 5)."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+from tenantry.db.batcher import Batcher
+from tenantry.db.database import Lane
+from tenantry.domain import access, api_keys
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
+from tenantry.domain.errors import (
+    ApiKeyExpiredError,
+    ApiKeyRevokedError,
+    AuthUnavailableError,
+    DatabaseUnavailableError,
+    InvalidCredentialError,
+    MissingCredentialError,
+    NoOrganizationError,
+    OrgMismatchError,
+    OrgSuspendedError,
+)
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.gateways.identity.tokens import Claims
+from tenantry.kit.clock import Clock
+from tenantry.store.access import KeyRow, SeatRow, UserQuery, find_keys, find_seats
+
+_SCHEME: Final = b"bearer "
+_KEY_PREFIX: Final = b"svc_"
+_JWT_PARTS: Final = 3
+_LONGEST_CREDENTIAL: Final = 8192
+
+
+class TokenVerifier(Protocol):
+    """What `tenantry.gateways.identity` offers."""
+
+    async def verify(self, token: str) -> Claims:
+        """The claims of a valid access token."""
+
+
+class Authenticator:
+    """Authenticates by API key or bearer token.
+
+    Lookups are grouped: those that wait while one is under way form the next. A lookup joins only a query
+    that has not been sent, so a revocation committed before the request came in is always seen, by every
+    process. Nothing is cached.
+    """
+
+    def __init__(
+        self, *, keys: Lane, users: Lane, peppers: Sequence[bytes], tokens: TokenVerifier | None, clock: Clock
+    ) -> None:
+        self._key_lane = keys
+        self._user_lane = users
+        self._peppers = tuple(peppers)
+        self._tokens = tokens
+        self._clock = clock
+        self._keys: Batcher[bytes, KeyRow | None] = Batcher(self._find_keys)
+        self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(self._find_seats)
+
+    async def authenticate(self, authorization: bytes | None, organization: bytes | None) -> Principal:
+        """The principal of a request, from its ``Authorization`` and ``X-Organization-Id`` headers.
+
+        Raises the errors of CONTRACT 5; `AuthUnavailableError` when nobody can tell.
+        """
+        credential = bearer(authorization)
+        try:
+            if credential.startswith(_KEY_PREFIX):
+                return await self._by_key(credential)
+            claims = await self.verify_token(credential)
+            return await self._by_claims(claims, organization)
+        except DatabaseUnavailableError as error:
+            raise AuthUnavailableError(error.detail) from error
+
+    async def verify_token(self, credential: bytes) -> Claims:
+        """The claims of a bearer token, whichever tenant it is for."""
+        if credential.count(b".") != _JWT_PARTS - 1:
+            raise InvalidCredentialError("The credential is neither an API key nor a token.")
+        if self._tokens is None:
+            raise InvalidCredentialError("Bearer tokens are not accepted here: no identity provider is set up.")
+        return await self._tokens.verify(credential.decode("ascii"))
+
+    async def close(self) -> None:
+        """Wait for the lookups under way."""
+        await self._keys.close()
+        await self._users.close()
+
+    async def _by_key(self, secret: bytes) -> Principal:
+        if not api_keys.is_well_formed(secret):
+            raise InvalidCredentialError("The API key is not valid.")
+        for pepper in self._peppers:
+            key = await self._keys.submit(api_keys.digest(secret, pepper))
+            if key is not None:
+                return _principal_of_key(key, self._clock())
+        raise InvalidCredentialError("The API key is not valid.")
+
+    async def _by_claims(self, claims: Claims, organization: bytes | None) -> Principal:
+        org_id = wanted_organization(claims.org_id, organization)
+        seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
+        if claims.org_id is None:  # then only a membership ties the user to a tenant
+            seats = [seat for seat in seats if seat.role is not None and not seat.removed]
+        if org_id is None:
+            seats = [seat for seat in seats if not seat.deleted]
+        if len(seats) != 1:
+            raise NoOrganizationError("The user belongs to no organization, or the request does not say to which.")
+        return _principal_of_user(claims, seats[0])
+
+    async def _find_keys(self, digests: Sequence[bytes]) -> list[KeyRow | Exception | None]:
+        async with self._key_lane.use(autocommit=True) as connection:
+            found = await find_keys(connection, digests)
+        return [found.get(digest) for digest in digests]
+
+    async def _find_seats(self, users: Sequence[UserQuery]) -> list[list[SeatRow] | Exception]:
+        async with self._user_lane.use(autocommit=True) as connection:
+            return list(await find_seats(connection, users))
+
+
+def bearer(authorization: bytes | None) -> bytes:
+    """The credential in an ``Authorization`` header (RFC 6750, section 2.1)."""
+    if not authorization:
+        raise MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
+    if authorization[: len(_SCHEME)].lower() != _SCHEME:
+        raise InvalidCredentialError("The Authorization header must be: Bearer <API key or token>.")
+    credential = authorization[len(_SCHEME) :].strip()
+    if not credential.isascii() or not credential or len(credential) > _LONGEST_CREDENTIAL:
+        raise InvalidCredentialError("The credential is neither an API key nor a token.")
+    return credential
+
+
+def wanted_organization(claimed: str | None, header: bytes | None) -> str | None:
+    """The tenant that a token's claim and the ``X-Organization-Id`` header ask for together."""
+    named = header.decode("latin-1") if header else None
+    if claimed is not None and named is not None and named != claimed:
+        raise OrgMismatchError("X-Organization-Id does not match the token's organization.")
+    wanted = claimed if claimed is not None else named
+    if wanted is not None and not is_tenant_id(wanted):
+        raise NoOrganizationError("There is no such organization.")
+    return wanted
+
+
+def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
+    if key.revoked_at is not None or key.deleted:
+        raise ApiKeyRevokedError("The API key has been revoked.")
+    if key.expires_at is not None and key.expires_at <= now:
+        raise ApiKeyExpiredError("The API key has expired.")
+    if key.suspended:
+        raise OrgSuspendedError("The organization is suspended.")
+    return Principal(
+        kind=PrincipalKind.API_KEY,
+        id=key.id,
+        org_id=key.org_id,
+        mode=Mode(key.mode),
+        scopes=tuple(key.scopes),
+        access_level=AccessLevel(key.access_level),
+        plan=key.plan,
+        subscription_status=key.subscription_status,
+        expires_at=key.expires_at,
+    )
+
+
+def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
+    if seat.deleted:
+        raise InvalidCredentialError("The organization has ended.")
+    if seat.removed:
+        raise NoOrganizationError("The user does not belong to this organization any more.")
+    if seat.suspended:
+        raise OrgSuspendedError("The organization is suspended.")
+    role = access.lower_role(claimed_role(claims.role), Role(seat.role) if seat.role else None)
+    scopes, level = access.role_grants(role, claims.scopes)
+    return Principal(
+        kind=PrincipalKind.USER,
+        id=claims.subject,
+        org_id=seat.org_id,
+        mode=Mode.LIVE,
+        scopes=scopes,
+        access_level=level,
+        plan=seat.plan,
+        subscription_status=seat.subscription_status,
+        expires_at=claims.expires_at,
+    )
+
+
+def claimed_role(claim: str | None) -> Role | None:
+    """The role that a token claims; one that we do not know counts as the least."""
+    if claim is None:
+        return None
+    try:
+        return Role(claim)
+    except ValueError:
+        return Role.MEMBER

@@ -1,0 +1,91 @@
+"""What a tenant may read of its billing ledger."""
+
+from datetime import datetime
+
+import msgspec
+
+from tenantry.db.database import Database
+from tenantry.domain.access import Principal
+from tenantry.domain.billing.events import Outcome
+from tenantry.domain.billing.state import BillingState
+from tenantry.domain.errors import InvalidCursorError, NotFoundError
+from tenantry.domain.pages import Page
+from tenantry.kit.clock import from_epoch
+from tenantry.kit.cursor import Position
+from tenantry.services.paging import parse_cursor, to_page
+from tenantry.store import billing
+from tenantry.store.billing import LedgerRecord
+
+
+class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of a tenant that events write."""
+
+    plan: str
+    subscription_status: str
+    current_period_end: datetime | None
+    cancel_at_period_end: bool
+
+
+class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
+    """One provider event of the tenant: what became of it, why, and the tenant before and after."""
+
+    id: str
+    type: str
+    created: datetime
+    received_at: datetime
+    livemode: bool | None
+    outcome: Outcome
+    reason: str
+    before: BillingFields | None
+    after: BillingFields | None
+
+
+class BillingService:
+    """Reads the ledger of a principal's tenant."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
+        """A page of the ledger, the newest event first. Raises `InvalidCursorError`."""
+        position = parse_cursor(cursor)
+        if position is not None and not position.id.isdecimal():
+            raise InvalidCursorError("The cursor is not one that this API gave.")
+        after = (position.key, min(int(position.id), 2**62)) if position else None
+        async with self._database.transaction() as connection:
+            rows = await billing.read_entries(connection, principal.org_id, limit, after)
+        page = to_page(rows, limit, lambda row: Position(row.created, str(row.arrival)))
+        return Page([view(row) for row in page.data], page.next_cursor)
+
+    async def get_event(self, principal: Principal, event_id: str) -> BillingEventView:
+        """One entry. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            row = await billing.find_entry(connection, principal.org_id, event_id)
+        if row is None:
+            raise NotFoundError("billing event")
+        return view(row)
+
+
+def view(row: LedgerRecord) -> BillingEventView:
+    """An entry as the API gives it."""
+    created = from_epoch(row.created)
+    assert created is not None  # noqa: S101  # a ledger entry always has its second
+    return BillingEventView(
+        id=row.id,
+        type=row.type,
+        created=created,
+        received_at=row.received_at,
+        livemode=row.livemode,
+        outcome=Outcome(row.outcome),
+        reason=row.reason,
+        before=_fields(row.before),
+        after=_fields(row.after),
+    )
+
+
+def _fields(state: BillingState | None) -> BillingFields | None:
+    if state is None:
+        return None
+    return BillingFields(
+        state.plan, state.subscription_status, from_epoch(state.current_period_end), state.cancel_at_period_end
+    )

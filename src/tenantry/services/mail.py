@@ -1,0 +1,81 @@
+"""Delivering notifications by mail."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from tenantry.db.database import Database
+from tenantry.domain.notices import PendingMail
+from tenantry.gateways.mail import Mailer, MailError, PermanentMailError, compose_payment_failed
+from tenantry.kit import backoff
+from tenantry.kit.clock import Clock
+from tenantry.store import notices
+
+RetrySchedule = Callable[[int], float | None]
+"""Seconds to wait after failed attempt number n (1 is the first); None to give up."""
+
+MOST_ATTEMPTS: Final = 81
+
+logger = logging.getLogger(__name__)
+
+
+def standard_schedule(attempt: int) -> float | None:
+    """10 s after the first failure, twice as long after each further one, at most an hour; about 3 days in all."""
+    if attempt >= MOST_ATTEMPTS:
+        return None
+    return backoff.exponential(attempt, first=10, factor=2, ceiling=3600)
+
+
+class MailDeferredError(Exception):
+    """The mail was not taken this time: try again in ``delay`` seconds."""
+
+    def __init__(self, message: str, delay: float) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class MailService:
+    """Sends what is queued, and records how that went."""
+
+    def __init__(
+        self, database: Database, mailer: Mailer, clock: Clock, schedule: RetrySchedule = standard_schedule
+    ) -> None:
+        self._database = database
+        self._mailer = mailer
+        self._clock = clock
+        self._schedule = schedule
+
+    async def deliver(self, notification_id: UUID) -> None:
+        """Deliver one notification; does nothing if it has been delivered or given up.
+
+        Raises `MailDeferredError` when it is to be tried again, `DatabaseUnavailableError`. Should the process
+        or the database fail just after the mail server took the mail, the next attempt sends it once more,
+        with the same ``Message-ID``.
+        """
+        async with self._database.transaction() as connection:
+            mail = await notices.read_pending(connection, notification_id)
+        if mail is None:
+            return
+        try:
+            await self._mailer.send(compose_payment_failed(mail, self._mailer.config.sender))
+        except MailError as error:
+            await self._failed(mail, error)
+        else:
+            async with self._database.transaction() as connection:
+                await notices.mark_sent(connection, notification_id, self._clock())
+            logger.info("mail %s of tenant %s was taken by the mail server", notification_id, mail.tenant_id)
+
+    async def _failed(self, mail: PendingMail, error: MailError) -> None:
+        attempt = mail.attempts + 1
+        delay = None if isinstance(error, PermanentMailError) else self._schedule(attempt)
+        async with self._database.transaction() as connection:
+            reason = f"{error}: {error.reply}" if error.reply else str(error)
+            await notices.mark_attempt(connection, mail.notification_id, reason, final=delay is None)
+        # The server's reply stays out of the log: it may name the owner's address.
+        about = f"mail {mail.notification_id} of tenant {mail.tenant_id}, attempt {attempt}: {error}"
+        if delay is None:
+            logger.error("%s; given up", about)
+            return
+        logger.warning("%s; next attempt in %.0f s", about, delay)
+        raise MailDeferredError(about, delay) from None

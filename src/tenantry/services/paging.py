@@ -1,0 +1,41 @@
+"""Cutting what the store gave into pages."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeVar
+
+from tenantry.domain.errors import InvalidCursorError
+from tenantry.domain.pages import Page
+from tenantry.kit import cursor
+from tenantry.kit.clock import from_micros
+from tenantry.kit.cursor import Position
+
+Row = TypeVar("Row")
+
+
+def parse_cursor(text: str | None) -> Position | None:
+    """The position in a cursor; raises `InvalidCursorError` for one that we did not make."""
+    if text is None:
+        return None
+    try:
+        return cursor.decode(text)
+    except cursor.BadCursorError as error:
+        raise InvalidCursorError("The cursor is not one that this API gave.") from error
+
+
+def parse_time_cursor(text: str | None) -> tuple[datetime | None, str | None]:
+    """The moment and id in a cursor whose key is a time in microseconds."""
+    position = parse_cursor(text)
+    if position is None:
+        return None, None
+    try:
+        return from_micros(position.key), position.id
+    except OverflowError as error:
+        raise InvalidCursorError("The cursor is not one that this API gave.") from error
+
+
+def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) -> Page[Row]:
+    """The page of up to ``limit`` rows, of a list that holds one more if there is a next page."""
+    if len(rows) <= limit:
+        return Page(rows, None)
+    return Page(rows[:limit], cursor.encode(position(rows[limit - 1])))

@@ -1,0 +1,100 @@
+"""Projects of a tenant."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tenantry.db.batcher import Batcher
+from tenantry.db.database import Database, Lane
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
+from tenantry.domain.pages import Page
+from tenantry.domain.plans import Catalog
+from tenantry.domain.projects import Project
+from tenantry.kit.clock import Clock, to_micros
+from tenantry.kit.cursor import Position
+from tenantry.kit.ids import new_id
+from tenantry.services.idempotency import once
+from tenantry.services.paging import parse_time_cursor, to_page
+from tenantry.store import billing, projects
+from tenantry.store.idempotency import Claim
+from tenantry.store.projects import PageQuery
+
+
+class ProjectService:
+    """Listing, making, changing and deleting projects. Test-mode principals meet test-mode projects only."""
+
+    def __init__(self, database: Database, lane: Lane, catalog: Catalog, clock: Clock) -> None:
+        self._database = database
+        self._lane = lane
+        self._catalog = catalog
+        self._clock = clock
+        self._pages: Batcher[PageQuery, list[Project]] = Batcher(self._read_pages)
+
+    async def list_page(self, principal: Principal, limit: int, cursor: str | None) -> Page[Project]:
+        """A page of the principal's projects, newest first. Raises `InvalidCursorError`."""
+        after_at, after_id = parse_time_cursor(cursor)
+        rows = await self._pages.submit(PageQuery(principal.org_id, principal.mode, limit, after_at, after_id))
+        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+
+    async def create(self, principal: Principal, name: str, description: str | None, claim: Claim | None) -> Project:
+        """Make a project. Raises `PlanLimitReachedError` when the plan allows no more in this mode."""
+        now = self._clock()
+        async with self._database.transaction() as connection:
+
+            async def make() -> Project:
+                await billing.lock_account(connection, principal.org_id)
+                most = self._catalog.limits(principal.plan).projects
+                if most is not None and await projects.count(connection, principal.org_id, principal.mode) >= most:
+                    raise PlanLimitReachedError(f"The plan {principal.plan} allows {most} projects.")
+                project = Project(new_id("proj"), principal.org_id, name, description, principal.mode, now, now)
+                await projects.insert(connection, project)
+                return project
+
+            project, _ = await once(connection, claim, Project, now, make)
+            return project
+
+    async def get(self, principal: Principal, project_id: str) -> Project:
+        """One project. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            return _found(await projects.find(connection, principal.org_id, principal.mode, project_id))
+
+    async def update(
+        self,
+        principal: Principal,
+        project_id: str,
+        name: str | UnsetType = UNSET,
+        description: str | UnsetType | None = UNSET,
+    ) -> Project:
+        """Change what is given. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            project = _found(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
+            changed = msgspec.structs.replace(
+                project,
+                name=project.name if name is UNSET else name,
+                description=project.description if description is UNSET else description,
+                updated_at=self._clock(),
+            )
+            await projects.update(connection, changed)
+            return changed
+
+    async def delete(self, principal: Principal, project_id: str) -> None:
+        """Delete a project for good. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            if not await projects.delete(connection, principal.org_id, principal.mode, project_id):
+                raise NotFoundError("project")
+
+    async def close(self) -> None:
+        """Wait for the reads under way."""
+        await self._pages.close()
+
+    async def _read_pages(self, queries: Sequence[PageQuery]) -> Sequence[list[Project] | Exception]:
+        async with self._lane.use(autocommit=True) as connection:
+            return await projects.read_pages(connection, queries)
+
+
+def _found(project: Project | None) -> Project:
+    if project is None:
+        raise NotFoundError("project")
+    return project

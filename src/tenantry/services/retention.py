@@ -1,0 +1,75 @@
+"""Letting go of data that is past its time (idempotency keys, parked events, deleted tenants)."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from tenantry.db.database import Connection, Database
+from tenantry.kit.clock import Clock
+from tenantry.store import retention
+
+_MOST_ROUNDS: Final = 500
+
+logger = logging.getLogger(__name__)
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """What a run removed."""
+
+    idempotency_keys: int
+    parked_events: int
+    tenants: int
+
+
+class RetentionService:
+    """Removes in many short transactions; what a run does not get to is left to the next one."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def run(self) -> Removed:
+        """Remove what is past its time. Safe to call at any time, also from several processes at once.
+
+        Raises `DatabaseUnavailableError`.
+        """
+        now = self._clock()
+        removed = Removed(
+            await self._repeat(retention.delete_idempotency_keys, now),
+            await self._repeat(retention.expire_parked, now),
+            await self._purge_tenants(now),
+        )
+        if any(msgspec.structs.astuple(removed)):
+            logger.info(
+                "removed: %d idempotency keys, %d parked events, %d deleted tenants", *msgspec.structs.astuple(removed)
+            )
+        return removed
+
+    async def _repeat(self, step: Callable[[Connection, datetime], Awaitable[int]], now: datetime) -> int:
+        total = 0
+        for _ in range(_MOST_ROUNDS):
+            async with self._database.transaction() as connection:
+                done = await step(connection, now)
+            total += done
+            if done < retention.ROWS_PER_STATEMENT:
+                break
+        return total
+
+    async def _purge_tenants(self, now: datetime) -> int:
+        async with self._database.transaction() as connection:
+            tenants = await retention.purgeable_tenants(connection, now)
+        purged = [tenant_id for tenant_id in tenants if await self._purge(tenant_id, now)]
+        return len(purged)
+
+    async def _purge(self, tenant_id: str, now: datetime) -> bool:
+        for _ in range(_MOST_ROUNDS):
+            async with self._database.transaction() as connection:
+                if not await retention.lock_deleted_tenant(connection, tenant_id, now):
+                    return False
+                if await retention.purge_rows(connection, tenant_id) == 0:
+                    await retention.delete_tenant(connection, tenant_id)
+                    return True
+        return False

@@ -1,0 +1,237 @@
+"""Tenants: making, reading, changing, ending, exporting."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tenantry.db.database import Connection, Database
+from tenantry.domain.access import Mode, Principal, Role
+from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import (
+    CustomerTakenError,
+    NotFoundError,
+    TenantDeletedError,
+    TenantExistsError,
+    ValidationError,
+)
+from tenantry.domain.pages import Page
+from tenantry.domain.plans import FREE
+from tenantry.domain.projects import Project
+from tenantry.domain.tenants import Tenant
+from tenantry.gateways.identity.tokens import Claims
+from tenantry.kit.clock import Clock, to_micros
+from tenantry.kit.cursor import Position
+from tenantry.kit.ids import new_id
+from tenantry.services import ledger
+from tenantry.services.billing import BillingEventView, view
+from tenantry.services.idempotency import once
+from tenantry.services.paging import parse_time_cursor, to_page
+from tenantry.store import api_keys, billing, projects, tenants
+from tenantry.store.idempotency import Claim
+from tenantry.store.tenants import TenantRow
+
+FindEmail = Callable[[], Awaitable[str | None]]
+"""Asks the identity provider for the address of the user at hand."""
+
+
+class TenantWishes(msgspec.Struct, frozen=True):
+    """What an operator wants a tenant to be; None leaves a thing as it is, or at its default when it is new."""
+
+    name: str
+    owner_email: str
+    owner_id: str | None = None
+    stripe_customer_id: str | None = None
+    suspended: bool | None = None
+    plan: str | None = None
+
+
+class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
+    """Everything that is kept of a tenant, except key digests and raw event bodies."""
+
+    tenant: Tenant
+    owner_email: str
+    suspended: bool
+    customers: list[str]
+    members: list[dict[str, Any]]
+    api_keys: list[ApiKey]
+    projects: list[Project]
+    billing_events: list[BillingEventView]
+
+
+class TenantService:
+    """Tenants, as their own people and as the operator see them."""
+
+    def __init__(self, database: Database, policy: BillingPolicy, queue_mail: ledger.MailQueue, clock: Clock) -> None:
+        self._database = database
+        self._policy = policy
+        self._queue_mail = queue_mail
+        self._clock = clock
+
+    async def list_page(
+        self, principal: Principal, claims: Claims | None, limit: int, cursor: str | None
+    ) -> Page[Tenant]:
+        """The tenants that the caller belongs to, newest first: a key's own, a user's all."""
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction() as connection:
+            if claims is None:
+                found = await tenants.find(connection, principal.org_id)
+                rows = [found.record] if found and cursor is None else []
+            else:
+                rows = await tenants.read_of_user(
+                    connection, claims.issuer, claims.subject, principal.org_id, limit, after
+                )
+        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+
+    async def get(self, principal: Principal, tenant_id: str) -> Tenant:
+        """The caller's tenant. Raises `NotFoundError` for any other."""
+        async with self._database.transaction() as connection:
+            return (await _own(connection, principal, tenant_id)).record
+
+    async def create(
+        self, claims: Claims, *, name: str, owner_email: str | None, find_email: FindEmail, claim: Claim | None
+    ) -> Tenant:
+        """Make a tenant whose owner is the user. An org claim that names no tenant becomes its id.
+
+        The owner's address is ``owner_email``, the token's verified one, or the identity provider's.
+        Raises `TenantExistsError`, `ValidationError` and the errors of idempotency.
+        """
+        email = owner_email or claims.email or await find_email()
+        if email is None:
+            raise ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
+        now = self._clock()
+        tenant_id = claims.org_id or new_id("org")
+        async with self._database.transaction() as connection:
+
+            async def make() -> Tenant:
+                wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject)
+                if not await self._insert(connection, tenant_id, wishes, now):
+                    raise TenantExistsError("The organization that the token names exists already.")
+                await tenants.put_member(connection, tenant_id, claims.issuer, claims.subject, Role.OWNER, now)
+                return (await _existing(connection, tenant_id)).record
+
+            tenant, _ = await once(connection, claim, Tenant, now, make)
+            return tenant
+
+    async def update(self, principal: Principal, tenant_id: str, *, name: str, owner_email: str | None) -> Tenant:
+        """Change the caller's tenant. Raises `NotFoundError`."""
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            found = await _own(connection, principal, tenant_id, lock=True)
+            await tenants.update(
+                connection,
+                tenant_id,
+                name=name,
+                owner_email=owner_email or found.owner_email,
+                owner_id=found.record.owner_id,
+                suspended=found.suspended,
+                now=now,
+            )
+            return (await _existing(connection, tenant_id)).record
+
+    async def put(self, tenant_id: str, wishes: TenantWishes) -> tuple[Tenant, bool]:
+        """Make a tenant, or set an existing one; the flag says that it is new.
+
+        Raises `TenantDeletedError` for one that has ended and `CustomerTakenError`.
+        """
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            made = await self._insert(connection, tenant_id, wishes, now)
+            if not made:
+                await self._set(connection, tenant_id, wishes, now)
+            return (await _existing(connection, tenant_id)).record, made
+
+    async def create_as_operator(self, tenant_id: str, wishes: TenantWishes) -> Tenant:
+        """Make a tenant. Raises `TenantExistsError` and `CustomerTakenError`."""
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            if not await self._insert(connection, tenant_id, wishes, now):
+                raise TenantExistsError(f"A tenant {tenant_id} exists already.")
+            return (await _existing(connection, tenant_id)).record
+
+    async def show(self, tenant_id: str) -> Tenant:
+        """Any tenant, for the operator. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            return (await _existing(connection, tenant_id)).record
+
+    async def delete(self, tenant_id: str) -> None:
+        """End a tenant: its keys die with the commit, its data stays for 30 days. Raises `NotFoundError`."""
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            await _existing(connection, tenant_id, lock=True)
+            await tenants.mark_deleted(connection, tenant_id, now)
+            await api_keys.revoke_all(connection, tenant_id, now)
+
+    async def export(self, tenant_id: str) -> TenantExport:
+        """Everything of a tenant, also of one that ended less than 30 days ago. Raises `NotFoundError`."""
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            found = await _existing(connection, tenant_id)
+            return TenantExport(
+                tenant=found.record,
+                owner_email=found.owner_email,
+                suspended=found.suspended,
+                customers=await billing.customers_of(connection, tenant_id),
+                members=await tenants.read_members(connection, tenant_id),
+                api_keys=await api_keys.read_all(connection, tenant_id, now),
+                projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
+                billing_events=[view(row) for row in await billing.read_all_entries(connection, tenant_id)],
+            )
+
+    async def _insert(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> bool:
+        customers = [wishes.stripe_customer_id] if wishes.stripe_customer_id else []
+        await billing.claim_names(connection, [tenant_id], customers)
+        made = await tenants.insert(
+            connection,
+            tenant_id=tenant_id,
+            name=wishes.name,
+            owner_id=wishes.owner_id or new_id("usr"),
+            owner_email=wishes.owner_email,
+            plan=wishes.plan or FREE,
+            now=now,
+        )
+        if made:
+            if wishes.suspended:
+                await self._set(connection, tenant_id, wishes, now)
+            elif wishes.stripe_customer_id:
+                await _link(connection, tenant_id, wishes.stripe_customer_id, now)
+            await ledger.heal(connection, tenant_id, self._policy, self._queue_mail, now)
+        return made
+
+    async def _set(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> None:
+        found = await _existing(connection, tenant_id, lock=True)
+        if found.deleted:
+            raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+        await tenants.update(
+            connection,
+            tenant_id,
+            name=wishes.name,
+            owner_email=wishes.owner_email,
+            owner_id=wishes.owner_id or found.record.owner_id,
+            suspended=found.suspended if wishes.suspended is None else wishes.suspended,
+            now=now,
+        )
+        if wishes.stripe_customer_id and wishes.stripe_customer_id != found.record.stripe_customer_id:
+            await billing.claim_names(connection, (), [wishes.stripe_customer_id])
+            await _link(connection, tenant_id, wishes.stripe_customer_id, now)
+            await ledger.heal(connection, tenant_id, self._policy, self._queue_mail, now)
+
+
+async def _link(connection: Connection, tenant_id: str, customer_id: str, now: datetime) -> None:
+    if await tenants.link_customer(connection, tenant_id, customer_id, "operator", now) != tenant_id:
+        raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant.")
+
+
+async def _existing(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
+    found = await tenants.find(connection, tenant_id, lock=lock)
+    if found is None:
+        raise NotFoundError("tenant")
+    return found
+
+
+async def _own(connection: Connection, principal: Principal, tenant_id: str, *, lock: bool = False) -> TenantRow:
+    if tenant_id != principal.org_id:
+        raise NotFoundError("tenant")
+    return await _existing(connection, tenant_id, lock=lock)

@@ -1,0 +1,280 @@
+"""The settings: one frozen value, read from the environment and a ``.env`` file.
+
+The only module that reads the environment. Every fault is found before anything starts, and one message
+names them all.
+"""
+
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from dotenv import dotenv_values
+
+from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.plans import CatalogError, parse_catalog
+from tenantry.gateways.identity.config import OidcConfig
+from tenantry.gateways.identity.fetch import is_secure
+from tenantry.gateways.mail import SmtpConfig, parse_smtp_url
+from tenantry.kit.secret import Secret
+
+SECRET_LENGTH: Final = 32
+WEBHOOK_SECRET_LENGTH: Final = 16
+DEMO_FLAG: Final = "TENANTRY_DEMO"
+"""Set by `tenantry demo` for its own server processes; not a setting for people."""
+PROVIDER_API: Final = "https://api.stripe.com"
+_KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
+_LARGEST_PORT: Final = 65535
+_MOST_WORKERS: Final = 64
+
+Value = TypeVar("Value")
+
+
+class SettingsError(ValueError):
+    """The settings are faulty; ``faults`` has one message for each, starting with the variable's name."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a deployment decides."""
+
+    demo: bool
+    database_url: str | None
+    database_pool_size: int
+    data_dir: Path
+    host: str
+    port: int
+    base_url: str
+    workers: int
+    run_jobs: bool
+    log_format: str
+    webhook_secrets: tuple[Secret, ...]
+    webhook_tolerance: int
+    provider_secret_key: Secret | None
+    provider_api_base: str
+    billing: BillingPolicy
+    peppers: tuple[Secret, ...]
+    oidc: OidcConfig | None
+    oidc_client_secret: Secret | None
+    smtp: SmtpConfig | None
+    session_secret: Secret
+    operator_token: Secret | None
+    trusted_proxies: tuple[str, ...]
+
+
+def read_environment() -> dict[str, str]:
+    """The environment over the ``.env`` file of the current folder, if there is one."""
+    file = {name: value for name, value in dotenv_values(Path.cwd() / ".env").items() if value is not None}
+    return {**file, **os.environ}
+
+
+def export_environment(values: Mapping[str, str]) -> None:
+    """Hand settings down to the server processes that this one starts."""
+    os.environ.update(values)
+
+
+def load(values: Mapping[str, str]) -> Settings:
+    """Read the settings. Raises `SettingsError`.
+
+    In demo mode secrets may be weak; they may not be missing there either: the demo makes its own.
+    """
+    demo = values.get(DEMO_FLAG) == "true"
+    reader = _Reader(values, demo=demo)
+    settings = Settings(
+        demo=demo,
+        database_url=reader.text("DATABASE_URL"),
+        database_pool_size=reader.number("DATABASE_POOL_SIZE", 5, least=1, most=1000),
+        data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
+        host=reader.text("HOST") or "127.0.0.1",
+        port=reader.number("PORT", 3001, least=0, most=_LARGEST_PORT),
+        base_url=reader.url("BASE_URL", f"http://127.0.0.1:{reader.text('PORT') or 3001}"),
+        workers=reader.number("WORKERS", 1, least=1, most=_MOST_WORKERS),
+        run_jobs=reader.flag("RUN_JOBS", default=True),
+        log_format=reader.choice("LOG_FORMAT", "console", ("console", "json")),
+        webhook_secrets=reader.secrets("PROVIDER_WEBHOOK_SECRET", WEBHOOK_SECRET_LENGTH),
+        webhook_tolerance=reader.number("PROVIDER_WEBHOOK_TOLERANCE", 300, least=1, most=86_400),
+        provider_secret_key=reader.optional_secret("PROVIDER_SECRET_KEY", 1),
+        provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API).rstrip("/"),
+        billing=reader.billing(),
+        peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH),
+        oidc=reader.oidc(),
+        oidc_client_secret=reader.optional_secret("OIDC_CLIENT_SECRET", 1),
+        smtp=reader.smtp(),
+        session_secret=next(iter(reader.secrets("SESSION_SECRET", SECRET_LENGTH)), Secret("")),
+        operator_token=reader.optional_secret("OPERATOR_TOKEN", SECRET_LENGTH),
+        trusted_proxies=reader.addresses("TRUSTED_PROXIES"),
+    )
+    if reader.faults:
+        raise SettingsError(reader.faults)
+    return settings
+
+
+class AdminSettings(msgspec.Struct, frozen=True):
+    """What the commands that work straight on the database need."""
+
+    database_url: str | None
+    data_dir: Path
+    billing: BillingPolicy
+    peppers: tuple[Secret, ...]
+
+
+def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSettings:
+    """Read the few settings that operator commands need. Raises `SettingsError`."""
+    reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
+    settings = AdminSettings(
+        database_url=reader.text("DATABASE_URL"),
+        data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
+        billing=reader.billing(),
+        peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH) if needs_pepper else (),
+    )
+    if reader.faults:
+        raise SettingsError(reader.faults)
+    return settings
+
+
+class _Reader:
+    """Reads variables and collects what is wrong with them."""
+
+    def __init__(self, values: Mapping[str, str], *, demo: bool) -> None:
+        self._values = values
+        self._demo = demo
+        self.faults: list[str] = []
+
+    def text(self, name: str) -> str | None:
+        """The variable's text; None when it is missing or empty."""
+        return self._values.get(name, "").strip() or None
+
+    def number(self, name: str, default: int, *, least: int, most: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:  # noqa: PLR2004
+            return int(text)
+        self.faults.append(f"{name}: must be a whole number, {least} to {most}")
+        return default
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false", "1", "0"):
+            self.faults.append(f"{name}: must be true or false")
+        return text.lower() in ("true", "1")
+
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
+        text = self.text(name) or default
+        if text in choices:
+            return text
+        self.faults.append(f"{name}: must be one of {', '.join(choices)}")
+        return default
+
+    def url(self, name: str, default: str) -> str:
+        text = self.text(name) or default
+        if self._attempt(lambda: urlsplit(text)) is None or not text.startswith(("http://", "https://")):
+            self.faults.append(f"{name}: must be an http or https address")
+        return text
+
+    def secrets(self, name: str, shortest: int) -> tuple[Secret, ...]:
+        parts = [part.strip() for part in (self.text(name) or "").split(",")]
+        if parts == [""]:
+            self.faults.append(f"{name}: is missing")
+            return ()
+        for part in parts:
+            self._check_secret(name, part, shortest)
+        return tuple(Secret(part) for part in parts)
+
+    def optional_secret(self, name: str, shortest: int) -> Secret | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        self._check_secret(name, text, shortest)
+        return Secret(text)
+
+    def _check_secret(self, name: str, text: str, shortest: int) -> None:
+        if not text:
+            self.faults.append(f"{name}: holds an empty secret")
+        elif self._demo or shortest == 1:
+            return
+        elif len(text) < shortest:
+            self.faults.append(f"{name}: is shorter than {shortest} characters")
+        elif _is_known_default(text):
+            self.faults.append(f"{name}: is a well-known default; make a secret of your own (openssl rand -hex 32)")
+
+    def addresses(self, name: str) -> tuple[str, ...]:
+        listed = tuple(part.strip() for part in (self.text(name) or "").split(",") if part.strip())
+        for address in listed:
+            if self._attempt(lambda address=address: ipaddress.ip_network(address, strict=False)) is None:  # type: ignore[misc]
+                self.faults.append(f"{name}: {address!r} is not an address or network")
+        return listed
+
+    def billing(self) -> BillingPolicy:
+        path = self.text("TENANTRY_PLANS")
+        try:
+            if path is None:
+                text = resources.files("tenantry").joinpath("plans.toml").read_text("utf-8")
+            else:
+                text = Path(path).read_text("utf-8")
+            catalog = parse_catalog(text)
+        except (OSError, UnicodeDecodeError) as error:
+            self.faults.append(f"TENANTRY_PLANS: {path} cannot be read: {error}")
+            catalog = parse_catalog('[[plans]]\nid = "free"\n')
+        except CatalogError as error:
+            self.faults += [f"TENANTRY_PLANS: {fault}" for fault in error.faults]
+            catalog = parse_catalog('[[plans]]\nid = "free"\n')
+        return BillingPolicy(
+            catalog=catalog,
+            subscriptions=SubscriptionRule(self.choice("SUBSCRIPTIONS", "any", ("any", "newest"))),
+            checkout_reference_links=self.flag("CHECKOUT_REFERENCE_LINKS", default=False),
+            parked_mail_hours=self.number("PARKED_MAIL_HOURS", 72, least=0, most=8760),
+        )
+
+    def oidc(self) -> OidcConfig | None:
+        issuer, audience = self.text("OIDC_ISSUER"), self.text("OIDC_AUDIENCE")
+        if issuer is None:
+            return None
+        if audience is None:
+            self.faults.append("OIDC_AUDIENCE: is missing; it is the audience of access tokens for this API")
+        allow_http = self.flag("OIDC_ALLOW_HTTP", default=False)
+        if not is_secure(issuer, allow_http=allow_http):
+            self.faults.append("OIDC_ISSUER: must be https (plain http only on loopback, or with OIDC_ALLOW_HTTP=true)")
+        return OidcConfig(
+            issuer=issuer,
+            audience=audience or "",
+            client_id=self.text("OIDC_CLIENT_ID"),
+            org_claim=self.text("OIDC_ORG_CLAIM") or "org_id",
+            role_claim=self.text("OIDC_ROLE_CLAIM") or "org_role",
+            allow_http=allow_http,
+        )
+
+    def smtp(self) -> SmtpConfig | None:
+        url = self.text("SMTP_URL")
+        if url is None:
+            return None
+        sender = self.text("MAIL_FROM")
+        if sender is None:
+            self.faults.append("MAIL_FROM: is missing; mail needs a sender where SMTP_URL is set")
+        try:
+            return parse_smtp_url(
+                url, sender or "missing@localhost", allow_plaintext=self.flag("SMTP_ALLOW_PLAINTEXT", default=False)
+            )
+        except ValueError as error:
+            self.faults.append(f"SMTP_URL: {error}")
+            return None
+
+    def _attempt(self, act: Callable[[], Value]) -> Value | None:
+        try:
+            return act()
+        except ValueError:
+            return None
+
+
+def _is_known_default(secret: str) -> bool:
+    lowered = secret.lower().removeprefix("whsec_")
+    return lowered.startswith(_KNOWN_DEFAULTS) or len(set(lowered)) <= 3  # noqa: PLR2004  # such as "aaaa..."

@@ -1,0 +1,330 @@
+"""The billing ledger, the tenants' billing state, and which tenant a customer belongs to.
+
+The functions for the webhook's batch take and give whole batches, so that a batch costs two round trips.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from psycopg import AsyncCursor
+
+from tenantry.db.database import Connection
+from tenantry.domain.billing.events import BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
+from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.timeline import Reach
+
+ARRIVALS_PER_BATCH: Final = 1024
+
+
+# Tenants are always locked in the order of their ids: two batches can wait for each other, never in a circle.
+LOCK_ACCOUNTS: Final = """
+SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
+       plan, subscription_status, current_period_end, cancel_at_period_end,
+       provider_status, subscription_id, subscription_created, tip_created, tip_state::text
+  FROM tenants
+ WHERE id = ANY(%(tenants)s)
+    OR id IN (SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s))
+ ORDER BY id
+   FOR NO KEY UPDATE
+"""
+TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
+SEEN_EVENTS: Final = "SELECT id FROM billing_events WHERE id = ANY(%s)"
+NEXT_ARRIVAL: Final = "SELECT nextval('billing_arrivals')"
+# Whoever adds a tenant or a customer link holds its name exclusively, whoever parks an event because it is
+# missing holds it shared: so one of the two sees the other.
+HOLD_NAMES: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(name, 0)) FROM unnest(%s::text[]) AS name"
+CLAIM_NAMES: Final = "SELECT pg_advisory_xact_lock(hashtextextended(name, 0)) FROM unnest(%s::text[]) AS name"
+
+_FACTS: Final = (
+    "id, arrival, type, created, livemode, api_version, org_id, customer_id, subscription_id, "
+    "subscription_created, status, price_id, current_period_end, cancel_at_period_end, previous, "
+    "invoice_id, invoice_url, amount_due, currency, checkout_mode, problem"
+)
+_state_decoder: Final = msgspec.json.Decoder(BillingState)
+_encoder: Final = msgspec.json.Encoder()
+
+
+async def read_standing(
+    connection: Connection, tenants: Collection[str], customers: Collection[str], events: Collection[str]
+) -> Standing:
+    """Lock the tenants that a batch touches and read what is known, in one round trip."""
+    async with connection.pipeline():
+        links = await connection.execute(TENANTS_OF_CUSTOMERS, (list(customers),))
+        accounts = await connection.execute(
+            LOCK_ACCOUNTS, {"tenants": list(tenants), "customers": list(customers)}, binary=True
+        )
+        seen = await connection.execute(SEEN_EVENTS, (list(events),))
+        arrival = await connection.execute(NEXT_ARRIVAL, binary=True)
+    return Standing(
+        accounts={account.tenant_id: account for account in await _accounts(accounts)},
+        tenant_of_customer=dict(await links.fetchall()),
+        seen=frozenset(row[0] for row in await seen.fetchall()),
+        first_arrival=(await arrival.fetchall())[0][0],
+    )
+
+
+async def _accounts(cursor: AsyncCursor[Any]) -> list[Account]:
+    return [
+        Account(
+            tenant_id=row[0],
+            owner_id=row[1],
+            deleted=row[2],
+            customer_id=row[3],
+            base_plan=row[4],
+            state=BillingState(*row[5:12]),
+            tip_created=row[12],
+            tip_state=_state_decoder.decode(row[13]) if row[13] is not None else None,
+        )
+        for row in await cursor.fetchall()
+    ]
+
+
+async def hold_names(connection: Connection, tenants: Iterable[str], customers: Iterable[str]) -> None:
+    """Keep others from adding these tenants and links until the transaction ends."""
+    await connection.execute(HOLD_NAMES, (_names(tenants, customers),))
+
+
+async def claim_names(connection: Connection, tenants: Iterable[str], customers: Iterable[str]) -> None:
+    """Wait for those who park events for these names, and make others wait, until the transaction ends."""
+    await connection.execute(CLAIM_NAMES, (_names(tenants, customers),))
+
+
+def _names(tenants: Iterable[str], customers: Iterable[str]) -> list[str]:
+    return sorted([f"tenant {name}" for name in tenants] + [f"customer {name}" for name in customers])
+
+
+async def lock_account(connection: Connection, tenant_id: str) -> Account | None:
+    """Lock one tenant until the transaction ends."""
+    cursor = await connection.execute(LOCK_ACCOUNTS, {"tenants": [tenant_id], "customers": []})
+    accounts = await _accounts(cursor)
+    return accounts[0] if accounts else None
+
+
+async def read_events(connection: Connection, reaches: dict[str, tuple[Reach, int]]) -> dict[str, list[BillingEvent]]:
+    """The folded events of tenants that a timeline needs: ``{tenant: (reach, second of the newest event)}``."""
+    since = {tenant: tip if reach is Reach.TIP_SECOND else -1 for tenant, (reach, tip) in reaches.items()}
+    cursor = await connection.execute(
+        f"""
+        SELECT e.tenant_id, {_qualified("e")}
+          FROM unnest(%s::text[], %s::bigint[]) AS wanted (tenant_id, since)
+          JOIN billing_events e ON e.tenant_id = wanted.tenant_id AND e.created >= wanted.since
+         WHERE e.outcome IN ('applied', 'late', 'no_change') AND e.type <> 'checkout.session.completed'
+         ORDER BY e.tenant_id, e.created, e.arrival
+        """,  # noqa: S608  # the names of our own columns
+        (list(since), list(since.values())),
+    )
+    events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in reaches}
+    for tenant_id, *facts in await cursor.fetchall():
+        events[tenant_id].append(_event(facts))
+    return events
+
+
+def _qualified(alias: str) -> str:
+    return ", ".join(f"{alias}.{name}" for name in _FACTS.split(", "))
+
+
+def _event(row: Sequence[Any]) -> BillingEvent:
+    return BillingEvent(**dict(zip(_FACTS.split(", "), row, strict=True)))
+
+
+async def read_parked(connection: Connection, tenants: Sequence[str], customers: Sequence[str]) -> list[Arrival]:
+    """The parked events that wait for these tenants or customers, oldest first."""
+    cursor = await connection.execute(
+        f"""
+        SELECT received_at, {_FACTS} FROM billing_events
+         WHERE outcome = 'parked' AND (org_id = ANY(%s) OR (org_id IS NULL AND customer_id = ANY(%s)))
+         ORDER BY created, arrival
+        """,  # noqa: S608  # the names of our own columns
+        (list(tenants), list(customers)),
+    )
+    return [Arrival(_event(facts), received_at) for received_at, *facts in await cursor.fetchall()]
+
+
+async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
+    """The provider's customers that belong to a tenant."""
+    cursor = await connection.execute(
+        "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at, id", (tenant_id,)
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
+class _Decision(msgspec.Struct):
+    received_at: datetime
+    tenant_id: str | None
+    outcome: Outcome
+    reason: str
+    before: BillingState | None
+    after: BillingState | None
+
+
+# Rows go in sorted by id, so that two batches with the same new events wait for each other in one direction.
+INSERT_ENTRIES: Final = """
+INSERT INTO billing_events (
+    id, arrival, type, created, livemode, api_version, org_id, customer_id, subscription_id,
+    subscription_created, status, price_id, current_period_end, cancel_at_period_end, previous, invoice_id,
+    invoice_url, amount_due, currency, checkout_mode, problem,
+    received_at, tenant_id, outcome, reason, before, after, body)
+SELECT *
+  FROM ROWS FROM (
+         json_to_recordset(%(events)s::json) AS (
+           id text, arrival bigint, type text, created bigint, livemode boolean, api_version text, org_id text,
+           customer_id text, subscription_id text, subscription_created bigint, status text, price_id text,
+           current_period_end bigint, cancel_at_period_end boolean, previous jsonb, invoice_id text,
+           invoice_url text, amount_due bigint, currency text, checkout_mode text, problem text),
+         json_to_recordset(%(decisions)s::json) AS (
+           received_at timestamptz, tenant_id text, outcome text, reason text, before jsonb, after jsonb),
+         unnest(%(bodies)b::bytea[])
+       ) AS entry
+ ORDER BY id
+    ON CONFLICT (id) DO NOTHING
+"""
+UPDATE_ACCOUNTS: Final = """
+UPDATE tenants t
+   SET plan = s.plan, subscription_status = s.subscription_status, current_period_end = s.current_period_end,
+       cancel_at_period_end = s.cancel_at_period_end, provider_status = s.provider_status,
+       subscription_id = s.subscription_id, subscription_created = s.subscription_created,
+       stripe_customer_id = s.customer_id, tip_created = s.tip_created, tip_state = s.tip_state,
+       updated_at = CASE WHEN s.visible THEN %(now)s ELSE t.updated_at END
+  FROM json_to_recordset(%(accounts)s::json) AS s (
+         tenant_id text, plan text, subscription_status text, current_period_end bigint,
+         cancel_at_period_end boolean, provider_status text, subscription_id text, subscription_created bigint,
+         customer_id text, tip_created bigint, tip_state jsonb, visible boolean)
+ WHERE t.id = s.tenant_id
+"""
+INSERT_LINKS: Final = """
+INSERT INTO customers (id, tenant_id, linked_by)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])
+    ON CONFLICT (id) DO NOTHING
+"""
+SETTLE_PARKED: Final = """
+UPDATE billing_events e
+   SET tenant_id = r.tenant_id, outcome = r.outcome, reason = r.reason, before = r.before, after = r.after
+  FROM json_to_recordset(%s::json) AS r (
+         id text, tenant_id text, outcome text, reason text, before jsonb, after jsonb)
+ WHERE e.id = r.id
+"""
+
+
+async def insert_entries(connection: Connection, entries: Sequence[Entry]) -> AsyncCursor[Any]:
+    """Write events into the ledger; the cursor's ``rowcount`` says how many were new."""
+    decisions = [_Decision(e.arrival.received_at, e.tenant_id, e.outcome, e.reason, e.before, e.after) for e in entries]
+    return await connection.execute(
+        INSERT_ENTRIES,
+        {
+            "events": _encoder.encode([entry.arrival.event for entry in entries]).decode(),
+            "decisions": _encoder.encode(decisions).decode(),
+            "bodies": [entry.arrival.body for entry in entries],
+        },
+    )
+
+
+async def settle_parked(connection: Connection, entries: Sequence[Entry]) -> None:
+    """Write what became of parked events once their tenant was known."""
+    rows = [
+        {
+            "id": entry.arrival.event.id,
+            "tenant_id": entry.tenant_id,
+            "outcome": entry.outcome,
+            "reason": entry.reason,
+            "before": entry.before,
+            "after": entry.after,
+        }
+        for entry in entries
+    ]
+    await connection.execute(SETTLE_PARKED, (_encoder.encode(rows).decode(),))
+
+
+async def update_accounts(connection: Connection, accounts: Iterable[tuple[Account, bool]], now: datetime) -> None:
+    """Write back accounts; those whose tenant record changed, as the flag says, were updated ``now``."""
+    rows = [
+        {
+            "tenant_id": account.tenant_id,
+            "customer_id": account.customer_id,
+            "tip_created": account.tip_created,
+            "tip_state": account.tip_state,
+            "visible": visible,
+            **msgspec.structs.asdict(account.state),
+        }
+        for account, visible in accounts
+    ]
+    await connection.execute(UPDATE_ACCOUNTS, {"accounts": _encoder.encode(rows).decode(), "now": now})
+
+
+async def insert_links(connection: Connection, links: Sequence[Link]) -> None:
+    """Record customers' tenants; the first claim on a customer stands."""
+    await connection.execute(INSERT_LINKS, tuple(list(column) for column in zip(*links, strict=True)))
+
+
+_ENTRY_COLUMNS: Final = "id, type, created, received_at, livemode, outcome, reason, before::text, after::text, arrival"
+
+
+class LedgerRecord(msgspec.Struct, frozen=True):
+    """An entry of a tenant's ledger, to be read."""
+
+    id: str
+    type: str
+    created: int
+    received_at: datetime
+    livemode: bool | None
+    outcome: str
+    reason: str
+    before: BillingState | None
+    after: BillingState | None
+    arrival: int
+
+
+def _record(row: Sequence[Any]) -> LedgerRecord:
+    event_id, kind, created, received_at, livemode, outcome, reason, before, after, arrival = row
+    return LedgerRecord(
+        id=event_id,
+        type=kind,
+        created=created,
+        received_at=received_at,
+        livemode=livemode,
+        outcome=outcome,
+        reason=reason,
+        before=_state_decoder.decode(before) if before is not None else None,
+        after=_state_decoder.decode(after) if after is not None else None,
+        arrival=arrival,
+    )
+
+
+async def read_entries(
+    connection: Connection, tenant_id: str, limit: int, after: tuple[int, int] | None
+) -> list[LedgerRecord]:
+    """A tenant's ledger, newest first, from a position ``(created, arrival)`` on; one more than ``limit``."""
+    cursor = await connection.execute(
+        f"SELECT {_ENTRY_COLUMNS} FROM billing_events "  # noqa: S608  # our own columns
+        "WHERE tenant_id = %s AND (created, arrival) < (%s, %s) ORDER BY created DESC, arrival DESC LIMIT %s",
+        (tenant_id, *(after or (2**62, 0)), limit + 1),
+    )
+    return [_record(row) for row in await cursor.fetchall()]
+
+
+async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> LedgerRecord | None:
+    """One entry of a tenant's ledger."""
+    cursor = await connection.execute(
+        f"SELECT {_ENTRY_COLUMNS} FROM billing_events WHERE tenant_id = %s AND id = %s",  # noqa: S608  # our own
+        (tenant_id, event_id),
+    )
+    row = await cursor.fetchone()
+    return _record(row) if row else None
+
+
+async def read_all_entries(connection: Connection, tenant_id: str) -> list[LedgerRecord]:
+    """A tenant's whole ledger, in the order of the events."""
+    cursor = await connection.execute(
+        f"SELECT {_ENTRY_COLUMNS} FROM billing_events WHERE tenant_id = %s ORDER BY created, arrival",  # noqa: S608
+        (tenant_id,),
+    )
+    return [_record(row) for row in await cursor.fetchall()]
+
+
+async def count_parked(connection: Connection) -> int:
+    """How many events wait for a tenant or customer that is not known yet."""
+    cursor = await connection.execute("SELECT count(*) FROM billing_events WHERE outcome = 'parked'")
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0

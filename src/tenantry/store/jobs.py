@@ -1,0 +1,21 @@
+"""The job queue's tables (procrastinate's), for what its own interface does not answer."""
+
+from datetime import timedelta
+from typing import Final
+
+from tenantry.db.database import Connection
+
+# A worker that lives may still have lost a job: when the database went away just as the job's end was to be written.
+OVERDUE: Final = """
+SELECT job.id
+  FROM procrastinate_jobs job
+ WHERE job.status = 'doing'
+   AND (SELECT max(event.at) FROM procrastinate_events event
+         WHERE event.job_id = job.id AND event.type = 'started') < now() - %s
+"""
+
+
+async def overdue(connection: Connection, longest: timedelta) -> list[int]:
+    """The ids of the jobs that were begun longer ago than any job may take."""
+    cursor = await connection.execute(OVERDUE, (longest,))
+    return [row[0] for row in await cursor.fetchall()]

@@ -1,0 +1,76 @@
+"""Removing what is past its time, a bounded number of rows a statement."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from tenantry.db.database import Connection
+from tenantry.store.idempotency import KEPT as IDEMPOTENCY_KEPT
+
+PARKED_KEPT: Final = timedelta(days=30)
+DELETED_TENANTS_KEPT: Final = timedelta(days=30)
+ROWS_PER_STATEMENT: Final = 1000
+
+DELETE_IDEMPOTENCY_KEYS: Final = """
+DELETE FROM idempotency_keys
+ WHERE (principal, route, key) IN (
+         SELECT principal, route, key FROM idempotency_keys
+          WHERE created_at <= %s ORDER BY created_at LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
+# Rows that somebody settles now are skipped; whoever waited for one finds it no longer parked.
+EXPIRE_PARKED: Final = """
+UPDATE billing_events
+   SET outcome = 'ignored', reason = %s
+ WHERE id IN (
+         SELECT id FROM billing_events
+          WHERE outcome = 'parked' AND received_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
+PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
+PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
+# What a tenant has many of, biggest first; the rest goes with the tenant's own row.
+PURGE_ROWS: Final = (
+    "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications WHERE tenant_id = %s LIMIT %s)",
+    "DELETE FROM billing_events WHERE id IN (SELECT id FROM billing_events WHERE tenant_id = %s LIMIT %s)",
+    "DELETE FROM projects WHERE id IN (SELECT id FROM projects WHERE org_id = %s LIMIT %s)",
+    "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s LIMIT %s)",
+)
+# Events that come in lock their tenant: once the row is held, the tenant gets no more of anything.
+LOCK_DELETED: Final = "SELECT 1 FROM tenants WHERE id = %s AND deleted_at <= %s FOR UPDATE SKIP LOCKED"
+DELETE_TENANT: Final = "DELETE FROM tenants WHERE id = %s"
+
+
+async def delete_idempotency_keys(connection: Connection, now: datetime) -> int:
+    """Delete kept answers that are older than 24 h; returns how many, at most `ROWS_PER_STATEMENT`."""
+    cursor = await connection.execute(DELETE_IDEMPOTENCY_KEYS, (now - IDEMPOTENCY_KEPT, ROWS_PER_STATEMENT))
+    return cursor.rowcount
+
+
+async def expire_parked(connection: Connection, now: datetime) -> int:
+    """Let go of events parked for 30 days; returns how many, at most `ROWS_PER_STATEMENT`."""
+    cursor = await connection.execute(EXPIRE_PARKED, (PARKED_TOO_LONG, now - PARKED_KEPT, ROWS_PER_STATEMENT))
+    return cursor.rowcount
+
+
+async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:
+    """Tenants that were deleted 30 days ago or earlier, at most `ROWS_PER_STATEMENT`."""
+    cursor = await connection.execute(PURGEABLE, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT))
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def purge_rows(connection: Connection, tenant_id: str) -> int:
+    """Delete some of what a tenant has; returns how many rows, 0 when nothing is left but the tenant itself."""
+    deleted = 0
+    for statement in PURGE_ROWS:
+        cursor = await connection.execute(statement, (tenant_id, ROWS_PER_STATEMENT))
+        deleted += cursor.rowcount
+    return deleted
+
+
+async def lock_deleted_tenant(connection: Connection, tenant_id: str, now: datetime) -> bool:
+    """Hold the row of a tenant deleted 30 days ago; False if it is not (any more), or is in use just now."""
+    cursor = await connection.execute(LOCK_DELETED, (tenant_id, now - DELETED_TENANTS_KEPT))
+    return await cursor.fetchone() is not None
+
+
+async def delete_tenant(connection: Connection, tenant_id: str) -> None:
+    """Delete a tenant's row and, with it, its members, customers and whatever else refers to it."""
+    await connection.execute(DELETE_TENANT, (tenant_id,))

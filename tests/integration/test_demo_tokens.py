@@ -1,0 +1,261 @@
+"""The development identity provider, over real HTTP: refresh, machine use, userinfo and logout."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from joserfc.jwk import RSAKey
+
+from tenantry.demo.companion import Companion
+from tenantry.demo.identity_provider import DemoUser, mint_access_token
+from tests.support.sign_in import (
+    ADA,
+    AUDIENCE,
+    BOB,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    Clock,
+    basic,
+    location,
+    refresh,
+    running_provider,
+    sign_in,
+    userinfo,
+    verified,
+)
+
+
+@pytest.fixture(scope="module")
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[tuple[Companion, httpx2.Client]]:
+    with running_provider(tmp_path_factory.mktemp("companion"), clock) as running:
+        yield running
+
+
+@pytest.fixture
+def companion(provider: tuple[Companion, httpx2.Client]) -> Companion:
+    return provider[0]
+
+
+@pytest.fixture
+def http(provider: tuple[Companion, httpx2.Client]) -> httpx2.Client:
+    return provider[1]
+
+
+def minted(companion: Companion, clock: Clock, **changes: Any) -> str:
+    """A good access token of this provider, but for what is asked otherwise."""
+    arguments = {
+        "signing_key": companion.signing_key,
+        "issuer": companion.issuer,
+        "audience": AUDIENCE,
+        "client_id": CLIENT_ID,
+        "user": ADA,
+        "clock": clock,
+        **changes,
+    }
+    return mint_access_token(**arguments)
+
+
+def assert_invalid_token(response: httpx2.Response) -> None:
+    assert response.status_code == 401
+    assert 'error="invalid_token"' in response.headers["www-authenticate"]
+
+
+def test_refresh_gives_new_tokens_of_the_same_user(http: httpx2.Client) -> None:
+    first = sign_in(http)
+    second = refresh(http, first["refresh_token"]).json()
+
+    assert second["refresh_token"] != first["refresh_token"]
+    assert second["access_token"] != first["access_token"]
+    assert verified(http, second["access_token"]).claims["sub"] == ADA.sub
+    id_token = verified(http, second["id_token"]).claims
+    assert id_token["sub"] == ADA.sub
+    assert "nonce" not in id_token
+    assert refresh(http, second["refresh_token"]).status_code == 200
+
+
+def test_refresh_token_used_twice_ends_its_successor_too(http: httpx2.Client) -> None:
+    first = sign_in(http)["refresh_token"]
+    second = refresh(http, first).json()["refresh_token"]
+
+    assert refresh(http, first).json()["error"] == "invalid_grant"
+    assert refresh(http, second).json()["error"] == "invalid_grant"
+
+
+def test_stolen_refresh_token_leaves_other_sign_ins_alone(http: httpx2.Client) -> None:
+    stolen, other = sign_in(http)["refresh_token"], sign_in(http)["refresh_token"]
+    refresh(http, stolen)
+    refresh(http, stolen)
+    assert refresh(http, other).status_code == 200
+
+
+def test_refresh_token_lives_for_thirty_days(http: httpx2.Client, clock: Clock) -> None:
+    token = sign_in(http)["refresh_token"]
+    clock.now += timedelta(days=30)
+    assert refresh(http, token).json()["error"] == "invalid_grant"
+
+
+def test_refresh_may_ask_for_less(http: httpx2.Client) -> None:
+    answer = refresh(http, sign_in(http)["refresh_token"], scope="projects:read").json()
+    assert answer["scope"] == "projects:read"
+    assert "id_token" not in answer
+    assert refresh(http, answer["refresh_token"]).json()["scope"] == "openid profile email projects:read"
+
+
+def test_refresh_must_not_ask_for_more(http: httpx2.Client) -> None:
+    token = sign_in(http)["refresh_token"]
+    assert refresh(http, token, scope="openid api-keys:write").json()["error"] == "invalid_scope"
+    assert refresh(http, token).status_code == 200
+
+
+@pytest.mark.parametrize("way", ["basic", "post"])
+def test_client_acts_for_itself_with_its_secret(http: httpx2.Client, way: str) -> None:
+    headers = {"Authorization": basic(CLIENT_SECRET)} if way == "basic" else {}
+    data = {} if way == "basic" else {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
+
+    answer = http.post(
+        "/token", data={"grant_type": "client_credentials", "scope": "openid projects:read", **data}, headers=headers
+    ).json()
+
+    assert set(answer) == {"access_token", "token_type", "expires_in", "scope"}
+    claims = verified(http, answer["access_token"]).claims
+    assert (claims["sub"], claims["org_id"], claims["org_role"]) == (CLIENT_ID, "org_demo", "member")
+    assert claims["scope"] == "projects:read"
+    assert "email" not in claims
+
+
+@pytest.mark.parametrize(
+    ("parameters", "headers", "status", "error"),
+    [
+        ({"grant_type": "client_credentials", "client_id": CLIENT_ID}, {}, 401, "invalid_client"),
+        ({"grant_type": "refresh_token", "client_id": "other"}, {}, 401, "invalid_client"),
+        ({"grant_type": "refresh_token"}, {}, 401, "invalid_client"),
+        ({"grant_type": "refresh_token", "client_id": CLIENT_ID, "client_secret": "x"}, {}, 401, "invalid_client"),
+        ({"grant_type": "client_credentials"}, {"Authorization": basic("wrong")}, 401, "invalid_client"),
+        ({"grant_type": "client_credentials"}, {"Authorization": "Basic ???"}, 401, "invalid_client"),
+        ({"grant_type": "client_credentials"}, {"Authorization": "Bearer eA=="}, 401, "invalid_client"),
+        ({"client_id": "other"}, {"Authorization": basic(CLIENT_SECRET)}, 400, "invalid_request"),
+        ({"client_secret": CLIENT_SECRET}, {"Authorization": basic(CLIENT_SECRET)}, 400, "invalid_request"),
+        ({"client_id": CLIENT_ID}, {}, 400, "invalid_request"),
+        ({"grant_type": "password", "client_id": CLIENT_ID}, {}, 400, "unsupported_grant_type"),
+        ({"grant_type": "refresh_token", "client_id": CLIENT_ID}, {}, 400, "invalid_request"),
+        ({"grant_type": "authorization_code", "client_id": CLIENT_ID, "code": "x"}, {}, 400, "invalid_request"),
+    ],
+)
+def test_token_endpoint_refuses_in_the_words_of_rfc_6749(
+    http: httpx2.Client, parameters: dict[str, str], headers: dict[str, str], status: int, error: str
+) -> None:
+    response = http.post("/token", data=parameters, headers=headers)
+    assert (response.status_code, response.json()["error"]) == (status, error)
+    assert response.headers["cache-control"] == "no-store"
+    # RFC 6749 section 5.2: the challenge answers a client that tried this header.
+    assert ("www-authenticate" in response.headers) == (status == 401 and "Authorization" in headers)
+
+
+def test_token_endpoint_takes_forms_alone(http: httpx2.Client) -> None:
+    response = http.post("/token", json={"grant_type": "client_credentials"})
+    assert (response.status_code, response.json()["error"]) == (400, "invalid_request")
+
+
+def test_userinfo_tells_what_the_scopes_allow(http: httpx2.Client) -> None:
+    assert userinfo(http, sign_in(http)["access_token"]).json() == {
+        "sub": ADA.sub,
+        "name": ADA.name,
+        "email": ADA.email,
+        "email_verified": True,
+    }
+    assert userinfo(http, sign_in(http, scope="openid")["access_token"]).json() == {"sub": ADA.sub}
+
+
+def test_userinfo_needs_a_token(http: httpx2.Client) -> None:
+    response = http.get("/userinfo")
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_userinfo_needs_the_openid_scope(http: httpx2.Client) -> None:
+    response = userinfo(http, sign_in(http, scope="projects:read")["access_token"])
+    assert response.status_code == 403
+    assert 'error="insufficient_scope"' in response.headers["www-authenticate"]
+
+
+def test_userinfo_takes_the_tokens_that_are_minted_with_the_same_key(
+    companion: Companion, http: httpx2.Client, clock: Clock
+) -> None:
+    assert userinfo(http, minted(companion, clock)).json()["sub"] == ADA.sub
+
+
+def test_userinfo_refuses_an_expired_token(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
+    token = minted(companion, clock)
+    clock.now += timedelta(hours=1, seconds=1)
+    assert_invalid_token(userinfo(http, token))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"issuer": "http://127.0.0.1:1"}, {"audience": CLIENT_ID}, {"user": DemoUser("user_eve", "Eve", None)}],
+    ids=["issuer", "audience", "user"],
+)
+def test_userinfo_refuses_a_token_for_another(
+    companion: Companion, http: httpx2.Client, clock: Clock, changes: dict[str, Any]
+) -> None:
+    assert_invalid_token(userinfo(http, minted(companion, clock, **changes)))
+
+
+def test_userinfo_refuses_a_token_of_another_key(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
+    assert_invalid_token(userinfo(http, minted(companion, clock, signing_key=RSAKey.generate_key(2048))))
+
+
+def test_userinfo_refuses_an_id_token(http: httpx2.Client) -> None:
+    assert_invalid_token(userinfo(http, sign_in(http)["id_token"]))
+
+
+def test_userinfo_refuses_what_is_no_token(http: httpx2.Client) -> None:
+    assert_invalid_token(userinfo(http, "a.b.c"))
+
+
+def test_logout_ends_the_refresh_tokens_of_the_hinted_user(http: httpx2.Client) -> None:
+    ada, bob = sign_in(http, ADA), sign_in(http, BOB)
+
+    response = http.get("/logout", params={"id_token_hint": ada["id_token"]})
+
+    assert response.status_code == 200
+    assert "Signed out" in response.text
+    assert refresh(http, ada["refresh_token"]).json()["error"] == "invalid_grant"
+    assert refresh(http, bob["refresh_token"]).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_logout_returns_to_the_client(http: httpx2.Client, method: str) -> None:
+    parameters = {"client_id": CLIENT_ID, "post_logout_redirect_uri": "http://127.0.0.1:3001/", "state": "s"}
+    sent: Mapping[str, Any] = {"params": parameters} if method == "GET" else {"data": parameters}
+    address, query = location(http.request(method, "/logout", **sent))
+    assert address == "http://127.0.0.1:3001/"
+    assert query == {"state": ["s"]}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"client_id": CLIENT_ID, "post_logout_redirect_uri": "https://example.com/"},
+        {"post_logout_redirect_uri": "http://127.0.0.1:3001/"},
+        {"id_token_hint": "a.b.c", "post_logout_redirect_uri": "http://127.0.0.1:3001/"},
+    ],
+    ids=["beyond loopback", "no client", "forged hint"],
+)
+def test_logout_redirects_nobody_else(http: httpx2.Client, parameters: dict[str, str]) -> None:
+    response = http.get("/logout", params=parameters)
+    assert response.status_code == 400
+    assert "location" not in response.headers
+
+
+def test_style_sheet_is_served(http: httpx2.Client) -> None:
+    response = http.get("/companion.css")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/css")

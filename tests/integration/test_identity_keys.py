@@ -1,0 +1,308 @@
+"""The provider's keys: fetched over real HTTP, kept while it is away, never asked for too often."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
+from tenantry.gateways.identity import KeySet, OidcConfig
+from tenantry.gateways.identity.keys import COOL_DOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS
+from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
+
+OLD = signing_key("RS256", "rsa-1")
+NEW = signing_key("ES256", "ec-1")
+
+
+class Seconds:
+    """A monotonic clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    async with running_issuer(OLD) as running:
+        yield running
+
+
+@pytest.fixture
+def seconds() -> Seconds:
+    return Seconds()
+
+
+@contextlib.asynccontextmanager
+async def key_set(
+    url: str, seconds: Seconds | None = None, refresh_seconds: float = REFRESH_SECONDS
+) -> AsyncIterator[KeySet]:
+    async with httpx2.AsyncClient() as client:
+        config = OidcConfig(issuer=url, audience=AUDIENCE)
+        keys = KeySet(config, client, monotonic=seconds or Seconds(), refresh_seconds=refresh_seconds)
+        try:
+            yield keys
+        finally:
+            await keys.aclose()
+
+
+@pytest.fixture
+async def keys(issuer: Issuer, seconds: Seconds) -> AsyncIterator[KeySet]:
+    """The issuer's keys, fetched once."""
+    async with key_set(issuer.url, seconds) as started:
+        await started.start()
+        yield started
+
+
+async def kids(keys: KeySet, kid: str | None, alg: str) -> list[str | None]:
+    return [key.kid for key in await keys.key(kid, alg)]
+
+
+async def test_a_published_key_is_found_by_its_id(keys: KeySet) -> None:
+    assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+async def test_without_an_id_every_key_of_the_algorithm_is_a_candidate(issuer: Issuer, keys: KeySet) -> None:
+    issuer.keys = [OLD, NEW, signing_key("ES256", "ec-2")]
+    await keys.refresh()
+    assert await kids(keys, None, "ES256") == ["ec-1", "ec-2"]
+
+
+async def test_a_key_of_another_algorithm_is_refused_without_asking(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
+    seconds.now += COOL_DOWN_SECONDS
+    with pytest.raises(InvalidCredentialError):
+        await keys.key("rsa-1", "ES256")
+    assert issuer.fetches[JWKS] == 1
+
+
+async def test_nothing_is_attempted_before_the_start(issuer: Issuer) -> None:
+    async with key_set(issuer.url) as keys:
+        assert not keys.attempted
+
+
+async def test_while_the_first_fetch_is_under_way_nothing_is_attempted_yet(issuer: Issuer) -> None:
+    issuer.open.clear()
+    async with key_set(issuer.url) as keys:
+        starting = asyncio.create_task(keys.start())
+        await issuer.until_fetched(DISCOVERY, 1)
+        assert not keys.attempted
+        issuer.open.set()
+        await starting
+        assert keys.attempted
+
+
+async def test_starting_without_the_provider_is_no_error_but_counts_as_attempted(issuer: Issuer) -> None:
+    await issuer.stop()
+    async with key_set(issuer.url) as keys:
+        await keys.start()
+        assert keys.attempted
+
+
+async def test_starting_with_a_provider_that_never_answers_ends(issuer: Issuer) -> None:
+    issuer.open.clear()
+    async with key_set(issuer.url) as keys:
+        await keys.start()
+        assert keys.attempted
+
+
+async def test_known_keys_answer_while_the_provider_is_away(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+    await issuer.stop()
+    await keys.refresh()
+    seconds.now += MAX_STALENESS_SECONDS
+    assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+async def test_keys_of_more_than_a_day_ago_count_no_more(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+    await issuer.stop()
+    seconds.now += MAX_STALENESS_SECONDS + 1
+    with pytest.raises(AuthUnavailableError):
+        await keys.key("rsa-1", "RS256")
+
+
+async def test_an_unknown_id_is_unavailable_while_the_provider_is_away(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
+    await issuer.stop()
+    seconds.now += COOL_DOWN_SECONDS
+    with pytest.raises(AuthUnavailableError):
+        await keys.key("unknown", "RS256")
+
+
+async def test_an_unknown_id_is_invalid_when_the_provider_does_not_have_it(keys: KeySet, seconds: Seconds) -> None:
+    seconds.now += COOL_DOWN_SECONDS
+    with pytest.raises(InvalidCredentialError):
+        await keys.key("unknown", "RS256")
+
+
+async def test_an_unknown_id_is_asked_for_once_the_cool_down_is_over(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
+    issuer.keys.append(NEW)
+    seconds.now += COOL_DOWN_SECONDS
+    assert await kids(keys, "ec-1", "ES256") == ["ec-1"]
+
+
+async def test_keys_that_were_never_fetched_are_asked_for(issuer: Issuer) -> None:
+    async with key_set(issuer.url) as keys:
+        assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+async def test_a_provider_that_comes_back_is_found_after_the_cool_down(issuer: Issuer, seconds: Seconds) -> None:
+    await issuer.stop()
+    async with key_set(issuer.url, seconds) as keys:
+        await keys.start()
+        await issuer.start()
+        seconds.now += COOL_DOWN_SECONDS
+        assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+async def _refusals(keys: KeySet, *, together: bool) -> set[type[BaseException]]:
+    calls = [keys.key(f"unknown-{number}", "RS256") for number in range(1000)]
+    if together:
+        return {type(outcome) for outcome in await asyncio.gather(*calls, return_exceptions=True)}  # type: ignore[misc]
+    refusals: set[type[BaseException]] = set()
+    for call in calls:
+        with pytest.raises((AuthUnavailableError, InvalidCredentialError)) as caught:
+            await call
+        refusals.add(caught.type)
+    return refusals
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["together", "one after the other"])
+async def test_a_thousand_unknown_ids_cause_one_fetch(
+    issuer: Issuer, keys: KeySet, seconds: Seconds, *, together: bool
+) -> None:
+    seconds.now += COOL_DOWN_SECONDS
+    assert await _refusals(keys, together=together) == {InvalidCredentialError}
+    assert issuer.fetches[JWKS] == 2
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["together", "one after the other"])
+async def test_a_thousand_unknown_ids_cause_one_attempt_while_the_provider_fails(
+    issuer: Issuer, keys: KeySet, seconds: Seconds, *, together: bool
+) -> None:
+    issuer.answers[DISCOVERY] = Answer(500, b"")
+    seconds.now += COOL_DOWN_SECONDS
+    assert await _refusals(keys, together=together) == {AuthUnavailableError}
+    assert issuer.fetches[DISCOVERY] == 2
+
+
+async def test_a_waiter_that_gives_up_leaves_the_fetch_to_the_others(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
+    issuer.keys.append(NEW)
+    issuer.open.clear()
+    seconds.now += COOL_DOWN_SECONDS
+    first = asyncio.create_task(kids(keys, "ec-1", "ES256"))
+    second = asyncio.create_task(kids(keys, "ec-1", "ES256"))
+    await issuer.until_fetched(DISCOVERY, 2)
+    first.cancel()
+    issuer.open.set()
+    assert await second == ["ec-1"]
+    assert issuer.fetches[DISCOVERY] == 2
+
+
+async def test_a_withdrawn_key_is_gone_with_the_next_fetch(issuer: Issuer, keys: KeySet) -> None:
+    issuer.keys = [NEW]
+    await keys.refresh()
+    with pytest.raises(InvalidCredentialError):
+        await keys.key("rsa-1", "RS256")
+
+
+async def test_a_provider_may_withdraw_every_key(
+    issuer: Issuer, keys: KeySet, caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer.keys = []
+    await keys.refresh()
+    with pytest.raises(InvalidCredentialError):
+        await keys.key("rsa-1", "RS256")
+    assert "publishes no key that can be used" in caplog.text
+
+
+async def test_the_keys_are_refreshed_in_the_background(issuer: Issuer) -> None:
+    async with key_set(issuer.url, refresh_seconds=0.001) as keys:
+        await keys.start()
+        await issuer.until_fetched(JWKS, 3)
+
+
+async def test_the_background_refresh_outlives_failures(issuer: Issuer) -> None:
+    issuer.answers[DISCOVERY] = Answer(200, b"[" * 100_000)
+    async with key_set(issuer.url, refresh_seconds=0.001) as keys:
+        await keys.start()
+        await issuer.until_fetched(DISCOVERY, 3)
+
+
+async def test_closing_ends_the_background_refresh_and_a_fetch_under_way(issuer: Issuer) -> None:
+    async with key_set(issuer.url) as keys:
+        await keys.start()
+        issuer.open.clear()
+        waiting = asyncio.create_task(keys.refresh())
+        await issuer.until_fetched(DISCOVERY, 2)
+        await keys.aclose()
+        await waiting
+        assert not [task for task in asyncio.all_tasks() if "KeySet" in repr(task.get_coro())]
+
+
+async def test_an_issuer_with_a_terminating_slash_is_discovered_without_it(issuer: Issuer) -> None:
+    document = {"issuer": issuer.url + "/", "jwks_uri": issuer.url + JWKS}
+    issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())
+    async with key_set(issuer.url + "/") as keys:
+        assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+HUGE = json.dumps({"keys": [], "padding": "x" * 256 * 1024}).encode()
+NONE = json.dumps({"keys": []}).encode()
+REFUSED = [
+    pytest.param(DISCOVERY, Answer(200, b'{"issuer": "https://other.example", "jwks_uri": ""}'), id="another issuer"),
+    pytest.param(DISCOVERY, Answer(200, b"<html>"), id="discovery is not JSON"),
+    pytest.param(DISCOVERY, Answer(200, b'{"issuer": 1}'), id="discovery of wrong types"),
+    pytest.param(DISCOVERY, Answer(200, b"\xff\xfe"), id="discovery is not UTF-8"),
+    pytest.param(DISCOVERY, Answer(302, b"", {"Location": JWKS}), id="redirect"),
+    pytest.param(JWKS, Answer(503, b""), id="keys unavailable"),
+    pytest.param(JWKS, Answer(200, b"[]"), id="keys are not an object"),
+    pytest.param(JWKS, Answer(200, b"[" * 100_000), id="deep nesting"),
+    pytest.param(JWKS, Answer(200, HUGE), id="too big"),
+    pytest.param(JWKS, Answer(200, gzip.compress(NONE), {"Content-Encoding": "gzip"}), id="compressed"),
+    pytest.param(JWKS, Answer(200, NONE, {"Content-Length": "1000"}), id="cut short"),
+]
+
+
+@pytest.mark.parametrize(("path", "answer"), REFUSED)
+async def test_an_answer_that_cannot_be_used_is_a_provider_that_is_away(
+    issuer: Issuer, path: str, answer: Answer
+) -> None:
+    issuer.answers[path] = answer
+    async with key_set(issuer.url) as keys:
+        await keys.start()
+        with pytest.raises(AuthUnavailableError):
+            await keys.key("rsa-1", "RS256")
+
+
+async def test_a_failed_refresh_keeps_the_keys(issuer: Issuer, keys: KeySet) -> None:
+    issuer.answers[JWKS] = Answer(200, b"[" * 100_000)
+    await keys.refresh()
+    assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+@pytest.mark.parametrize("address", ["http://issuer.example/jwks", "file:///etc/passwd", "https://", "\x00"])
+async def test_keys_at_an_insecure_address_are_not_asked_for(issuer: Issuer, address: str) -> None:
+    document = {"issuer": issuer.url, "jwks_uri": address}
+    issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())
+    async with key_set(issuer.url) as keys:
+        with pytest.raises(AuthUnavailableError):
+            await keys.key("rsa-1", "RS256")
+
+
+async def test_a_closed_client_is_a_provider_that_is_away(issuer: Issuer) -> None:
+    async with httpx2.AsyncClient() as client:
+        keys = KeySet(OidcConfig(issuer=issuer.url, audience=AUDIENCE), client, monotonic=Seconds())
+    with pytest.raises(AuthUnavailableError):
+        await keys.key("rsa-1", "RS256")

@@ -1,0 +1,360 @@
+"""The way of a mail from the transaction that asked for it to the mail server, whatever happens in between."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from tenantry.db.database import Database
+from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.gateways.mail import Mailer, parse_smtp_url
+from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.tasks import Work
+from tenantry.services.mail import MailService, RetrySchedule
+from tenantry.services.retention import RetentionService
+from tests.support.logs import watched
+from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
+from tests.support.postgres import PostgresServer
+from tests.support.smtp import MailServer, running
+
+NEVER: Final = 3600.0
+PATIENCE: Final = 20.0
+ROOT: Final = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def database(conninfo: str) -> AsyncIterator[Database]:
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def queue(conninfo: str) -> AsyncIterator[JobQueue]:
+    queue = JobQueue(conninfo)
+    await queue.open()
+    yield queue
+    await queue.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[MailServer]:
+    async with running(MailServer(account=("user", "hunter2"))) as server:
+        yield server
+
+
+def at_once(_attempt: int) -> float:
+    return 0.0
+
+
+def url_of(server: MailServer) -> str:
+    return f"smtp://user:hunter2@127.0.0.1:{server.port}"
+
+
+def work_with(database: Database, server: MailServer, schedule: RetrySchedule = at_once) -> Work:
+    mailer = Mailer(parse_smtp_url(url_of(server), "billing@example.com"))
+    return Work(MailService(database, mailer, lambda: NOW, schedule), RetentionService(database, lambda: NOW))
+
+
+@asynccontextmanager
+async def worker(
+    queue: JobQueue, work: Work, *, polling_interval: float = 0.02, grace: float = PATIENCE
+) -> AsyncIterator[None]:
+    """A worker for the time of the block; at its end the jobs under way have ended."""
+    task = asyncio.create_task(queue.run_worker(work, polling_interval=polling_interval, grace=grace))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def queued(database: Database, queue: JobQueue) -> UUID:
+    async with database.transaction() as connection:
+        notification_id = await add_notification(connection)
+        await queue.defer_mail(connection, [notification_id])
+    return notification_id
+
+
+async def rows(conninfo: str, query: str) -> list[tuple[Any, ...]]:
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        return await (await connection.execute(query.encode())).fetchall()
+
+
+async def jobs(conninfo: str) -> list[str]:
+    """The states of the jobs in the mail queue."""
+    found = await rows(conninfo, "SELECT status::text FROM procrastinate_jobs WHERE queue_name = 'mail' ORDER BY id")
+    return [row[0] for row in found]
+
+
+async def mails(server: MailServer, number: int) -> None:
+    await server.wait_for(lambda server: len(server.received) == number)
+
+
+async def test_a_queued_mail_is_delivered(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    notification_id = await queued(database, queue)
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 1)
+    assert server.received[0].recipients == [OWNER]
+    assert await delivery_of(conninfo, notification_id) == ("sent", 1, None)
+
+
+async def test_a_delivered_mail_leaves_no_job(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    await queued(database, queue)
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 1)
+    assert await jobs(conninfo) == []
+
+
+async def test_many_mails_are_queued_together(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    async with database.transaction() as connection:
+        await queue.defer_mail(connection, [await add_notification(connection) for _ in range(20)])
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 20)
+    assert len({mail.message["Message-ID"] for mail in server.received}) == 20
+    assert await jobs(conninfo) == []
+
+
+async def test_what_is_rolled_back_is_not_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
+    async with database.transaction() as connection:
+        await queue.defer_mail(connection, [await add_notification(connection)])
+        await connection.rollback()
+    assert await jobs(conninfo) == []
+
+
+async def test_nothing_to_queue_is_fine(database: Database, queue: JobQueue, conninfo: str) -> None:
+    async with database.transaction() as connection:
+        await queue.defer_mail(connection, [])
+    assert await jobs(conninfo) == []
+
+
+async def test_a_queue_that_was_never_opened_can_defer(database: Database, conninfo: str) -> None:
+    await queued(database, JobQueue(conninfo))
+    assert await jobs(conninfo) == ["todo"]
+
+
+async def test_the_database_s_errors_come_through(conninfo: str) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        notification_id = await add_notification(connection)
+        with suppress(psycopg.errors.DivisionByZero):
+            await connection.execute("SELECT 1 / 0")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            await JobQueue(conninfo).defer_mail(connection, [notification_id])
+
+
+async def test_a_worker_is_told_of_a_new_mail(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    async with worker(queue, work_with(database, server), polling_interval=NEVER):
+        async with asyncio.timeout(PATIENCE):
+            while not await rows(conninfo, "SELECT FROM pg_stat_activity WHERE query LIKE 'LISTEN%maintenance%'"):
+                pass
+        await queued(database, queue)
+        await mails(server, 1)
+
+
+async def test_refusals_for_now_are_retried(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    server.replies_to_data.extend(["451 4.3.0 try later"] * 3)
+    notification_id = await queued(database, queue)
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 1)
+    assert await delivery_of(conninfo, notification_id) == ("sent", 4, None)
+
+
+async def test_a_mail_server_that_was_down_gets_the_mail_once_it_is_up(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    tried = asyncio.Event()
+
+    def schedule(_attempt: int) -> float:
+        tried.set()
+        return 0.0
+
+    await server.stop()
+    notification_id = await queued(database, queue)
+    async with worker(queue, work_with(database, server, schedule)):
+        await tried.wait()
+        await server.start()
+        await mails(server, 1)
+    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert len(server.received) == 1
+
+
+async def test_a_refusal_for_good_is_visible_and_leaves_no_job(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    server.replies_to_rcpt.append("550 5.1.1 no such user")
+    notification_id = await queued(database, queue)
+    with watched("tenantry") as log:
+        async with worker(queue, work_with(database, server)):
+            await server.wait_for(lambda server: server.refusals == 1)
+    assert log.count("ERROR") == 1
+    assert (await delivery_of(conninfo, notification_id))[0] == "failed"
+    assert await jobs(conninfo) == []
+
+
+async def test_without_a_mail_server_mails_stay_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
+    await queued(database, queue)
+    with watched("procrastinate") as log:
+        async with worker(queue, Work(None, RetentionService(database, lambda: NOW))):
+            await log.until("Job requeue_stalled_jobs")
+    assert log.count("ended with status: Success") >= 1
+    assert await jobs(conninfo) == ["todo"]
+
+
+async def test_a_worker_that_is_stopped_ends_its_jobs_first(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    server.hold = asyncio.Event()
+    notification_id = await queued(database, queue)
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 1)
+        asyncio.get_running_loop().call_soon(server.hold.set)
+    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert await jobs(conninfo) == []
+
+
+async def test_a_job_that_does_not_end_in_time_is_put_back(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    server.hold = asyncio.Event()
+    notification_id = await queued(database, queue)
+    async with worker(queue, work_with(database, server), grace=0):
+        await mails(server, 1)
+    assert await jobs(conninfo) == ["todo"]
+    server.hold = None
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 2)
+    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+
+
+async def test_a_killed_worker_loses_no_mail(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    server.hold = asyncio.Event()
+    notification_id = await queued(database, queue)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.support.mail_worker", conninfo, url_of(server), cwd=ROOT
+    )
+    try:
+        await mails(server, 1)
+    finally:
+        process.kill()
+        await process.wait()
+    assert await jobs(conninfo) == ["doing"]
+    server.hold = None
+    await queue.requeue_stalled(stalled_after=0)
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 2)
+    first, second = (mail.message["Message-ID"] for mail in server.received)
+    assert first == second == f"<{notification_id}@example.com>"
+    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    assert await jobs(conninfo) == []
+
+
+async def begin_job(conninfo: str) -> None:
+    """Take the next job as a worker that lives, and do nothing."""
+    await rows(conninfo, "SELECT procrastinate_fetch_job_v2(ARRAY['mail'], procrastinate_register_worker_v1())")
+
+
+async def test_a_living_worker_s_job_is_left_alone(database: Database, queue: JobQueue, conninfo: str) -> None:
+    await queued(database, queue)
+    await begin_job(conninfo)
+    await queue.requeue_stalled()
+    assert await jobs(conninfo) == ["doing"]
+
+
+async def test_a_job_that_takes_impossibly_long_is_put_back(database: Database, queue: JobQueue, conninfo: str) -> None:
+    await queued(database, queue)
+    await begin_job(conninfo)
+    await rows(conninfo, "UPDATE procrastinate_events SET at = at - interval '1 hour' RETURNING 1")
+    await queue.requeue_stalled()
+    assert await jobs(conninfo) == ["todo"]
+
+
+async def test_a_job_is_put_back_once_by_two_workers(database: Database, queue: JobQueue, conninfo: str) -> None:
+    await queued(database, queue)
+    await begin_job(conninfo)
+    await asyncio.gather(*(queue.requeue_stalled(stalled_after=0) for _ in range(2)))
+    assert await jobs(conninfo) == ["todo"]
+
+
+async def cut_off(postgres: PostgresServer, conninfo: str, *, away: bool) -> None:
+    """Take a database away from everybody, or give it back."""
+    name = str(conninfo_to_dict(conninfo)["dbname"])
+    async with await psycopg.AsyncConnection.connect(postgres.conninfo, autocommit=True) as connection:
+        await connection.execute(
+            sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(sql.Identifier(name), sql.Literal(not away))
+        )
+        if away:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+            )
+
+
+async def test_a_worker_waits_for_a_database_that_went_away(
+    database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str
+) -> None:
+    with watched("tenantry.jobs") as log:
+        async with worker(queue, work_with(database, server)):
+            await queued(database, queue)
+            await mails(server, 1)
+            await cut_off(postgres, conninfo, away=True)
+            await log.until("the job worker was interrupted")
+            await cut_off(postgres, conninfo, away=False)
+            await log.until("the job worker goes on")
+            with suppress(DatabaseUnavailableError):  # the pool may still hold a connection from before
+                async with database.transaction() as connection:
+                    await connection.execute("SELECT 1")
+            await queued(database, queue)
+            await mails(server, 2)
+    assert log.count("interrupted") == 1
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["after it noticed", "before it noticed"])
+async def test_a_worker_can_be_stopped_while_the_database_is_away(
+    database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str, noticed: bool
+) -> None:
+    with watched("tenantry.jobs") as log:
+        task = asyncio.create_task(queue.run_worker(work_with(database, server)))
+        await queued(database, queue)
+        await mails(server, 1)
+        await cut_off(postgres, conninfo, away=True)
+        if noticed:
+            await log.until("the job worker was interrupted")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_the_logs_hold_neither_password_nor_address(
+    database: Database, queue: JobQueue, server: MailServer
+) -> None:
+    server.replies_to_rcpt.extend([f"450 <{OWNER}> greylisted", f"550 <{OWNER}> no such user"])
+    await queued(database, queue)
+    with watched(level=logging.DEBUG) as log:
+        async with worker(queue, work_with(database, server)):
+            await server.wait_for(lambda server: server.refusals == 2)
+    ours = "\n".join(line for line in log.lines if " mail.log " not in line)  # the test server's own log
+    assert "refused the recipient (550)" in ours
+    assert "hunter2" not in ours
+    assert OWNER not in ours

@@ -1,0 +1,25 @@
+"""A worker in a process of its own, which a test can kill; its arguments: CONNINFO SMTP_URL."""
+
+import asyncio
+import sys
+
+from tenantry.db.database import Database
+from tenantry.gateways.mail import Mailer, parse_smtp_url
+from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.tasks import Work
+from tenantry.kit.clock import system_clock
+from tenantry.services.mail import MailService
+from tenantry.services.retention import RetentionService
+
+
+async def main(conninfo: str, smtp_url: str) -> None:
+    database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
+    await database.open()
+    await queue.open()
+    mailer = Mailer(parse_smtp_url(smtp_url, "billing@example.com"))
+    work = Work(MailService(database, mailer, system_clock), RetentionService(database, system_clock))
+    await queue.run_worker(work)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

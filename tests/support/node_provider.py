@@ -1,0 +1,86 @@
+"""A real OpenID provider, the npm package oidc-provider, as a process of its own on loopback."""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx2
+import pytest
+
+AUDIENCE: Final = "tenantry-api"
+_FOLDER: Final = Path(__file__).parent / "oidc_provider"
+
+
+class NodeProvider(NamedTuple):
+    """A provider that runs; its issuer is loopback http."""
+
+    issuer: str
+    client_secret: str
+
+    async def token(self, user: str, *, alg: str = "RS256", scope: str = "", **claims: Any) -> str:
+        """An access token for `AUDIENCE` with ``user`` as its subject and these claims, valid for an hour.
+
+        ``alg`` is RS256, ES256 or EdDSA. ``scope`` is joined by blanks, of projects:read, projects:write,
+        tenants:read and billing:read. The claims cannot replace those of the provider itself.
+        """
+        form = {
+            "grant_type": "client_credentials",
+            "client_id": user,
+            "client_secret": self.client_secret,
+            "resource": f"urn:tenantry:{alg}",
+            "scope": scope,
+            "claims": json.dumps(claims),
+        }
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            response = await client.post(f"{self.issuer}/token", data=form)
+        body: Mapping[str, Any] = response.json()
+        if "access_token" not in body:
+            raise AssertionError(f"the provider answered {response.status_code}: {body}")
+        return str(body["access_token"])
+
+
+@contextlib.asynccontextmanager
+async def node_provider(*users: str) -> AsyncIterator[NodeProvider]:
+    """Run a provider that issues tokens to these users.
+
+    Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
+    """
+    node = _require_node()
+    client_secret = secrets.token_urlsafe(24)
+    process = await asyncio.create_subprocess_exec(
+        node,
+        "server.js",
+        *users,
+        cwd=_FOLDER,
+        env={**os.environ, "CLIENT_SECRET": client_secret},
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        ready = await process.stdout.readline()
+        if not ready:
+            raise AssertionError(f"the provider ended with exit code {await process.wait()}")
+        yield NodeProvider(json.loads(ready)["issuer"], client_secret)
+    finally:
+        # The process ends with its input, so that none is left behind even where this line is never reached.
+        process.stdin.close()
+        await process.communicate()
+
+
+def _require_node() -> str:
+    node = shutil.which("node")
+    if node is not None and (_FOLDER / "node_modules" / "oidc-provider").is_dir():
+        return node
+    missing = "needs Node.js 20.19 or later, and `npm ci` in tests/support/oidc_provider"
+    if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
+        pytest.fail(missing)
+    pytest.skip(missing)

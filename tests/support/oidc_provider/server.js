@@ -1,0 +1,59 @@
+// A real OpenID provider on loopback: `node server.js CLIENT...` serves clients of these ids, whose secret is
+// CLIENT_SECRET, prints one line of JSON, {"issuer": ...}, when it is ready, and ends when its standard input does.
+// A client_credentials request names the algorithm of its token by the resource (urn:tenantry:RS256, ...:ES256,
+// ...:EdDSA); the members of the JSON object in its form field `claims` become claims of the token.
+import { generateKeyPairSync } from 'node:crypto';
+import { createServer } from 'node:http';
+
+import Provider from 'oidc-provider';
+
+const AUDIENCE = 'tenantry-api';
+const RESOURCE = /^urn:tenantry:(RS256|ES256|EdDSA)$/;
+const SCOPES = 'projects:read projects:write tenants:read billing:read';
+
+const jwk = (alg, type, options) => ({
+  ...generateKeyPairSync(type, options).privateKey.export({ format: 'jwk' }),
+  alg,
+  use: 'sig',
+});
+
+const configuration = {
+  clients: process.argv.slice(2).map((client_id) => ({
+    client_id,
+    client_secret: process.env.CLIENT_SECRET,
+    grant_types: ['client_credentials'],
+    redirect_uris: [],
+    response_types: [],
+    token_endpoint_auth_method: 'client_secret_post',
+  })),
+  extraTokenClaims: (ctx) => JSON.parse(ctx.oidc.body?.claims ?? '{}'),
+  features: {
+    clientCredentials: { enabled: true },
+    devInteractions: { enabled: false },
+    resourceIndicators: {
+      enabled: true,
+      getResourceServerInfo: (ctx, resource) => ({
+        accessTokenFormat: 'jwt',
+        accessTokenTTL: 3600,
+        audience: AUDIENCE,
+        jwt: { sign: { alg: RESOURCE.exec(resource)[1] } },
+        scope: SCOPES,
+      }),
+    },
+  },
+  jwks: {
+    keys: [
+      jwk('RS256', 'rsa', { modulusLength: 2048 }),
+      jwk('ES256', 'ec', { namedCurve: 'P-256' }),
+      jwk('EdDSA', 'ed25519'),
+    ],
+  },
+};
+
+const server = createServer();
+server.listen(0, '127.0.0.1', () => {
+  const issuer = `http://127.0.0.1:${server.address().port}`;
+  server.on('request', new Provider(issuer, configuration).callback());
+  console.log(JSON.stringify({ issuer }));
+});
+process.stdin.on('end', () => process.exit(0)).resume();

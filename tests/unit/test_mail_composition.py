@@ -1,0 +1,195 @@
+"""What the mail about a failed payment says."""
+
+from datetime import UTC, datetime
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tenantry.domain.notices import PendingMail
+from tenantry.gateways.mail import PermanentMailError, compose_payment_failed, format_amount
+
+SENDER = "Example Billing <billing@example.com>"
+MAIL = PendingMail(
+    notification_id=UUID("7a6ee0e6-30c5-4a4b-a3c9-4b0f4a0f9a57"),
+    attempts=0,
+    created_at=datetime(2026, 3, 1, 12, 30, tzinfo=UTC),
+    tenant_name="Acme",
+    recipient="owner@acme.example",
+    invoice_url="https://pay.example/i/1?a=1&b=2",
+    amount_due=123450,
+    currency="usd",
+    tenant_id="acme",
+)
+
+
+def mail(**changes: Any) -> PendingMail:
+    fields = {name: getattr(MAIL, name) for name in MAIL.__struct_fields__}
+    return PendingMail(**{**fields, **changes})
+
+
+def on_arrival(pending: PendingMail) -> EmailMessage:
+    """The mail as a recipient's program reads it."""
+    message = message_from_bytes(
+        compose_payment_failed(pending, SENDER).as_bytes(policy=policy.SMTP), policy=policy.default
+    )
+    assert isinstance(message, EmailMessage)
+    return message
+
+
+def body(message: EmailMessage, subtype: str) -> str:
+    part = message.get_body(preferencelist=(subtype,))
+    assert part is not None
+    text = part.get_content()
+    assert isinstance(text, str)
+    return text
+
+
+def test_headers() -> None:
+    headers = dict(on_arrival(MAIL).items())
+    assert headers.pop("Content-Type").startswith("multipart/alternative;")
+    assert headers == {
+        "From": SENDER,
+        "To": "owner@acme.example",
+        "Subject": "Payment failed for Acme",
+        "Date": "Sun, 01 Mar 2026 12:30:00 +0000",
+        "Message-ID": "<7a6ee0e6-30c5-4a4b-a3c9-4b0f4a0f9a57@example.com>",
+        "Auto-Submitted": "auto-generated",
+        "MIME-Version": "1.0",
+    }
+
+
+@pytest.mark.parametrize("subtype", ["plain", "html"])
+def test_both_parts_name_tenant_and_amount(subtype: str) -> None:
+    text = body(on_arrival(MAIL), subtype)
+    assert "Acme" in text
+    assert "1,234.50 USD" in text
+
+
+def test_both_parts_have_the_link() -> None:
+    message = on_arrival(MAIL)
+    assert "https://pay.example/i/1?a=1&b=2" in body(message, "plain").splitlines()
+    assert 'href="https://pay.example/i/1?a=1&amp;b=2"' in body(message, "html")
+
+
+@pytest.mark.parametrize("subtype", ["plain", "html"])
+def test_without_an_address_there_is_no_link(subtype: str) -> None:
+    text = body(on_arrival(mail(invoice_url=None)), subtype)
+    assert "http" not in text
+    assert "None" not in text
+
+
+@pytest.mark.parametrize("subtype", ["plain", "html"])
+@pytest.mark.parametrize("missing", [{"amount_due": None}, {"currency": None}])
+def test_without_an_amount_none_is_named(subtype: str, missing: dict[str, None]) -> None:
+    text = body(on_arrival(mail(**missing)), subtype)
+    assert "Amount" not in text
+    assert "None" not in text
+
+
+def test_markup_in_a_name_is_text() -> None:
+    message = on_arrival(mail(tenant_name="<img src=x onerror=alert(1)>"))
+    assert "<img" not in body(message, "html")
+    assert "<img src=x onerror=alert(1)>" in body(message, "plain")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Acme\r\nBcc: evil@example.com",
+        "Acme\nBcc: evil@example.com",
+        "Acme\rBcc: evil@example.com",
+        "Acme\u2028Bcc: evil@example.com",
+        "Acme\x85Bcc: evil@example.com",
+        "Acme\x0bBcc: evil@example.com\x00",
+    ],
+)
+def test_a_name_cannot_add_headers(name: str) -> None:
+    message = on_arrival(mail(tenant_name=name))
+    assert message["Bcc"] is None
+    assert message["Subject"] == "Payment failed for Acme Bcc: evil@example.com"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Jörg & Söhne",
+        "日本 商事 " * 8 + "X",
+        "é é é é" * 12,
+        "\U0001f600 " * 20 + "X",
+        "=?utf-8?q?Acme=0D=0ABcc:_evil@example.com?=",
+        "=?utf-8?q?a?= =?utf-8?q?b?=",
+        "a" * 100,
+    ],
+)
+def test_names_arrive_as_they_are(name: str) -> None:
+    message = on_arrival(mail(tenant_name=name))
+    assert message["Subject"] == f"Payment failed for {name}"
+    assert message["Bcc"] is None
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "ü " * 5000])
+def test_a_very_long_name_is_cut(name: str) -> None:
+    wire = compose_payment_failed(mail(tenant_name=name), SENDER).as_bytes(policy=policy.SMTP)
+    assert on_arrival(mail(tenant_name=name))["Subject"].endswith("…")
+    assert max(len(line) for line in wire.split(b"\r\n")) < 998
+
+
+def test_a_name_of_nothing_is_replaced() -> None:
+    assert on_arrival(mail(tenant_name=" \x00\n"))["Subject"] == "Payment failed for your organization"
+
+
+def test_a_domain_that_is_not_ascii_is_encoded() -> None:
+    assert on_arrival(mail(recipient="owner@bücher.example"))["To"] == "owner@xn--bcher-kva.example"
+
+
+def test_a_local_part_that_is_not_ascii_is_kept() -> None:
+    assert compose_payment_failed(mail(recipient="jörg@acme.example"), SENDER)["To"] == "jörg@acme.example"
+
+
+@pytest.mark.parametrize(
+    "recipient",
+    [
+        "",
+        "owner",
+        "@acme.example",
+        "owner@",
+        "a b@acme.example",
+        "a@b@acme.example",
+        "a,b@acme.example",
+        "owner@acme..example",
+        "owner@" + "a" * 64 + ".example",
+        "owner@acme.example\r\nBcc: evil@example.com",
+        "owner\r\n@acme.example",
+        "<owner@acme.example>",
+    ],
+)
+def test_an_unusable_address_fails_for_good(recipient: str) -> None:
+    with pytest.raises(PermanentMailError, match="address"):
+        compose_payment_failed(mail(recipient=recipient), SENDER)
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "shown"),
+    [
+        (123450, "usd", "1,234.50 USD"),
+        (5, "EUR", "0.05 EUR"),
+        (0, "eur", "0.00 EUR"),
+        (500, "jpy", "500 JPY"),
+        (1234567, "krw", "1,234,567 KRW"),
+        (5120, "kwd", "5.120 KWD"),
+        (1, "bhd", "0.001 BHD"),
+        (-250, "usd", "-2.50 USD"),
+        (10**15, "usd", "10,000,000,000,000.00 USD"),
+        (500, "isk", "5.00 ISK"),
+    ],
+)
+def test_amounts(amount: int, currency: str, shown: str) -> None:
+    assert format_amount(amount, currency) == shown
+
+
+@pytest.mark.parametrize("currency", ["", "us", "usdt", "u$d", "<b>", "ußd"])
+def test_what_is_no_currency_gives_no_amount(currency: str) -> None:
+    assert format_amount(100, currency) is None
