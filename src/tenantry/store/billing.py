@@ -25,8 +25,7 @@ SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
        plan, subscription_status, current_period_end, cancel_at_period_end,
        provider_status, subscription_id, subscription_created, tip_created, tip_state::text
   FROM tenants
- WHERE id = ANY(%(tenants)s)
-    OR id IN (SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s))
+ WHERE id = ANY(%(tenants)s::text[] || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s)))
  ORDER BY id
    FOR NO KEY UPDATE
 """

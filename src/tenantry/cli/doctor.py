@@ -1,0 +1,126 @@
+"""``tenantry doctor``: what is wrong with the set-up, and how to mend it."""
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import click
+import msgspec
+
+from tenantry.cli.environment import FAILED, command_values, database
+from tenantry.gateways.provider.api import ProviderApi
+from tenantry.http.webhooks import PATH as WEBHOOK_PATH
+from tenantry.kit import logs
+from tenantry.kit.clock import system_clock
+from tenantry.services.checkup.connections import check_identity, check_mail, check_provider
+from tenantry.services.checkup.database import check_database
+from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
+from tenantry.services.checkup.settings import judge_catalog, judge_settings
+from tenantry.settings import AdminSettings, Settings, SettingsError, load, load_for_admin
+
+_STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+_ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+def doctor(*, as_json: bool) -> None:
+    """Check each setting and connection, and say how to mend what is wrong.
+
+    Exits with 1 if something does not work; warnings alone leave it at 0. Secrets are never shown.
+    """
+    # What the checks would log is in the findings.
+    logs.configure("console", logging.CRITICAL)
+    findings = [_redacted(finding) for finding in _check()]
+    if as_json:
+        click.echo(msgspec.json.encode({"status": _worst(findings), "findings": findings}).decode())
+    else:
+        _show(findings)
+    sys.exit(FAILED if _worst(findings) is Level.ERROR else 0)
+
+
+def _check() -> list[Finding]:
+    values, demo = command_values()
+    whose = [ok("settings", "the demo's own fill in what is unset")] if demo else []
+    try:
+        settings = load(values)
+    except SettingsError as faults:
+        return whose + judge_settings(faults.faults) + _check_database_alone(values)
+    findings = whose + judge_settings([]) + judge_catalog(settings.billing.catalog)
+    with ExitStack() as stack:
+        conninfo = _entered(stack, values)
+        return findings + asyncio.run(_check_connections(settings, conninfo))
+
+
+async def _check_connections(settings: Settings, conninfo: str | None) -> list[Finding]:
+    key = settings.provider_secret_key
+    checks = await asyncio.gather(
+        _check_database(conninfo, settings, sends_mail=settings.smtp is not None),
+        check_mail(settings.smtp),
+        check_identity(settings.oidc),
+        check_provider(
+            ProviderApi(key, settings.provider_api_base) if key else None,
+            settings.base_url.rstrip("/") + WEBHOOK_PATH,
+        ),
+    )
+    return [finding for findings in checks for finding in findings]
+
+
+def _check_database_alone(values: dict[str, str]) -> list[Finding]:
+    """What can still be checked while other settings are faulty."""
+    skipped = warning("connections", "not all checked", "Mend the settings first, then check again.")
+    try:
+        settings = load_for_admin(values, needs_pepper=False)
+    except SettingsError:
+        return [skipped]
+    with ExitStack() as stack:
+        conninfo = _entered(stack, values)
+        sends_mail = bool(values.get("SMTP_URL", "").strip())
+        return [*asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail)), skipped]
+
+
+async def _check_database(
+    conninfo: str | None, settings: Settings | AdminSettings, *, sends_mail: bool
+) -> list[Finding]:
+    if conninfo is None:
+        return [
+            error("database", "the embedded PostgreSQL does not start", "See the message above, or set DATABASE_URL.")
+        ]
+    return await check_database(conninfo, settings.billing.catalog, system_clock(), sends_mail=sends_mail)
+
+
+def _entered(stack: ExitStack, values: dict[str, str]) -> str | None:
+    try:
+        return stack.enter_context(database(values))
+    except SystemExit:  # it has said why, on stderr
+        return None
+
+
+def _redacted(finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, message=logs.redact(finding.message))
+
+
+def _worst(findings: Sequence[Finding]) -> Level:
+    return next(level for level in _ORDER if level is Level.OK or any(finding.level is level for finding in findings))
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    # rich is slow to import, and the other commands do without it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(highlight=False, soft_wrap=True)
+    width = max(len(level) for level in Level)
+    for finding in findings:
+        level = f"{finding.level:{width}}"
+        line = Text.assemble((level, _STYLES[finding.level]), "  ", (finding.subject, "bold"), ": ", finding.message)
+        console.print(line)
+        if finding.remedy:
+            console.print(Text(f"{'':{width}}  -> {finding.remedy}", style="dim"))
+    counts = Counter(finding.level for finding in findings)
+    console.print()
+    console.print(", ".join(f"{counts[level]} {level}" for level in _ORDER if counts[level]))

@@ -1,0 +1,102 @@
+"""Every error code of the API: its status, and what it tells the caller."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from tenantry.domain import errors
+from tenantry.domain.errors import DomainError
+from tenantry.http.problems import STATUSES
+
+INVALID_JSON: Final = "invalid_json"
+RATE_LIMITED: Final = "rate_limited"
+
+_FRAMEWORK: Final = {
+    INVALID_JSON: 400,
+    "invalid_request": 400,
+    "method_not_allowed": 405,
+    "unsupported_media_type": 415,
+    "internal_error": 500,
+}
+"""Codes that no domain error stands behind."""
+
+_MEANINGS: Final = {
+    INVALID_JSON: "The body is not JSON.",
+    "invalid_request": "The request cannot be understood.",
+    "invalid_cursor": "`cursor` is not one that this API gave.",
+    "invalid_idempotency_key": "`Idempotency-Key` is not 1 to 255 visible ASCII characters.",
+    "missing_credential": "There is no `Authorization` header.",
+    "invalid_credential": "The credential is not one of ours, or is not valid any more.",
+    "api_key_revoked": "The API key has been revoked.",
+    "api_key_expired": "The API key has passed its `expiresAt`.",
+    "token_expired": "The access token has expired: get a fresh one.",
+    "insufficient_scope": "The credential does not hold the scope; `WWW-Authenticate` names it.",
+    "user_token_required": "This takes a user's access token, not an API key.",
+    "org_mismatch": "The organization asked for is not the credential's.",
+    "no_organization": "The user belongs to no organization, or the request does not say which one it is for.",
+    "org_suspended": "The organization is suspended.",
+    "scope_escalation": "Nobody makes or changes a key into more than they hold themselves.",
+    "mode_mismatch": "A test-mode key makes and sees test-mode objects only.",
+    "plan_limit_reached": "The plan allows no more of these.",
+    "not_found": "There is no such object in the caller's tenant; another tenant's answers the same.",
+    "method_not_allowed": "This address does not answer this method; `Allow` says which ones it does.",
+    "key_limit_reached": "The plan allows no more active API keys.",
+    "key_not_active": "The key is revoked, has expired, or has been rotated before.",
+    "tenant_exists": "The organization that the token names exists already.",
+    "tenant_deleted": "The tenant has ended; its id is free again after 30 days.",
+    "customer_taken": "The provider's customer belongs to another tenant.",
+    "no_customer": "The tenant is no customer of the payment provider yet: begin with a checkout.",
+    "idempotency_replay": "The request was carried out before. The secret was in the first answer only; "
+    "`id` names the key.",
+    "idempotency_in_flight": "A request with this `Idempotency-Key` is still being carried out.",
+    "idempotency_mismatch": "This `Idempotency-Key` came with another body before.",
+    "payload_too_large": "The body is larger than 1 MiB.",
+    "unsupported_media_type": "The body is not in a format that this address takes.",
+    "validation_failed": "A field or parameter is not acceptable; `errors` says which, and why.",
+    RATE_LIMITED: "Too many requests; `Retry-After` says when to come again.",
+    "internal_error": "A fault of ours; `requestId` finds it in the log.",
+    "provider_not_configured": "The payment provider's API is not set up here.",
+    "provider_refused": "The payment provider refused.",
+    "auth_unavailable": "Nobody can tell who is asking: the database or the identity provider is out of reach.",
+    "database_unavailable": "The database is out of reach.",
+    "provider_unavailable": "The payment provider is out of reach.",
+}
+
+
+class ErrorCode(NamedTuple):
+    """A code, its status, and its meaning (Markdown with code spans only)."""
+
+    code: str
+    status: int
+    meaning: str
+
+
+def all_codes(statuses: Mapping[type[DomainError], int] = STATUSES) -> dict[str, ErrorCode]:
+    """Every code that the API may answer with, by status and then by name."""
+    found = {**_FRAMEWORK, **{error.code: int(status) for error, status in statuses.items()}}
+    return {
+        code: ErrorCode(code, found[code], _MEANINGS.get(code, "")) for code in sorted(found, key=lambda c: (found[c], c))
+    }
+
+
+def codes_of(*kinds: type[DomainError]) -> set[str]:
+    """The codes of these errors."""
+    return {kind.code for kind in kinds}
+
+
+def by_status(codes: Iterable[str], known: Mapping[str, ErrorCode]) -> dict[int, list[str]]:
+    """The codes under their statuses, in order; codes that the API does not have (yet) are left out."""
+    found: dict[int, list[str]] = {}
+    for code in known:
+        if code in set(codes):
+            found.setdefault(known[code].status, []).append(code)
+    return found
+
+
+IDEMPOTENCY: Final = codes_of(
+    errors.InvalidIdempotencyKeyError, errors.IdempotencyInFlightError, errors.IdempotencyMismatchError
+)
+BODY: Final = {INVALID_JSON} | codes_of(errors.PayloadTooLargeError, errors.ValidationError)
+KEY_ERRORS: Final = codes_of(
+    errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,
+    errors.TokenExpiredError,
+)  # fmt: skip

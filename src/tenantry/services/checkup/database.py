@@ -1,0 +1,211 @@
+"""Checks of the database: the server, the schema, and what in the data needs somebody's attention."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+import psycopg
+
+from tenantry.db.database import Connection, Lane
+from tenantry.db.migrate import newest_revision
+from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.plans import Catalog
+from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
+from tenantry.store import billing, checkup, notices
+from tenantry.store.checkup import FaultyEvents, OldKey, Server
+
+OLDEST_SERVER: Final = 15
+KEY_AGE: Final = timedelta(days=365)
+LEDGER_DAYS: Final = 30
+"""How far back the ledger is looked through."""
+STUCK_SECONDS: Final = 3600.0
+
+_VERSION_UNIT: Final = 10_000
+_SINCE: Final = f"in the last {LEDGER_DAYS} days"
+_DATABASE: Final = "database"
+_SCHEMA: Final = "schema"
+_MAIL: Final = "mail"
+_LEDGER: Final = "billing ledger"
+# What PostgreSQL's client says, and what we say instead: its own words may hold parts of a misread DATABASE_URL.
+_TROUBLES: Final = (
+    ("password authentication failed", "the user or password is refused"),
+    ("no password supplied", "the server wants a password"),
+    ("failed to resolve host", "the host name is not known"),
+    ("could not translate host name", "the host name is not known"),
+    ("pg_hba.conf", "the server lets this user not in from here (pg_hba.conf)"),
+    ("certificate", "TLS does not work out"),
+    ("SSL", "TLS does not work out"),
+    ("does not exist", "the database or the user does not exist"),
+    ("too many", "the server has no connection free"),
+    ("remaining connection slots", "the server has no connection free"),
+    ("refused", "nobody listens at that address"),
+    ("No such file", "nobody listens at that address"),
+    ("starting up", "the server is starting up"),
+)
+
+
+class MailQueue(msgspec.Struct, frozen=True):
+    """Notifications that are still to be delivered (the oldest for so many seconds), and those given up."""
+
+    queued: int
+    failed: int
+    oldest_seconds: float
+
+
+async def check_database(conninfo: str, catalog: Catalog, now: datetime, *, sends_mail: bool) -> list[Finding]:
+    """The server, the schema, and what the data says; ``sends_mail`` tells whether a mail server is set."""
+    lane = Lane(conninfo)
+    try:
+        async with lane.use(autocommit=True) as connection:
+            await checkup.be_patient(connection)
+            findings = [
+                judge_server(await checkup.read_server(connection)),
+                judge_revision(await checkup.read_revision(connection), newest_revision()),
+            ]
+            if findings[-1].level is not Level.ERROR:
+                findings += await _check_data(connection, catalog, now, sends_mail=sends_mail)
+            return findings
+    except DatabaseUnavailableError as refusal:
+        return [_unusable(_trouble(refusal.__cause__))]
+    except psycopg.Error as refusal:
+        # Without a SQLSTATE it is not the server that speaks: the connection string cannot even be read.
+        state = refusal.sqlstate
+        return [_unusable(f"a question was refused (SQLSTATE {state})" if state else "its address cannot be read")]
+    finally:
+        await lane.close()
+
+
+async def _check_data(connection: Connection, catalog: Catalog, now: datetime, *, sends_mail: bool) -> list[Finding]:
+    counts = await notices.count_by_status(connection)
+    oldest = await notices.oldest_queued_seconds(connection)
+    keys, number = await checkup.read_old_keys(connection, now, now - KEY_AGE)
+    prices = [price for plan in catalog.plans for price in plan.stripe_price_ids]
+    events = await checkup.read_faulty_events(connection, now - timedelta(days=LEDGER_DAYS), prices)
+    queue = MailQueue(counts.get("queued", 0), counts.get("failed", 0), oldest)
+    return [
+        *judge_queue(queue, sends_mail=sends_mail),
+        *judge_old_keys(keys, number, now),
+        *judge_ledger(events, await billing.count_parked(connection)),
+    ]
+
+
+def _unusable(why: str) -> Finding:
+    return error(
+        _DATABASE,
+        f"cannot be used: {why}",
+        "Check DATABASE_URL (postgresql://user:password@host:port/database, special characters percent-encoded) "
+        "and that the server runs.",
+    )
+
+
+def _trouble(cause: BaseException | None) -> str:
+    if isinstance(cause, TimeoutError):
+        return "the server does not answer in time"
+    text = str(cause)
+    return next((ours for theirs, ours in _TROUBLES if theirs in text), "the connection is refused or breaks off")
+
+
+def judge_server(server: Server) -> Finding:
+    """Whether the server's version will do."""
+    if server.number < OLDEST_SERVER * _VERSION_UNIT:
+        remedy = f"Upgrade the server to PostgreSQL {OLDEST_SERVER} or newer."
+        return error(_DATABASE, f"PostgreSQL {server.version} is too old", remedy)
+    return ok(_DATABASE, f"PostgreSQL {server.version}")
+
+
+def judge_revision(revision: str | None, newest: str) -> Finding:
+    """Whether the schema is the one that this release needs."""
+    if revision is None:
+        return error(_SCHEMA, "was never made", "Run `tenantry migrate`.")
+    if revision < newest:
+        return error(_SCHEMA, f"is at {revision}; this release needs {newest}", "Run `tenantry migrate`.")
+    if revision > newest:
+        return warning(_SCHEMA, f"is at {revision}, ahead of this release ({newest})", "Install the newer release.")
+    return ok(_SCHEMA, f"revision {revision}")
+
+
+def judge_queue(queue: MailQueue, *, sends_mail: bool) -> list[Finding]:
+    """What waits to be mailed, and what has been given up."""
+    findings = []
+    if not sends_mail:
+        findings.append(
+            warning(
+                _MAIL,
+                f"no mail server is set: mail stays queued ({queue.queued} now)",
+                "Set SMTP_URL (smtp://user:password@host:port) and MAIL_FROM.",
+            )
+        )
+    elif queue.queued and queue.oldest_seconds > STUCK_SECONDS:
+        findings.append(
+            warning(
+                _MAIL,
+                f"notifications queued: {queue.queued}, the oldest for {queue.oldest_seconds / 3600:.1f} h",
+                "See that `tenantry worker` runs (or `serve` with RUN_JOBS), and what its log says of the mail server.",
+            )
+        )
+    if queue.failed:
+        findings.append(
+            warning(
+                _MAIL,
+                f"notifications that could not be delivered and were given up: {queue.failed}",
+                "See last_error in the table notifications; often the owner's address is wrong (PATCH the tenant).",
+            )
+        )
+    return findings
+
+
+def judge_old_keys(keys: Sequence[OldKey], number: int, now: datetime) -> list[Finding]:
+    """Active keys that are a year old or more; ``number`` counts also those that are not listed."""
+    findings = [
+        warning(
+            f"API key {key.id}",
+            f"{key.name!r} of {key.org_id} is {(now - key.created_at).days} days old",
+            "Rotate it (Settings, API keys, or POST /api/v1/api-keys/{id}/rotate) and put the new secret in its place.",
+        )
+        for key in keys
+    ]
+    if number > len(keys):
+        message = f"older than a year besides those: {number - len(keys)}"
+        findings.append(warning("API keys", message, "Rotate the ones above, then check again."))
+    return findings or [ok("API keys", "no active one is older than a year")]
+
+
+def judge_ledger(events: FaultyEvents, parked: int) -> list[Finding]:
+    """What the ledger tells of events that did not do what they were meant to."""
+    findings = []
+    if parked:
+        findings.append(
+            warning(
+                _LEDGER,
+                f"events that wait for a tenant or customer that is not known: {parked}",
+                "Make the tenant with the id in metadata.orgId (`tenantry admin create-tenant`), or link the customer "
+                "(PUT /api/v1/tenants/{id}); the events then take their place. After 30 days they are let go.",
+            )
+        )
+    if events.invalid:
+        findings.append(
+            warning(
+                _LEDGER,
+                f"events {_SINCE} whose object lacks what its type needs: {events.invalid}",
+                "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint.",
+            )
+        )
+    if events.without_org:
+        findings.append(
+            warning(
+                _LEDGER,
+                f"subscription and checkout events {_SINCE} that name no tenant: {events.without_org}",
+                "Put the tenant's id into metadata.orgId of the subscription, as checkouts made through "
+                "POST /api/v1/billing/checkout-sessions do.",
+            )
+        )
+    findings += [
+        warning(
+            _LEDGER,
+            f"subscription events {_SINCE} with the price {price!r}, which no plan has: {count} (plan free)",
+            "Add the price to a plan of the catalog (TENANTRY_PLANS).",
+        )
+        for price, count in events.unknown_prices
+    ]
+    return findings or [ok(_LEDGER, f"nothing unexpected {_SINCE}")]

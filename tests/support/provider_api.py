@@ -1,0 +1,175 @@
+"""The payment provider's HTTP API, in the test's own event loop, as far as tenantry uses it."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+KEY: Final = "sk_test_51ThisIsOnlyForTests"
+_PATIENCE: Final = 20.0
+
+
+class Request(NamedTuple):
+    """A request as it came in; ``params`` are those of the form or the query, by their bracketed names."""
+
+    method: str
+    path: str
+    params: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+class Answer(NamedTuple):
+    status: int
+    body: object
+    headers: Mapping[str, str] = {}
+
+
+def refusal(status: int, *, type: str = "invalid_request_error", **details: str) -> Answer:  # noqa: A002
+    """An error as the provider words it; the client is told not to try again."""
+    return Answer(status, {"error": {"type": type, **details}}, {"Stripe-Should-Retry": "false"})
+
+
+def endpoint(number: int, url: str, events: Sequence[str], status: str = "enabled") -> dict[str, Any]:
+    """A webhook endpoint of the account."""
+    return {
+        "id": f"we_{number:04}",
+        "object": "webhook_endpoint",
+        "url": url,
+        "enabled_events": list(events),
+        "status": status,
+    }
+
+
+class ProviderServer:
+    """Answers one API key; keeps idempotency keys as the provider does.
+
+    ``answers`` are used up before it answers for itself; ``hang_up`` many connections are cut instead of an answer;
+    while ``open`` is not set, requests are taken but not answered.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.requests: list[Request] = []
+        self.answers: deque[Answer] = deque()
+        self.endpoints: list[dict[str, Any]] = []
+        self.hang_up = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self._kept: dict[str, tuple[Request, Answer | None]] = {}
+        self._arrival = asyncio.Condition()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Be away: connections are refused."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def until_requested(self, times: int) -> None:
+        """Wait for request number ``times``."""
+        async with asyncio.timeout(_PATIENCE), self._arrival:
+            await self._arrival.wait_for(lambda: len(self.requests) >= times)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The client may hang up at any time, which is its right.
+        with suppress(OSError, asyncio.IncompleteReadError):
+            request = await _read(reader)
+            async with self._arrival:
+                self.requests.append(request)
+                self._arrival.notify_all()
+            if self.hang_up:
+                self.hang_up -= 1
+            else:
+                answer = await self._answer(request)
+                body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+                headers = {
+                    "Content-Length": len(body),
+                    "Connection": "close",
+                    "Request-Id": f"req_{len(self.requests)}",
+                    **answer.headers,
+                }
+                top = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+                writer.write(f"HTTP/1.1 {answer.status} -\r\n{top}\r\n".encode() + body)
+                await writer.drain()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def _answer(self, request: Request) -> Answer:
+        if request.headers.get("authorization") != f"Bearer {KEY}":
+            # The real one masks what it repeats; this one does not, to catch whoever passes it on.
+            return refusal(401, message=f"Invalid API Key provided: {request.headers.get('authorization')}")
+        key = request.headers.get("idempotency-key")
+        if request.method != "POST" or key is None:
+            await self.open.wait()
+            return self._act(request)
+        if key not in self._kept:
+            self._kept[key] = request, None
+            await self.open.wait()
+            answer = self._act(request)
+            self._kept[key] = request, answer
+            return answer
+        first, kept = self._kept[key]
+        if (first.path, first.params) != (request.path, request.params):
+            return refusal(400, type="idempotency_error", message="Keys can only be used with the same parameters.")
+        if kept is None:
+            return refusal(409, code="idempotency_key_in_use", message="There is another request with this key.")
+        return kept
+
+    def _act(self, request: Request) -> Answer:
+        if self.answers:
+            return self.answers.popleft()
+        number = len(self.requests)
+        match request.method, request.path:
+            case "POST", "/v1/checkout/sessions":
+                url = f"https://checkout.provider.example/c/{number}"
+                return Answer(200, {"id": f"cs_{number}", "object": "checkout.session", "url": url})
+            case "POST", "/v1/billing_portal/sessions":
+                url = f"https://billing.provider.example/p/{number}"
+                return Answer(200, {"id": f"bps_{number}", "object": "billing_portal.session", "url": url})
+            case "GET", "/v1/webhook_endpoints":
+                return self._page(request.params)
+        return refusal(404, message="Unrecognized request URL")
+
+    def _page(self, params: Mapping[str, str]) -> Answer:
+        after, limit = params.get("starting_after", ""), int(params.get("limit", "10"))
+        rest = [endpoint for endpoint in self.endpoints if endpoint["id"] > after]
+        page = {
+            "object": "list",
+            "url": "/v1/webhook_endpoints",
+            "data": rest[:limit],
+            "has_more": len(rest) > limit,
+        }
+        return Answer(200, page)
+
+
+async def _read(reader: asyncio.StreamReader) -> Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    line, *rest = head.splitlines()
+    method, target, _ = line.split(" ")
+    headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in rest if field)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    if method == "POST":
+        assert headers["content-type"] == "application/x-www-form-urlencoded"
+    params = dict(parse_qsl(body.decode() if method == "POST" else urlsplit(target).query, strict_parsing=bool(body)))
+    return Request(method, urlsplit(target).path, params, headers)
+
+
+@asynccontextmanager
+async def running_provider() -> AsyncIterator[ProviderServer]:
+    """The provider, listening for the time of the block."""
+    server = ProviderServer()
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.open.set()
+        await server.stop()
