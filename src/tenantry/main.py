@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import cast
 
-import httpx2
+import psycopg
 from litestar import Litestar
 
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.gateways.http_client import new_http_client
 from tenantry.gateways.identity.keys import KeySet
 from tenantry.gateways.identity.tokens import TokenVerifier
 from tenantry.gateways.identity.userinfo import UserInfo
@@ -110,7 +111,7 @@ class Parts:
         peppers = [pepper.reveal().encode() for pepper in settings.peppers]
         self.database = Database(conninfo, settings.database_pool_size)
         self.metrics = Metrics(several_processes=settings.workers > 1)
-        self.http_client = httpx2.AsyncClient()
+        self.http_client = new_http_client()
         self.keys = KeySet(settings.oidc, self.http_client) if settings.oidc else None
         self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
         tokens = TokenVerifier(settings.oidc, self.keys, clock=clock) if settings.oidc and self.keys else None
@@ -157,6 +158,8 @@ class Parts:
                 row = await cursor.fetchone()
         except DatabaseUnavailableError:
             return "database"
+        except psycopg.errors.UndefinedTable:
+            return "schema"
         return None if row and row[0] >= newest_revision() else "schema"
 
     async def check_identity(self) -> str | None:

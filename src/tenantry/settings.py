@@ -28,6 +28,7 @@ DEMO_FLAG: Final = "TENANTRY_DEMO"
 """Set by `tenantry demo` for its own server processes; not a setting for people."""
 PROVIDER_API: Final = "https://api.stripe.com"
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
+_ANY_SENDER: Final = "anybody@localhost"
 _LARGEST_PORT: Final = 65535
 _MOST_WORKERS: Final = 64
 
@@ -101,7 +102,7 @@ def load(values: Mapping[str, str]) -> Settings:
         webhook_secrets=reader.secrets("PROVIDER_WEBHOOK_SECRET", WEBHOOK_SECRET_LENGTH),
         webhook_tolerance=reader.number("PROVIDER_WEBHOOK_TOLERANCE", 300, least=1, most=86_400),
         provider_secret_key=reader.optional_secret("PROVIDER_SECRET_KEY", 1),
-        provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API).rstrip("/"),
+        provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API),
         billing=reader.billing(),
         peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH),
         oidc=reader.oidc(),
@@ -177,9 +178,10 @@ class _Reader:
 
     def url(self, name: str, default: str) -> str:
         text = self.text(name) or default
-        if self._attempt(lambda: urlsplit(text)) is None or not text.startswith(("http://", "https://")):
+        parts = self._attempt(lambda: urlsplit(text))
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             self.faults.append(f"{name}: must be an http or https address")
-        return text
+        return text.rstrip("/")
 
     def secrets(self, name: str, shortest: int) -> tuple[Secret, ...]:
         parts = [part.strip() for part in (self.text(name) or "").split(",")]
@@ -260,13 +262,15 @@ class _Reader:
         sender = self.text("MAIL_FROM")
         if sender is None:
             self.faults.append("MAIL_FROM: is missing; mail needs a sender where SMTP_URL is set")
-        try:
-            return parse_smtp_url(
-                url, sender or "missing@localhost", allow_plaintext=self.flag("SMTP_ALLOW_PLAINTEXT", default=False)
-            )
-        except ValueError as error:
-            self.faults.append(f"SMTP_URL: {error}")
-            return None
+        plaintext = self.flag("SMTP_ALLOW_PLAINTEXT", default=False)
+        config = None
+        for name, address in (("SMTP_URL", _ANY_SENDER), ("MAIL_FROM", sender or _ANY_SENDER)):
+            try:
+                config = parse_smtp_url(url, address, allow_plaintext=plaintext)
+            except ValueError as error:
+                self.faults.append(f"{name}: {error}")
+                break
+        return config
 
     def _attempt(self, act: Callable[[], Value]) -> Value | None:
         try:

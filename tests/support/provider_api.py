@@ -116,6 +116,8 @@ class ProviderServer:
             await self.open.wait()
             answer = self._act(request)
             self._kept[key] = request, answer
+            if 400 <= answer.status < 500:  # nothing was begun, so nothing is kept
+                del self._kept[key]
             return answer
         first, kept = self._kept[key]
         if (first.path, first.params) != (request.path, request.params):

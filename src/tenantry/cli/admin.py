@@ -77,7 +77,7 @@ def create_key(
     async def act(_: AdminSettings, tenants: TenantService, keys: ApiKeyService) -> str:
         record = await tenants.show(org_id)
         made = await keys.create(
-            _operator(org_id, record.plan),
+            operator_principal(org_id, record.plan),
             org_id=org_id,
             name=name,
             scopes=tuple(scopes),
@@ -139,7 +139,7 @@ async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -
         await connected.close()
 
 
-def _operator(org_id: str, plan: str) -> Principal:
+def operator_principal(org_id: str, plan: str) -> Principal:
     """Whoever can reach the database holds everything."""
     return Principal(
         kind=PrincipalKind.USER,

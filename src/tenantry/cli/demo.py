@@ -193,9 +193,9 @@ def event(event_type: str, plan: str, status: str) -> None:
     body = sample_event(event_type, plan=plan, status=status)
     headers = {"Provider-Signature": sign(body, secret, int(time.time())), "Content-Type": "application/json"}
     try:
-        answer = httpx2.post(f"{base}{WEBHOOK_PATH}", content=body, headers=headers, timeout=10)
+        answer = httpx2.post(f"{base}{WEBHOOK_PATH}", content=body, headers=headers, timeout=10, trust_env=False)
         key = {"Authorization": f"Bearer {values.get(setup.LIVE_KEY, '')}"}
-        tenant = httpx2.get(f"{base}/api/v1/tenants/{setup.TENANT}", headers=key, timeout=10)
+        tenant = httpx2.get(f"{base}/api/v1/tenants/{setup.TENANT}", headers=key, timeout=10, trust_env=False)
     except httpx2.TransportError as error:
         fail(f"The demo at {base} does not answer: {error}", _NETWORK)
     click.echo(f"{event_type}: {answer.status_code} {answer.text}", err=True)

@@ -123,4 +123,8 @@ def _show(findings: Sequence[Finding]) -> None:
             console.print(Text(f"{'':{width}}  -> {finding.remedy}", style="dim"))
     counts = Counter(finding.level for finding in findings)
     console.print()
-    console.print(", ".join(f"{counts[level]} {level}" for level in _ORDER if counts[level]))
+    console.print(", ".join(_counted(counts[level], level) for level in _ORDER if counts[level]))
+
+
+def _counted(number: int, level: Level) -> str:
+    return f"{number} {level}" if number == 1 or level is Level.OK else f"{number} {level}s"

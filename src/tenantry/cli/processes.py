@@ -117,8 +117,9 @@ def _reachable(host: str) -> str:
 
 def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
     parent = os.getppid()
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while os.getppid() == parent:
-        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2):  # noqa: S310
+        with contextlib.suppress(urllib.error.URLError, OSError), direct.open(url, timeout=2):
             on_ready()
             return
         time.sleep(_POLL_SECONDS)

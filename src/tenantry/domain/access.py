@@ -12,8 +12,8 @@ from tenantry.domain.errors import InsufficientScopeError, ScopeEscalationError
 
 MAX_SCOPES: Final = 64
 _NAME = r"(?:[a-z][a-z0-9_-]{0,31}|\*)"
-SCOPE_PATTERN: Final = rf"^{_NAME}:{_NAME}$"
-_scope = re.compile(SCOPE_PATTERN.replace("$", r"\Z"), re.ASCII)
+SCOPE_FORM: Final = f"{_NAME}:{_NAME}"
+_scope = re.compile(SCOPE_FORM, re.ASCII)
 
 ANYTHING: Final = "*:*"
 OWNER_ALIAS: Final = "OWNER"
@@ -77,7 +77,7 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
 
 def is_scope(text: str) -> bool:
     """Whether ``text`` has the form ``(name|*):(name|*)``."""
-    return _scope.match(text) is not None
+    return _scope.fullmatch(text) is not None
 
 
 def covers(grants: Iterable[str], need: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, covers
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError
 
 PREFIXES: Final = {Mode.LIVE: "svc_live_", Mode.TEST: "svc_test_"}
@@ -107,6 +107,28 @@ def check_may_hold(
     maker.require_holding(scopes, level)
     check_mode(maker, mode)
     check_lifetime(maker, expires_at)
+
+
+def check_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
+    """Raise unless ``maker`` may change a key so.
+
+    What makes a key more than it was, in scopes, level or time, is like making such a key. What makes it less is
+    open to everybody who may change it; to an OWNER key nobody below OWNER does anything.
+    Raises `ScopeEscalationError` or `ModeMismatchError`.
+    """
+    maker.require_holding((), before.access_level)
+    if _is_more(before, after):
+        check_may_hold(maker, after.scopes, after.access_level, after.mode, after.expires_at)
+
+
+def _is_more(before: ApiKey, after: ApiKey) -> bool:
+    if after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER:
+        return True
+    if not all(covers(before.scopes, scope) for scope in after.scopes):
+        return True
+    if before.expires_at is None:
+        return False
+    return after.expires_at is None or after.expires_at > before.expires_at
 
 
 def check_mode(maker: Principal, mode: Mode) -> None:

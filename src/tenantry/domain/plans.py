@@ -132,6 +132,8 @@ def _check_unique(plans: list[Plan], faults: list[str]) -> None:
             faults.append(f"plan {plan.id!r} is there twice")
         seen.add(plan.id)
         for price in plan.stripe_price_ids:
-            if price in owner:
+            if owner.get(price) == plan.id:
+                faults.append(f"plan {plan.id!r}: price {price!r} is there twice")
+            elif price in owner:
                 faults.append(f"price {price!r} belongs to both {owner[price]!r} and {plan.id!r}")
             owner.setdefault(price, plan.id)

@@ -21,6 +21,7 @@ from tenantry.kit.secret import Secret
 
 _TIMEOUT: Final = 10.0
 _LONGEST_DELIVERY: Final = 60.0
+_LONGEST_PROBE: Final = 20.0
 _QUIT_TIMEOUT: Final = 2.0
 _DEFAULT_PORT: Final = {"smtp": 587, "smtps": 465}
 _LONGEST_NAME: Final = 120
@@ -176,6 +177,27 @@ class Mailer:
             raise TemporaryMailError(self._trouble(error)) from None
         except ValueError:
             raise PermanentMailError("the mail has an address that cannot be used") from None
+
+    async def probe(self) -> None:
+        """Connect, change to TLS, greet and sign in, just as `send` does, without sending anything.
+
+        Takes at most 20 s. Raises `TemporaryMailError`.
+        """
+        client = self._client()
+        try:
+            async with asyncio.timeout(_LONGEST_PROBE):
+                await client.connect()
+                await client.noop()
+            with suppress(aiosmtplib.SMTPException, OSError):
+                await client.quit(timeout=_QUIT_TIMEOUT)
+        except aiosmtplib.SMTPResponseException as error:
+            raise TemporaryMailError(str(_refused(error))) from None
+        except TimeoutError:
+            raise TemporaryMailError("the mail server did not answer in time") from None
+        except (aiosmtplib.SMTPException, OSError) as error:
+            raise TemporaryMailError(self._trouble(error)) from None
+        finally:
+            client.close()
 
     async def _deliver(self, message: EmailMessage) -> None:
         client = self._client()

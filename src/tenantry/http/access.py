@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from litestar import Request
 from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
 from tenantry.domain.access import Principal
@@ -20,7 +21,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.kit.secret import Secret
-from tenantry.services.authentication import Authenticator, bearer
+from tenantry.services.authentication import Authenticator, bearer, wanted_organization
 from tenantry.store.idempotency import Claim
 
 _PRINCIPAL: Final = "tenantry.principal"
@@ -81,7 +82,10 @@ class Access:
             if credential.startswith(b"svc_"):
                 await self._authenticator.authenticate(credential_header(credential), None)
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
-            _extras(connection)[_CLAIMS] = await self._authenticator.verify_token(credential)
+            claims = await self._authenticator.verify_token(credential)
+            if claims.org_id is not None:
+                wanted_organization(claims.org_id, header(connection, "x-organization-id"))
+            _extras(connection)[_CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
 
@@ -116,6 +120,12 @@ def header(connection: Connection, name: str) -> bytes | None:
     """The raw value of a header; several of one name are joined, which no credential survives."""
     values = [value for key, value in connection.scope["headers"] if key == name.encode()]
     return b", ".join(values) if values else None
+
+
+Caller = NamedDependency[Principal]
+"""The type of a handler's argument ``principal``: the caller that the route's guard let in."""
+CallerClaims = NamedDependency[Claims]
+"""The type of a handler's argument ``claims``: those of the user that the route's guard let in."""
 
 
 def current_principal(request: AnyRequest) -> Principal:

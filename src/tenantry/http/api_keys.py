@@ -7,20 +7,20 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode, Principal
+from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.pages import Page
-from tenantry.http.access import Access, AnyRequest, claimant, idempotency_claim
+from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
 from tenantry.http.fields import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
 from tenantry.services.api_keys import ApiKeyService, NewKey
 
 PATH: Final = "/api/v1/api-keys"
 
 Scopes = Annotated[list[ScopeName], msgspec.Meta(max_length=MAX_SCOPES)]
-KeyId = Annotated[str, Parameter(description="The key's id.")]
+KeyId = Annotated[str, PathParameter(description="The key's id.")]
 
 
 class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -58,7 +58,9 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
     """The routes of API keys."""
 
     @post(PATH, guards=[access.needs("api-keys:write")], summary="Create an API key")
-    async def create_api_key(request: AnyRequest, principal: Principal, data: NewApiKey) -> Response[ApiKeyWithSecret]:
+    async def create_api_key(
+        request: AnyRequest, principal: Caller, data: JSONBody[NewApiKey]
+    ) -> Response[ApiKeyWithSecret]:
         made = await keys.create(
             principal,
             org_id=data.org_id,
@@ -73,30 +75,34 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
 
     @get(PATH, guards=[access.needs("api-keys:read")], summary="List API keys")
     async def list_api_keys(
-        principal: Principal,
-        org_id: Annotated[str | None, Parameter(query="orgId", description="The caller's own organization.")] = None,
-        status: Annotated[KeyStatus | None, Parameter(query="status", description="Only keys of this status.")] = None,
+        principal: Caller,
+        org_id: Annotated[
+            str | None, QueryParameter(name="orgId", description="The caller's own organization.")
+        ] = None,
+        status: Annotated[
+            KeyStatus | None, QueryParameter(name="status", description="Only keys of this status.")
+        ] = None,
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[ApiKey]:
         return await keys.list_page(principal, org_id=org_id, status=status, limit=limit, cursor=cursor)
 
     @get(PATH + "/{key_id:str}", guards=[access.needs("api-keys:read")], summary="Get an API key")
-    async def get_api_key(principal: Principal, key_id: KeyId) -> ApiKey:
+    async def get_api_key(principal: Caller, key_id: KeyId) -> ApiKey:
         return await keys.get(principal, key_id)
 
     @patch(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Change an API key")
-    async def update_api_key(principal: Principal, key_id: KeyId, data: ApiKeyChange) -> ApiKey:
+    async def update_api_key(principal: Caller, key_id: KeyId, data: JSONBody[ApiKeyChange]) -> ApiKey:
         scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
         return await keys.update(principal, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at)
 
     @delete(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Revoke an API key")
-    async def delete_api_key(principal: Principal, key_id: KeyId) -> None:
+    async def delete_api_key(principal: Caller, key_id: KeyId) -> None:
         await keys.revoke(principal, key_id)
 
     @post(PATH + "/{key_id:str}/rotate", guards=[access.needs("api-keys:write")], summary="Rotate an API key")
     async def rotate_api_key(
-        request: AnyRequest, principal: Principal, key_id: KeyId, data: Rotation | None = None
+        request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[Rotation | None] = None
     ) -> Response[ApiKeyWithSecret]:
         overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
         claim = await idempotency_claim(request, claimant(principal))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from litestar import Litestar, Response
+from litestar import Litestar, Response, Router
 from litestar.di import Provide
 from litestar.exceptions import (
     HTTPException,
@@ -14,14 +14,17 @@ from litestar.exceptions import (
     SerializationException,
     ValidationException,
 )
-from litestar.handlers import HTTPRouteHandler
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ExceptionHandlersMap
 
 from tenantry import __version__
 from tenantry.domain.errors import DomainError
-from tenantry.http.access import AnyRequest, current_claims, current_principal
+from tenantry.http.access import AnyRequest, Connection, current_claims, current_principal
+from tenantry.http.bodies import JsonRequest
 from tenantry.http.front import REQUEST_ID, internal_error
 from tenantry.http.problems import Refusal, refuse, refuse_domain_error
 from tenantry.http.raw import MAX_BODY
@@ -52,13 +55,14 @@ def build_api(routes: Sequence[HTTPRouteHandler], lifespan: Sequence[_LIFESPAN])
         },
         exception_handlers=_exception_handlers(),
         lifespan=list(lifespan),
+        request_class=JsonRequest,
         request_max_body_size=MAX_BODY,
         logging_config=None,
         openapi_config=OpenAPIConfig(
             title=API_TITLE,
             version=__version__,
-            path="/unused",
-            render_plugins=(),
+            render_plugins=[JsonRenderPlugin()],
+            openapi_router=Router("/-", route_handlers=[], guards=[_nothing_here], include_in_schema=False),
             use_handler_docstrings=False,
             components=Components(
                 security_schemes={
@@ -69,6 +73,11 @@ def build_api(routes: Sequence[HTTPRouteHandler], lifespan: Sequence[_LIFESPAN])
             ),
         ),
     )
+
+
+def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
+    """Litestar cannot describe its routes without serving the description: ours is served elsewhere."""
+    raise NotFoundException
 
 
 def _exception_handlers() -> ExceptionHandlersMap:
@@ -94,9 +103,9 @@ def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]
 
 
 def _on_validation_error(request: AnyRequest, error: ValidationException) -> Response[bytes]:
-    """A body or parameter that does not fit: 422, with where and why."""
+    """A parameter that does not fit, or a body that is not there: 422, with where and why."""
     faults = [
-        (str(fault.get("key") or fault.get("source") or "body"), str(fault.get("message", "is not valid")))
+        ("body", "is missing") if fault.get("key") == "data" else (str(fault.get("key")), str(fault.get("message")))
         for fault in error.extra or ()
         if isinstance(fault, dict)
     ]
@@ -109,6 +118,7 @@ def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]
     details: dict[type[HTTPException], str] = {
         NotFoundException: "There is nothing at this address.",
         MethodNotAllowedException: "This address does not answer this method.",
+        RequestEntityTooLarge: f"The body is larger than {MAX_BODY} bytes.",
     }
     detail = details.get(type(error), error.detail)
     headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]

@@ -8,9 +8,9 @@ import msgspec
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, is_scope
+from tenantry.domain.access import AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import NotFoundError
-from tenantry.http.access import Access
+from tenantry.http.access import Access, Caller
 from tenantry.http.raw import RawAnswer, RawRequest
 from tenantry.services.authentication import Authenticator
 
@@ -39,7 +39,7 @@ def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
     """The route that shows the caller."""
 
     @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")
-    async def whoami(principal: Principal) -> Whoami:
+    async def whoami(principal: Caller) -> Whoami:
         return Whoami(
             kind=principal.kind,
             id=principal.id,

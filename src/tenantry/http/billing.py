@@ -6,19 +6,18 @@ from typing import Annotated, Final
 import msgspec
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import PathParameter
 
-from tenantry.domain.access import Principal
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog, Limits
-from tenantry.http.access import Access
+from tenantry.http.access import Access, Caller
 from tenantry.http.fields import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.services.billing import BillingEventView, BillingService
 
 PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
 
-EventId = Annotated[str, Parameter(description="The provider's event id.")]
+EventId = Annotated[str, PathParameter(description="The provider's event id.")]
 
 
 class PlanView(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,12 +41,12 @@ def billing_routes(billing: BillingService, catalog: Catalog, access: Access) ->
 
     @get(EVENTS_PATH, guards=[access.needs("billing:read")], summary="List billing events")
     async def list_billing_events(
-        principal: Principal, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+        principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
     ) -> Page[BillingEventView]:
         return await billing.list_events(principal, limit, cursor)
 
     @get(EVENTS_PATH + "/{event_id:str}", guards=[access.needs("billing:read")], summary="Get a billing event")
-    async def get_billing_event(principal: Principal, event_id: EventId) -> BillingEventView:
+    async def get_billing_event(principal: Caller, event_id: EventId) -> BillingEventView:
         return await billing.get_event(principal, event_id)
 
     return [list_plans, list_billing_events, get_billing_event]

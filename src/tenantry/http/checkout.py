@@ -6,9 +6,9 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
 
-from tenantry.domain.access import Principal
-from tenantry.http.access import Access, AnyRequest, claimant, idempotency_claim
+from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
 from tenantry.services.checkout import LONGEST_URL, CheckoutService
 
 CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
@@ -44,7 +44,7 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
 
     @post(CHECKOUT_PATH, guards=[access.needs("billing:write")], summary="Begin a checkout")
     async def create_checkout_session(
-        request: AnyRequest, principal: Principal, data: NewCheckoutSession
+        request: AnyRequest, principal: Caller, data: JSONBody[NewCheckoutSession]
     ) -> Response[SessionAddress]:
         claim = await idempotency_claim(request, claimant(principal))
         url = await service.create_checkout(
@@ -54,7 +54,7 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
 
     @post(PORTAL_PATH, guards=[access.needs("billing:write")], summary="Open the customer portal")
     async def create_portal_session(
-        request: AnyRequest, principal: Principal, data: NewPortalSession | None = None
+        request: AnyRequest, principal: Caller, data: JSONBody[NewPortalSession | None] = None
     ) -> Response[SessionAddress]:
         claim = await idempotency_claim(request, claimant(principal))
         return_url = data.return_url if data else None

@@ -74,7 +74,8 @@ def all_codes(statuses: Mapping[type[DomainError], int] = STATUSES) -> dict[str,
     """Every code that the API may answer with, by status and then by name."""
     found = {**_FRAMEWORK, **{error.code: int(status) for error, status in statuses.items()}}
     return {
-        code: ErrorCode(code, found[code], _MEANINGS.get(code, "")) for code in sorted(found, key=lambda c: (found[c], c))
+        code: ErrorCode(code, found[code], _MEANINGS.get(code, ""))
+        for code in sorted(found, key=lambda c: (found[c], c))
     }
 
 
@@ -85,9 +86,10 @@ def codes_of(*kinds: type[DomainError]) -> set[str]:
 
 def by_status(codes: Iterable[str], known: Mapping[str, ErrorCode]) -> dict[int, list[str]]:
     """The codes under their statuses, in order; codes that the API does not have (yet) are left out."""
+    wanted = set(codes)
     found: dict[int, list[str]] = {}
     for code in known:
-        if code in set(codes):
+        if code in wanted:
             found.setdefault(known[code].status, []).append(code)
     return found
 
@@ -96,7 +98,7 @@ IDEMPOTENCY: Final = codes_of(
     errors.InvalidIdempotencyKeyError, errors.IdempotencyInFlightError, errors.IdempotencyMismatchError
 )
 BODY: Final = {INVALID_JSON} | codes_of(errors.PayloadTooLargeError, errors.ValidationError)
-KEY_ERRORS: Final = codes_of(
+CREDENTIAL: Final = codes_of(
     errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,
     errors.TokenExpiredError,
 )  # fmt: skip

@@ -4,38 +4,47 @@ from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
-from tenantry.domain.access import SCOPE_PATTERN
+from tenantry.domain.access import SCOPE_FORM
 
-NO_CONTROL_CHARACTERS: Final = r"^[^\u0000-\u001f\u007f]*$"
+# In Python, `$` also matches before a newline at the end; elsewhere `(?!\n)` changes nothing.
+END: Final = r"$(?!\n)"
+DEFAULT_LIMIT: Final = 20
+MOST_ON_A_PAGE: Final = 100
+LONGEST_CURSOR: Final = 1000
 
 Name = Annotated[
     str,
-    msgspec.Meta(min_length=1, max_length=200, pattern=NO_CONTROL_CHARACTERS, description="What people call it."),
+    msgspec.Meta(
+        min_length=1, max_length=200, pattern=rf"^[^\u0000-\u001f\u007f]*{END}", description="What people call it."
+    ),
 ]
 Description = Annotated[str, msgspec.Meta(max_length=2000, pattern=r"^[^\u0000]*$")]
 Email = Annotated[
     str,
     msgspec.Meta(
         max_length=254,
-        pattern=r"^[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+@[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+$",
+        pattern=rf"^[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+@[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+{END}",
         description="Where billing mail goes.",
     ),
 ]
-OrgId = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9_-]+$", description="The organization's id.")]
+OrgId = Annotated[
+    str, msgspec.Meta(max_length=64, pattern=f"^[A-Za-z0-9_-]+{END}", description="The organization's id.")
+]
 ScopeName = Annotated[
     str,
     msgspec.Meta(
-        pattern=f"{SCOPE_PATTERN}|^OWNER$", max_length=65, description="`<resource>:<action>`; either part may be `*`."
+        pattern=f"^(?:{SCOPE_FORM}|OWNER){END}",
+        max_length=65,
+        description="`<resource>:<action>`; either part may be `*`.",
     ),
 ]
-UserId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=r"^[\u0021-\u007e]*$")]
-CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_-]+$")]
+UserId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=rf"^[\u0021-\u007e]*{END}")]
+CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=f"^[A-Za-z0-9_-]+{END}")]
 ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key ends (RFC 3339).")]
 
-Limit = Annotated[int, Parameter(query="limit", ge=1, le=100, description="Most objects on a page.")]
+Limit = Annotated[int, QueryParameter(name="limit", ge=1, le=MOST_ON_A_PAGE, description="Most objects on a page.")]
 Cursor = Annotated[
-    str | None, Parameter(query="cursor", max_length=1000, description="`nextCursor` of the page before.")
+    str | None, QueryParameter(name="cursor", max_length=LONGEST_CURSOR, description="`nextCursor` of the page before.")
 ]
-DEFAULT_LIMIT: Final = 20

@@ -18,7 +18,7 @@ Gauges = Callable[[], Awaitable[dict[str, float] | None]]
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Health(msgspec.Struct, frozen=True):
+class Health(msgspec.Struct, frozen=True, rename="camel"):
     """``ok``, or what is not ready."""
 
     status: str

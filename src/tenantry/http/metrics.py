@@ -23,7 +23,10 @@ class Metrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
         )  # fmt: skip
         self.events = Counter(
-            "tenantry_webhook_events", "Provider events by what became of them.", ("type", "outcome"), registry=registry
+            "tenantry_webhook_events",
+            "Provider events by what became of them and the provider's mode.",
+            ("type", "outcome", "mode"),
+            registry=registry,
         )
         self.refusals = Counter(
             "tenantry_webhook_refusals", "Webhook requests refused, and why.", ("reason",), registry=registry

@@ -1,60 +1,111 @@
-"""The OpenAPI document: Litestar's, with the hot routes and the error answers that every route shares."""
+"""The OpenAPI document: Litestar's routes and parameters, msgspec's schemas, the hot routes, and what is said of them.
 
-from collections.abc import Iterable
-from typing import Any, Final
+The schemas are msgspec's because msgspec is what decodes and encodes bodies: so the document cannot promise
+anything else. What a route needs of its caller is read from its guard for the same reason.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from litestar import Litestar, Response, get
 from litestar.handlers import HTTPRouteHandler
+from litestar.routes import HTTPRoute
 
+from tenantry.domain import errors
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project
-from tenantry.http import auth, projects, webhooks
+from tenantry.http import auth, error_codes, projects, webhooks
+from tenantry.http.access import Credential, RouteGuard
+from tenantry.http.error_codes import RATE_LIMITED, ErrorCode, all_codes, by_status, codes_of
+from tenantry.http.openapi_operations import GROUPS, OPERATIONS, Note
+from tenantry.http.openapi_schemas import EXAMPLES, FIELDS, IDENTITY, PAGE_FIELDS, PARAMETERS
 from tenantry.http.problems import MEDIA_TYPE, Problem
 
 PATH: Final = "/api/v1/openapi.json"
-_REF: Final = "#/components/schemas/{name}"
-_METHODS: Final = ("get", "head", "post", "put", "patch", "delete", "options")
-_SECURITY: Final[list[dict[str, list[str]]]] = [{"bearer": []}]
-_PROBLEMS: Final = {
-    "400": "The request cannot be read: the body is not JSON, or the cursor is not one of ours.",
-    "401": "No credential, or one that does not count.",
-    "403": "The caller may not do this.",
-    "404": "There is no such object in the caller's tenant.",
-    "409": "The state of things does not allow it.",
-    "413": "The body is larger than 1 MiB.",
-    "422": "The request is not valid; `errors` says where and why.",
-    "429": "Too many requests; `Retry-After` says when to come again.",
-    "501": "The payment provider's API is not set up.",
-    "502": "The payment provider refused.",
-    "503": "The database, the identity provider or the payment provider is out of reach.",
+REF_PREFIX: Final = "#/components/schemas/"
+CODES_KEY: Final = "x-error-codes"
+_REF: Final = REF_PREFIX + "{name}"
+_DESCRIPTION: Final = (
+    "The account layer of a multi-tenant API: who a request comes from, what it may do, and which plan its tenant is "
+    "on. Errors are problem details (RFC 9457); JSON is camelCase; times are RFC 3339 in UTC."
+)
+_LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
+_SCHEMES: Final = {
+    Credential.CALLER: (
+        "bearer",
+        "An API key (`svc_...`) or a user's access token (JWT). `X-Organization-Id` names one of a user's tenants.",
+    ),
+    Credential.USER: ("userToken", "An access token (JWT) of the identity provider; no API key."),
+    Credential.OPERATOR: ("operatorToken", "The operator's token, `OPERATOR_TOKEN` of the settings."),
 }
+_STATUS_TEXTS: Final = {
+    400: "The request cannot be read.",
+    401: "There is no credential, or one that does not count.",
+    403: "The caller may not do this.",
+    404: "There is no such object.",
+    409: "The state of things does not allow it.",
+    413: "The body is too large.",
+    422: "The request is not valid; `errors` says where and why.",
+    429: "Too many requests.",
+    501: "This is not set up here.",
+    502: "The payment provider refused.",
+    503: "Something that is needed is out of reach; try again.",
+}
+_HEADERS: Final = {
+    "X-Request-Id": "The request's id: the caller's own, or a new one.",
+    "Location": "The new object's address.",
+    "Retry-After": "Seconds to wait before the next try.",
+    "WWW-Authenticate": "What is wrong with the credential (RFC 6750).",
+}
+_NO_NOTE: Final = Note(GROUPS[0].name, "", "")
+_IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Carries the request out once, however often it is sent within 24 hours. Visible ASCII.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+}
+_UNAUTHORIZED: Final = 401
+_TO_WAIT_FOR: Final = (429, 503)
 
 
 class OpenApiDocument:
     """The document, made once from the finished application."""
 
-    def __init__(self) -> None:
+    def __init__(self, base_url: str = "/") -> None:
+        self.base_url = base_url
         self.document: dict[str, Any] = {}
         self.encoded = b"{}"
 
     def build(self, app: Litestar) -> None:
         """Describe the routes of ``app`` and the hot ones."""
-        document = app.openapi_schema.to_schema()
-        schemas = document["components"].setdefault("schemas", {})
-        _, components = msgspec.json.schema_components((Problem, Page[Project]), ref_template=_REF)
-        schemas.update({name: schema for name, schema in components.items() if name not in schemas})
-        paths = document["paths"]
-        paths.setdefault(projects.PATH, {})["get"] = _list_projects(components)
-        paths[auth.VERIFY_TEMPLATE] = {"get": _verify()}
-        paths[webhooks.PATH] = {"post": _webhook()}
-        for path, operations in paths.items():
-            for method, operation in operations.items():
-                if method in _METHODS:
-                    _complete(path, operation)
-        document["paths"] = dict(sorted(paths.items()))
-        self.document = document
-        self.encoded = msgspec.json.encode(document)
+        generated = app.openapi_schema.to_schema()
+        operations = [*_operations(app, generated), *_hot_operations()]
+        types = [kind for one in operations for kind in (one.body, one.answer) if kind is not None]
+        schemas, components = msgspec.json.schema_components((Problem, *types), ref_template=_REF)
+        schema_of = dict(zip(map(str, types), schemas[1:], strict=True))
+        codes = all_codes()
+        paths: dict[str, dict[str, Any]] = {}
+        for one in operations:
+            paths.setdefault(one.path, {})[one.method] = one.describe(schema_of, codes)
+        self.document = {
+            "openapi": "3.1.0",
+            "info": {**generated["info"], "description": _DESCRIPTION, "license": _LICENSE},
+            "servers": [{"url": self.base_url}],
+            "tags": [{"name": group.name, "description": group.description} for group in GROUPS],
+            "paths": dict(sorted(paths.items())),
+            "components": {
+                "schemas": _annotated(components, generated["components"].get("schemas", {})),
+                "headers": {
+                    name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()
+                },
+                "securitySchemes": {
+                    name: {"type": "http", "scheme": "bearer", "description": text} for name, text in _SCHEMES.values()
+                },
+            },
+        }
+        self.encoded = msgspec.json.encode(self.document)
 
     def route(self) -> HTTPRouteHandler:
         """The route that serves the document."""
@@ -66,43 +117,149 @@ class OpenApiDocument:
         return show_openapi
 
 
-def _complete(path: str, operation: dict[str, Any]) -> None:
-    """Add the caller's credential and the error answers, which go for whole groups of routes."""
-    responses = operation["responses"]
-    responses.pop("400", None)
-    if path == webhooks.PATH:
-        return
-    public = not path.startswith("/api/")
-    codes: list[str] = ["503"] if public else ["401", "403", "429", "503"]
-    if "requestBody" in operation:
-        codes += ["400", "409", "413", "422"]
-    if operation.get("parameters"):
-        codes += ["400", "404", "409", "422"]
-    if "/billing/" in path and "requestBody" in operation:
-        codes += ["501", "502"]
-    if not public:
-        operation["security"] = _SECURITY
-    for code in sorted(set(codes)):
-        if public and code == "503":
+class _Operation(NamedTuple):
+    """One operation: what Litestar says of it, the types of its bodies, and what it needs of its caller."""
+
+    path: str
+    method: str
+    id: str
+    generated: dict[str, Any]
+    body: Any = None
+    answer: Any = None
+    credential: Credential | None = None
+    scope: str | None = None
+
+    @property
+    def note(self) -> Note:
+        """What is said of it beyond its route."""
+        return OPERATIONS.get(self.id, _NO_NOTE)
+
+    def describe(self, schema_of: dict[str, Any], known: dict[str, ErrorCode]) -> dict[str, Any]:
+        """The operation, complete."""
+        described: dict[str, Any] = {
+            "operationId": self.id,
+            "summary": self.generated["summary"],
+            "description": self.note.description,
+            "tags": [self.note.group],
+            "security": [{_SCHEMES[self.credential][0]: [self.scope] if self.scope else []}] if self.credential else [],
+        }
+        parameters = [_parameter(parameter) for parameter in self.generated.get("parameters", ())]
+        if self._is_idempotent:
+            parameters.append(_IDEMPOTENCY_KEY)
+        if parameters:
+            described["parameters"] = parameters
+        if self.body is not None:
+            schema = schema_of[str(self.body)]
+            required = "anyOf" not in schema
+            described["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
+        elif "requestBody" in self.generated:
+            described["requestBody"] = self.generated["requestBody"]
+        answers = {**self.generated["responses"], **{str(k): {"description": v} for k, v in self.note.others.items()}}
+        responses = {status: self._answer(int(status), answer, schema_of) for status, answer in answers.items()}
+        for number, codes in by_status(self._codes(), known).items():
+            responses[str(number)] = _problem(number, codes)
+        return {**described, "responses": dict(sorted(responses.items()))}
+
+    @property
+    def _is_idempotent(self) -> bool:
+        return self.method == "post" and self.credential is not None
+
+    def _answer(self, status: int, generated: dict[str, Any], schema_of: dict[str, Any]) -> dict[str, Any]:
+        answer = {
+            **generated,
+            "description": generated["description"] or self.note.answer,
+            "headers": {**generated.get("headers", {}), **_headers(status, located=self.note.located)},
+        }
+        if self.answer is not None:
+            answer["content"] = {"application/json": {"schema": schema_of[str(self.answer)]}}
+        return answer
+
+    def _codes(self) -> set[str]:
+        """The codes of the errors that it may answer with: its own, and those of whole groups of operations."""
+        if self.credential is None:
+            return set()
+        codes = codes_of(*self.note.errors) | _CREDENTIAL_CODES[self.credential]
+        if self.scope is not None:
+            codes |= codes_of(errors.InsufficientScopeError)
+        if self._is_idempotent:
+            codes |= error_codes.IDEMPOTENCY
+        if self.body is not None:
+            codes |= error_codes.BODY
+        places = {parameter["in"] for parameter in self.generated.get("parameters", ())}
+        names = {parameter["name"] for parameter in self.generated.get("parameters", ())}
+        if "path" in places and self.method != "put":
+            codes |= codes_of(errors.NotFoundError)
+        if "query" in places:
+            codes |= codes_of(errors.ValidationError)
+        if "cursor" in names:
+            codes |= codes_of(errors.InvalidCursorError)
+        return codes
+
+
+_CREDENTIAL_CODES: Final = {
+    Credential.CALLER: error_codes.CREDENTIAL
+    | codes_of(
+        errors.NoOrganizationError, errors.OrgMismatchError, errors.OrgSuspendedError,
+        errors.AuthUnavailableError, errors.DatabaseUnavailableError,
+    )
+    | {RATE_LIMITED},
+    Credential.USER: error_codes.CREDENTIAL
+    | codes_of(
+        errors.UserTokenRequiredError, errors.OrgSuspendedError,
+        errors.AuthUnavailableError, errors.DatabaseUnavailableError,
+    ),
+    Credential.OPERATOR: codes_of(
+        errors.MissingCredentialError, errors.InvalidCredentialError, errors.DatabaseUnavailableError
+    ),
+}  # fmt: skip
+
+
+def _operations(app: Litestar, generated: dict[str, Any]) -> Iterator[_Operation]:
+    """The operations of the application's routes."""
+    for route in app.routes:
+        if not isinstance(route, HTTPRoute):
             continue
-        responses[code] = _problem(_PROBLEMS[code])
+        described = generated["paths"].get(route.path_format, {})
+        for handler in route.route_handlers:
+            guard = next((one for one in handler.resolve_guards() if isinstance(one, RouteGuard)), None)
+            for method in sorted(handler.http_methods):
+                operation = described.get(method.lower())
+                if operation:
+                    success = next(status for status in operation["responses"] if status.startswith("2"))
+                    yield _Operation(
+                        path=route.path_format,
+                        method=method.lower(),
+                        id=_camel_case(handler.handler_name),
+                        generated={**operation, "responses": {success: {"description": ""}}},
+                        body=handler.parsed_data_field.annotation if handler.parsed_data_field else None,
+                        answer=_answer_type(handler),
+                        credential=guard.credential if guard else None,
+                        scope=guard.scope if guard else None,
+                    )
 
 
-def _problem(description: str) -> dict[str, Any]:
-    return {"description": description, "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}}}
+def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type that msgspec knows
+    field = handler.parsed_return_field
+    if field.is_subclass_of(Response):
+        field = field.inner_types[0]
+    return None if field.is_none_type else field.annotation
 
 
-def _list_projects(components: Iterable[str]) -> dict[str, Any]:
-    page = next(name for name in components if name.startswith("Page"))
-    content = {"application/json": {"schema": {"$ref": _REF.format(name=page)}}}
-    return {**projects.OPERATION, "responses": {"200": {"description": "A page.", "content": content}}}
-
-
-def _verify() -> dict[str, Any]:
-    header = {"schema": {"type": "string", "maxLength": 256}}
-    names = ("X-Tenant-Id", "X-Principal-Id", "X-Principal-Kind", "X-Plan", "X-Subscription-Status")
-    answer = {"description": "The credential is good and covers the scope.", "headers": dict.fromkeys(names, header)}
-    return {**auth.VERIFY_OPERATION, "responses": {"200": answer}}
+def _hot_operations() -> Iterator[_Operation]:
+    ok = {"200": {"description": ""}}
+    yield _Operation(
+        projects.PATH, "get", "listProjects", {**projects.OPERATION, "responses": ok},
+        answer=Page[Project], credential=Credential.CALLER, scope="projects:read",
+    )  # fmt: skip
+    headers = {
+        name: {"schema": {"type": "string", "maxLength": 256}, "example": example} for name, example in IDENTITY.items()
+    }
+    yield _Operation(
+        auth.VERIFY_TEMPLATE, "get", "verifyCredential",
+        {**auth.VERIFY_OPERATION, "responses": {"200": {"description": "", "headers": headers}}},
+        credential=Credential.CALLER,
+    )  # fmt: skip
+    yield _Operation(webhooks.PATH, "post", "receiveProviderEvent", _webhook())
 
 
 def _webhook() -> dict[str, Any]:
@@ -111,11 +268,6 @@ def _webhook() -> dict[str, Any]:
 
     return {
         "summary": "Receive a payment-provider event",
-        "operationId": "ReceiveProviderEvent",
-        "description": (
-            "For the payment provider alone: authenticated by the signature over the raw body. "
-            "`Stripe-Signature` is read where `Provider-Signature` is missing."
-        ),
         "parameters": [
             {
                 "name": "Provider-Signature",
@@ -125,12 +277,85 @@ def _webhook() -> dict[str, Any]:
                 "description": "`t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>`",
             }
         ],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+        "requestBody": {
+            "required": True,
+            "description": "The event as the provider sends it; the signature is over exactly these bytes.",
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        },
         "responses": {
-            "200": text("`OK`: committed, or handled before."),
+            "200": text(""),
             "400": text("The signature is missing or invalid, or the body is not an event. Nothing was processed."),
             "413": text("The body is larger than 1 MiB."),
             "500": text("Handling failed and was rolled back; send it again."),
             "503": text("The database is out of reach; send it again."),
         },
     }
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
+
+
+def _parameter(generated: dict[str, Any]) -> dict[str, Any]:
+    """A parameter without what says nothing; a parameter cannot be null, only absent."""
+    schema = {key: value for key, value in generated["schema"].items() if key != "description"}
+    for choice in schema.pop("oneOf", ()):
+        if choice.get("type") != "null":
+            schema = {**choice, **schema}
+    numbers = {key: int(value) for key, value in schema.items() if key in ("minimum", "maximum")}
+    described: dict[str, Any] = {
+        key: generated[key] for key in ("name", "in", "required", "description") if key in generated
+    }
+    if described["name"] in PARAMETERS:
+        described["example"] = PARAMETERS[described["name"]]
+    return {**described, "schema": {**schema, **numbers}}
+
+
+def _headers(status: int, *, located: bool = False) -> dict[str, Any]:
+    names = ["X-Request-Id"]
+    if located:
+        names.append("Location")
+    if status == _UNAUTHORIZED:
+        names.append("WWW-Authenticate")
+    if status in _TO_WAIT_FOR:
+        names.append("Retry-After")
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _problem(status: int, codes: list[str]) -> dict[str, Any]:
+    return {
+        "description": f"{_STATUS_TEXTS[status]} {', '.join(f'`{code}`' for code in codes)}",
+        "headers": _headers(status),
+        "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}},
+        CODES_KEY: codes,
+    }
+
+
+def _annotated(components: dict[str, Any], generated: dict[str, Any]) -> dict[str, Any]:
+    """The schemas with the meaning of their fields, the format of times, and examples."""
+    for name, schema in components.items():
+        if "description" in schema:
+            schema["description"] = schema["description"].replace("``", "`").replace("next_cursor", "nextCursor")
+        texts = PAGE_FIELDS if name.startswith("Page_") else FIELDS.get(name, {})
+        theirs = generated.get(name, {}).get("properties", {})
+        for field, described in schema.get("properties", {}).items():
+            text = texts.get(field) or next(_texts(described), None)
+            if text is not None:
+                described["description"] = text
+            if "date-time" in str(theirs.get(field)):
+                _mark_as_time(described)
+        if name in EXAMPLES:
+            schema["examples"] = [EXAMPLES[name]]
+    return components
+
+
+def _texts(schema: dict[str, Any]) -> Iterator[str]:
+    """What a type that may also be null says of itself."""
+    return (choice["description"] for choice in (schema, *schema.get("anyOf", ())) if "description" in choice)
+
+
+def _mark_as_time(schema: dict[str, Any]) -> None:
+    for choice in (schema, *schema.get("anyOf", ())):
+        if choice.get("type") == "string":
+            choice["format"] = "date-time"

@@ -2,28 +2,27 @@
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.domain.access import Principal
 from tenantry.domain.errors import ValidationError
+from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project
-from tenantry.http.access import Access, AnyRequest, claimant, idempotency_claim
-from tenantry.http.fields import DEFAULT_LIMIT, Description, Name
+from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.http.bodies import faults_of
+from tenantry.http.fields import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.http.raw import RawAnswer, RawRequest
 from tenantry.services.authentication import Authenticator
 from tenantry.services.projects import ProjectService
 
 PATH: Final = "/api/v1/projects"
-_MOST: Final = 100
-_LONGEST_CURSOR: Final = 1000
 
-ProjectId = Annotated[str, Parameter(description="The project's id.")]
+ProjectId = Annotated[str, PathParameter(description="The project's id.")]
 
 
 class NewProject(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -38,6 +37,11 @@ class ProjectChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
     name: Name | UnsetType = UNSET
     description: Description | UnsetType | None = UNSET
+
+
+class _PageQuery(msgspec.Struct):
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_ON_A_PAGE)] = DEFAULT_LIMIT
+    cursor: Annotated[str, msgspec.Meta(max_length=LONGEST_CURSOR)] | None = None
 
 
 class ProjectList:
@@ -63,40 +67,44 @@ def parse_page(query: bytes) -> tuple[int, str | None]:
     """The ``limit`` and ``cursor`` of a query string. Raises `ValidationError`."""
     if not query:
         return DEFAULT_LIMIT, None
-    values = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=None)
-    cursor = values["cursor"][-1] if "cursor" in values else None
-    if cursor is not None and len(cursor) > _LONGEST_CURSOR:
-        raise ValidationError(("cursor", f"Expected `str` of length <= {_LONGEST_CURSOR}"))
-    if "limit" not in values:
-        return DEFAULT_LIMIT, cursor
-    text = values["limit"][-1]
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MOST)) and 1 <= int(text) <= _MOST):
-        raise ValidationError(("limit", f"Expected `int`, 1 to {_MOST}"))
-    return int(text), cursor
+    values = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    try:
+        page = msgspec.convert(values, _PageQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValidationError(*faults_of(error)) from error
+    return page.limit, page.cursor
 
 
 def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes of projects, except the hot one."""
+    """The routes of projects.
+
+    The list is answered by `ProjectList` in front of them; here it is for whatever else leads to it, such as a
+    slash at the end, and for what is said about it.
+    """
+
+    @get(PATH, guards=[access.needs("projects:read")], summary="List projects")
+    async def list_projects(principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[Project]:
+        return await projects.list_page(principal, limit, cursor)
 
     @post(PATH, guards=[access.needs("projects:write")], summary="Create a project")
-    async def create_project(request: AnyRequest, principal: Principal, data: NewProject) -> Response[Project]:
+    async def create_project(request: AnyRequest, principal: Caller, data: JSONBody[NewProject]) -> Response[Project]:
         claim = await idempotency_claim(request, claimant(principal))
         project = await projects.create(principal, data.name, data.description, claim)
         return Response(project, headers={"Location": f"{PATH}/{project.id}"})
 
     @get(PATH + "/{project_id:str}", guards=[access.needs("projects:read")], summary="Get a project")
-    async def get_project(principal: Principal, project_id: ProjectId) -> Project:
+    async def get_project(principal: Caller, project_id: ProjectId) -> Project:
         return await projects.get(principal, project_id)
 
     @patch(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Change a project")
-    async def update_project(principal: Principal, project_id: ProjectId, data: ProjectChange) -> Project:
+    async def update_project(principal: Caller, project_id: ProjectId, data: JSONBody[ProjectChange]) -> Project:
         return await projects.update(principal, project_id, data.name, data.description)
 
     @delete(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Delete a project")
-    async def delete_project(principal: Principal, project_id: ProjectId) -> None:
+    async def delete_project(principal: Caller, project_id: ProjectId) -> None:
         await projects.delete(principal, project_id)
 
-    return [create_project, get_project, update_project, delete_project]
+    return [list_projects, create_project, get_project, update_project, delete_project]
 
 
 OPERATION: Final[dict[str, Any]] = {
@@ -108,14 +116,14 @@ OPERATION: Final[dict[str, Any]] = {
             "name": "limit",
             "in": "query",
             "required": False,
-            "schema": {"type": "integer", "minimum": 1, "maximum": _MOST, "default": DEFAULT_LIMIT},
+            "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE, "default": DEFAULT_LIMIT},
             "description": "Most objects on a page.",
         },
         {
             "name": "cursor",
             "in": "query",
             "required": False,
-            "schema": {"type": "string", "maxLength": _LONGEST_CURSOR},
+            "schema": {"type": "string", "maxLength": LONGEST_CURSOR},
             "description": "`nextCursor` of the page before.",
         },
     ],

@@ -6,21 +6,19 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, delete, get, patch, post, put
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter
 
-from tenantry.domain.access import Principal
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant, is_tenant_id
-from tenantry.gateways.identity.tokens import Claims
-from tenantry.http.access import Access, AnyRequest, header, idempotency_claim
+from tenantry.http.access import Access, AnyRequest, Caller, CallerClaims, header, idempotency_claim
 from tenantry.http.fields import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.services.authentication import bearer
 from tenantry.services.tenants import TenantExport, TenantService, TenantWishes
 
 PATH: Final = "/api/v1/tenants"
 
-TenantId = Annotated[str, Parameter(description="The organization's id.")]
+TenantId = Annotated[str, PathParameter(description="The organization's id.")]
 EmailOfToken = Callable[[str, str], Awaitable[str | None]]
 """Asks the identity provider for the address of the user of an access token, given its subject."""
 
@@ -54,16 +52,16 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
 
     @get(PATH, guards=[access.needs("tenants:read")], summary="List the caller's tenants")
     async def list_tenants(
-        request: AnyRequest, principal: Principal, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+        request: AnyRequest, principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
     ) -> Page[Tenant]:
         return await tenants.list_page(principal, await access.claims_of(request), limit, cursor)
 
     @get(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:read")], summary="Get a tenant")
-    async def get_tenant(principal: Principal, tenant_id: TenantId) -> Tenant:
+    async def get_tenant(principal: Caller, tenant_id: TenantId) -> Tenant:
         return await tenants.get(principal, tenant_id)
 
     @post(PATH, guards=[access.needs_user()], summary="Create a tenant")
-    async def create_tenant(request: AnyRequest, claims: Claims, data: NewTenant) -> Response[Tenant]:
+    async def create_tenant(request: AnyRequest, claims: CallerClaims, data: JSONBody[NewTenant]) -> Response[Tenant]:
         token = bearer(header(request, "authorization")).decode()
         tenant = await tenants.create(
             claims,
@@ -75,7 +73,7 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
     @patch(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:write")], summary="Change a tenant")
-    async def update_tenant(principal: Principal, tenant_id: TenantId, data: TenantChange) -> Tenant:
+    async def update_tenant(principal: Caller, tenant_id: TenantId, data: JSONBody[TenantChange]) -> Tenant:
         return await tenants.update(principal, tenant_id, name=data.name, owner_email=data.owner_email)
 
     return [list_tenants, get_tenant, create_tenant, update_tenant]
@@ -85,7 +83,7 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
     """The routes for a team's own backend."""
 
     @put(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="Create or set a tenant (operator)")
-    async def put_tenant(tenant_id: TenantId, data: OperatorTenant) -> Response[Tenant]:
+    async def put_tenant(tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
         wishes = TenantWishes(

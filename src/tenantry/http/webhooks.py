@@ -4,7 +4,7 @@ import logging
 from typing import Final
 from uuid import uuid4
 
-from tenantry.domain.billing.events import HANDLED_TYPES, Outcome
+from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.domain.billing.settlement import anomaly
 from tenantry.domain.billing.state import BillingPolicy
@@ -22,6 +22,7 @@ INVALID_SIGNATURE: Final = "Invalid signature"
 INVALID_PAYLOAD: Final = "Invalid payload"
 _DUPLICATE: Final = "duplicate"
 _OTHER_TYPE: Final = "other"
+_MODES: Final = {True: "live", False: "test", None: "unknown"}
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class WebhookEndpoint:
         signature = request.header(b"provider-signature")
         if signature is None:
             signature = request.header(b"stripe-signature")
-        if not signature:
+        if not signature or signature.isspace():
             return self._refuse(request, "missing_signature", 400, MISSING_SIGNATURE)
         now = self._clock()
         if refusal := self._verifier.check(signature, body, now.timestamp()):
@@ -68,24 +69,28 @@ class WebhookEndpoint:
             )
         except NotAnEventError:
             return self._refuse(request, "invalid_payload", 400, INVALID_PAYLOAD)
-        return await self._take_in(request, Arrival(event, now, body))
+        return await self._take_in(Arrival(event, now, body))
 
-    async def _take_in(self, request: RawRequest, arrival: Arrival) -> RawAnswer:
-        event_type = arrival.event.type if arrival.event.type in HANDLED_TYPES else _OTHER_TYPE
+    async def _take_in(self, arrival: Arrival) -> RawAnswer:
+        event = arrival.event
         try:
             outcome = await self._service.receive(arrival)
         except HandlingFailedError:
-            self._metrics.events.labels(event_type, "failed").inc()
+            self._count(event, "failed")
             return RawAnswer.text(500, "Handling failed")
         except DatabaseUnavailableError:
-            self._metrics.events.labels(event_type, "unavailable").inc()
+            self._count(event, "unavailable")
             return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
-        self._metrics.events.labels(event_type, outcome.value if outcome else _DUPLICATE).inc()
-        if outcome and (kind := anomaly(arrival.event, self._policy.catalog)):
+        self._count(event, outcome.value if outcome else _DUPLICATE)
+        if outcome and (kind := anomaly(event, self._policy.catalog)):
             self._metrics.anomalies.labels(kind).inc()
         if outcome is Outcome.INVALID:
-            logger.warning("event %s is of no use: %s", arrival.event.id, arrival.event.problem)
+            logger.warning("event %s is of no use: %s", event.id, event.problem)
         return RawAnswer.text(200, "OK")
+
+    def _count(self, event: BillingEvent, outcome: str) -> None:
+        event_type = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE
+        self._metrics.events.labels(event_type, outcome, _MODES[event.livemode]).inc()
 
     def _refuse(self, request: RawRequest, reason: str, status: int, text: str) -> RawAnswer:
         self._metrics.refusals.labels(reason).inc()

@@ -12,7 +12,7 @@ _SECRETS: Final = re.compile(
     r"|whsec_[A-Za-z0-9_+/=-]{8,}"
     r"|[sr]k_(?:live|test)_[A-Za-z0-9_]{8,}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
 _MASK: Final = "[redacted]"
 

@@ -1,7 +1,7 @@
 """API keys: making, listing, changing, rotating, revoking."""
 
 import secrets
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -68,13 +68,14 @@ class ApiKeyService:
         _check_org(principal, org_id)
         now = self._clock()
         scopes, level = normalize(scopes, access_level)
-        _check_in_future(expires_at, now)
+        expires_at = _in_utc(expires_at)
         mode = mode or principal.mode
-        rules.check_may_hold(principal, scopes, level, mode, expires_at)
         async with self._database.transaction() as connection:
             secret = new_secret(mode)
 
             async def make() -> ApiKey:
+                _check_in_future(expires_at, now)
+                rules.check_may_hold(principal, scopes, level, mode, expires_at)
                 await billing.lock_account(connection, org_id)
                 await self._check_limit(connection, principal, now)
                 record = new_record(secret, org_id, name, scopes, level, mode, expires_at, principal.id, now)
@@ -90,7 +91,7 @@ class ApiKeyService:
         self, principal: Principal, *, org_id: str | None, status: KeyStatus | None, limit: int, cursor: str | None
     ) -> Page[ApiKey]:
         """A page of keys, newest first. Raises `OrgMismatchError` and `InvalidCursorError`."""
-        _check_org(principal, org_id or principal.org_id)
+        _check_org(principal, principal.org_id if org_id is None else org_id)
         after = parse_time_cursor(cursor)
         async with self._database.transaction() as connection:
             rows = await api_keys.read_page(
@@ -125,8 +126,6 @@ class ApiKeyService:
         now = self._clock()
         async with self._database.transaction() as connection:
             key = await self._find(connection, principal, key_id, lock=True)
-            principal.require_holding((), key.access_level)
-            _check_active(key)
             changed = key
             if name is not UNSET:
                 changed = msgspec.structs.replace(changed, name=name)
@@ -135,10 +134,12 @@ class ApiKeyService:
                 changed = msgspec.structs.replace(changed, scopes=given, access_level=level)
                 principal.require_holding(given, level)
             if expires_at is not UNSET and expires_at != key.expires_at:
+                expires_at = _in_utc(expires_at)
                 _check_in_future(expires_at, now)
                 changed = msgspec.structs.replace(changed, expires_at=expires_at)
-                if expires_at is None or (key.expires_at is not None and expires_at > key.expires_at):
-                    rules.check_may_hold(principal, changed.scopes, changed.access_level, key.mode, expires_at)
+            rules.check_change(principal, key, changed)
+            _check_active(key)
+            _check_not_prolonged_after_rotation(key, changed)
             await api_keys.update(connection, changed)
             return changed
 
@@ -261,6 +262,20 @@ def _check_org(principal: Principal, org_id: str) -> None:
 def _check_in_future(expires_at: datetime | None, now: datetime) -> None:
     if expires_at is not None and expires_at <= now:
         raise ValidationError(("expiresAt", "must be in the future"))
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    try:
+        return moment and moment.astimezone(UTC)
+    except OverflowError as error:  # the last hours of the year 9999, west of Greenwich
+        raise ValidationError(("expiresAt", "is too far away")) from error
+
+
+def _check_not_prolonged_after_rotation(key: ApiKey, changed: ApiKey) -> None:
+    if key.superseded_by is None or key.expires_at is None:
+        return
+    if changed.expires_at is None or changed.expires_at > key.expires_at:
+        raise KeyNotActiveError("The key has been rotated: it may end earlier, not later.")
 
 
 def _check_active(key: ApiKey) -> None:

@@ -127,7 +127,7 @@ def bearer(authorization: bytes | None) -> bytes:
 
 def wanted_organization(claimed: str | None, header: bytes | None) -> str | None:
     """The tenant that a token's claim and the ``X-Organization-Id`` header ask for together."""
-    named = header.decode("latin-1") if header else None
+    named = None if header is None else header.decode("latin-1")
     if claimed is not None and named is not None and named != claimed:
         raise OrgMismatchError("X-Organization-Id does not match the token's organization.")
     wanted = claimed if claimed is not None else named

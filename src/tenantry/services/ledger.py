@@ -10,7 +10,7 @@ from tenantry.db.database import Connection
 from tenantry.domain import notices
 from tenantry.domain.billing.events import PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.ledger import Arrival, Entry, Standing
-from tenantry.domain.billing.settlement import Settlement, may_link, reaches
+from tenantry.domain.billing.settlement import Settlement, may_link, reaches, wants_link
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.store import billing
 from tenantry.store import notices as notice_store
@@ -67,28 +67,38 @@ async def write(connection: Connection, settlement: Settlement, queue_mail: Mail
         await queue_mail(connection, await notice_store.insert(connection, requests, now))
 
 
+async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:
+    """Keep events from being parked for a tenant and customers that are about to be known, for what `heal` will do.
+
+    Must come before the transaction locks any tenant.
+    """
+    await billing.lock_names(connection, claimed_tenants=[tenant_id])
+    waiting = await billing.read_parked(connection, [tenant_id], ())
+    links = {arrival.event.customer_id for arrival in waiting if may_link(arrival.event)} - {None}
+    await billing.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
+
+
 async def heal(
     connection: Connection, tenant_id: str, policy: BillingPolicy, queue_mail: MailQueue, now: datetime
 ) -> None:
     """Let the events that waited for this tenant, or for customers linked to it, take their place.
 
-    The caller holds the names of both (`billing.claim_names`), so that no event is parked for them meanwhile.
+    The caller has called `claim`, so that no event is parked for them meanwhile, and commits.
     """
     customers = await billing.customers_of(connection, tenant_id)
     waiting = await billing.read_parked(connection, [tenant_id], customers)
     if not waiting:
         return
-    linking = {
-        arrival.event.customer_id for arrival in waiting if may_link(arrival.event) and arrival.event.customer_id
-    }
-    await billing.claim_names(connection, (), linking)
-    waiting_for_link = await billing.read_parked(connection, (), list(linking - set(customers)))
     named = {arrival.event.customer_id for arrival in waiting if arrival.event.customer_id}
     standing = await billing.read_standing(connection, [tenant_id], named, ())
+    links = {arrival.event.customer_id for arrival in waiting if wants_link(arrival.event, standing)}
+    waiting_for_link = await billing.read_parked(connection, (), [link for link in links if link])
     placed = [(tenant_id, arrival.event) for arrival in (*waiting, *waiting_for_link)]
     settlement = await prepare(connection, standing, policy, now, placed, waiting_for_link)
-    settlement.heal(standing.accounts[tenant_id], waiting)
+    settlement.heal(tenant_id, waiting)
     await write(connection, settlement, queue_mail, now)
+    for entry in settlement.healed:
+        log_payment(entry)
 
 
 def log_payment(entry: Entry) -> None:

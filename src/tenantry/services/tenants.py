@@ -152,9 +152,12 @@ class TenantService:
             return (await _existing(connection, tenant_id)).record
 
     async def show(self, tenant_id: str) -> Tenant:
-        """Any tenant, for the operator. Raises `NotFoundError`."""
+        """Any living tenant, for the operator. Raises `NotFoundError`."""
         async with self._database.transaction() as connection:
-            return (await _existing(connection, tenant_id)).record
+            found = await _existing(connection, tenant_id)
+        if found.deleted:
+            raise NotFoundError("tenant")
+        return found.record
 
     async def delete(self, tenant_id: str) -> None:
         """End a tenant: its keys die with the commit, its data stays for 30 days. Raises `NotFoundError`."""
@@ -182,7 +185,7 @@ class TenantService:
 
     async def _insert(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> bool:
         customers = [wishes.stripe_customer_id] if wishes.stripe_customer_id else []
-        await billing.claim_names(connection, [tenant_id], customers)
+        await ledger.claim(connection, tenant_id, customers)
         made = await tenants.insert(
             connection,
             tenant_id=tenant_id,
@@ -201,6 +204,7 @@ class TenantService:
         return made
 
     async def _set(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> None:
+        """Set a tenant whose name, and whose customer's, `_insert` has claimed."""
         found = await _existing(connection, tenant_id, lock=True)
         if found.deleted:
             raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
@@ -214,7 +218,6 @@ class TenantService:
             now=now,
         )
         if wishes.stripe_customer_id and wishes.stripe_customer_id != found.record.stripe_customer_id:
-            await billing.claim_names(connection, (), [wishes.stripe_customer_id])
             await _link(connection, tenant_id, wishes.stripe_customer_id, now)
             await ledger.heal(connection, tenant_id, self._policy, self._queue_mail, now)
 

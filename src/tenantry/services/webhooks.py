@@ -11,7 +11,7 @@ from tenantry.db.batcher import Batcher
 from tenantry.db.database import Connection, Lane
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival, Standing
-from tenantry.domain.billing.settlement import Settlement, tenant_of, useless, wants_link
+from tenantry.domain.billing.settlement import Gaps, Settlement, gaps, tenant_of, useless, wants_link
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.kit.clock import Clock
@@ -53,8 +53,8 @@ class WebhookService:
         """Apply a batch. An event that cannot be handled fails alone: the batch is halved until it is found."""
         try:
             return list(await self._apply_together(arrivals))
-        except DatabaseUnavailableError:
-            raise
+        except DatabaseUnavailableError as error:
+            return [error for _ in arrivals]
         except Exception as error:
             if len(arrivals) == 1:
                 logger.exception("event %s could not be handled", arrivals[0].event.id)
@@ -79,32 +79,32 @@ class WebhookService:
             settlement = await self._settle(connection, standing, fresh)
             await ledger.write(connection, settlement, self._queue_mail, self._clock())
             await connection.commit()
-        for entry in settlement.entries:
+        for entry in (*settlement.entries, *settlement.healed):
             ledger.log_payment(entry)
         outcomes = {entry.arrival.event.id: entry.outcome for entry in settlement.entries}
         return [outcomes.pop(arrival.event.id, None) for arrival in arrivals]
 
     async def _read(self, connection: Connection, events: Sequence[BillingEvent]) -> Standing:
-        """Lock and read what the batch needs; names that are missing are held, so that nobody adds them meanwhile."""
+        """Lock and read what the batch needs; what is missing is held, so that nobody adds it meanwhile."""
         usable = [event for event in events if not useless(event)]
-        tenants = {event.org_id for event in usable if event.org_id and event.type not in INVOICE_TYPES}
+        tenants = {event.org_id for event in usable if event.org_id}
         customers = {event.customer_id for event in usable if event.customer_id}
         ids = [event.id for event in events]
-        standing = await billing.read_standing(connection, tenants, customers, ids)
-        linking = {event.customer_id for event in usable if event.customer_id and wants_link(event, standing)}
-        missing = {
-            event.customer_id
-            for event in usable
-            if event.customer_id
-            and event.type in INVOICE_TYPES
-            and event.customer_id not in standing.tenant_of_customer
-        }
-        unknown = tenants - standing.accounts.keys()
-        if not (linking or missing or unknown):
-            return standing
-        await billing.claim_names(connection, (), linking)
-        await billing.hold_names(connection, unknown, missing - linking)
-        return await billing.read_standing(connection, tenants, customers, ids)
+        held = Gaps()
+        while True:
+            standing = await billing.read_standing(connection, tenants, customers, ids)
+            wanted = held.union(gaps((event for event in usable if event.id not in standing.seen), standing))
+            if wanted == held:
+                return standing
+            held = wanted
+            # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
+            await connection.commit()
+            await billing.lock_names(
+                connection,
+                claimed_customers=held.links,
+                missing_tenants=held.tenants,
+                missing_customers=held.customers,
+            )
 
     async def _settle(self, connection: Connection, standing: Standing, arrivals: Sequence[Arrival]) -> Settlement:
         numbered = [
@@ -114,14 +114,16 @@ class WebhookService:
             for number, arrival in enumerate(arrivals)
         ]
         usable = [arrival.event for arrival in numbered if not useless(arrival.event)]
-        linking = {
-            event.customer_id: event.org_id for event in usable if event.customer_id and wants_link(event, standing)
-        }
-        waiting = await billing.read_parked(connection, (), list(linking)) if linking else []
+        links = {(event.customer_id, event.org_id) for event in usable if wants_link(event, standing)}
+        customers = [customer_id for customer_id, _ in links if customer_id]
+        waiting = await billing.read_parked(connection, (), customers) if customers else []
         placed = [(tenant_of(event, standing.tenant_of_customer), event) for event in usable]
-        placed += [(linking.get(arrival.event.customer_id or ""), arrival.event) for arrival in waiting]
-        # an invoice event may follow, in this very batch, the event that links its customer
-        placed += [(linking.get(event.customer_id or ""), event) for event in usable if event.type in INVOICE_TYPES]
+        # an invoice event may have waited for its customer's link, or follow that link in this very batch
+        invoices = [arrival.event for arrival in waiting]
+        invoices += [event for event in usable if event.type in INVOICE_TYPES]
+        placed += [
+            (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
+        ]
         settlement = await ledger.prepare(connection, standing, self._policy, self._clock(), placed, waiting)
         for arrival in numbered:
             settlement.receive(arrival)

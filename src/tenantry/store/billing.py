@@ -19,7 +19,8 @@ from tenantry.domain.billing.timeline import Reach
 ARRIVALS_PER_BATCH: Final = 1024
 
 
-# Tenants are always locked in the order of their ids: two batches can wait for each other, never in a circle.
+# Tenants are always locked in the order of their ids, and after all names: transactions can wait for each other,
+# never in a circle. The one array keeps this an index scan; an OR would read every tenant there is.
 LOCK_ACCOUNTS: Final = """
 SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
        plan, subscription_status, current_period_end, cancel_at_period_end,
@@ -32,10 +33,13 @@ SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
 TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
 SEEN_EVENTS: Final = "SELECT id FROM billing_events WHERE id = ANY(%s)"
 NEXT_ARRIVAL: Final = "SELECT nextval('billing_arrivals')"
-# Whoever adds a tenant or a customer link holds its name exclusively, whoever parks an event because it is
-# missing holds it shared: so one of the two sees the other.
-HOLD_NAMES: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(name, 0)) FROM unnest(%s::text[]) AS name"
-CLAIM_NAMES: Final = "SELECT pg_advisory_xact_lock(hashtextextended(name, 0)) FROM unnest(%s::text[]) AS name"
+# Whoever adds a tenant or a customer link claims its name for itself, whoever parks an event because it is
+# missing holds the name together with others who do: so one of the two sees what the other has done.
+LOCK_NAMES: Final = """
+SELECT CASE WHEN claimed THEN pg_advisory_xact_lock(hashtextextended(name, 0))
+            ELSE pg_advisory_xact_lock_shared(hashtextextended(name, 0)) END
+  FROM unnest(%s::text[], %s::boolean[]) AS wanted (name, claimed)
+"""
 
 _FACTS: Final = (
     "id, arrival, type, created, livemode, api_version, org_id, customer_id, subscription_id, "
@@ -81,18 +85,26 @@ async def _accounts(cursor: AsyncCursor[Any]) -> list[Account]:
     ]
 
 
-async def hold_names(connection: Connection, tenants: Iterable[str], customers: Iterable[str]) -> None:
-    """Keep others from adding these tenants and links until the transaction ends."""
-    await connection.execute(HOLD_NAMES, (_names(tenants, customers),))
+async def lock_names(
+    connection: Connection,
+    *,
+    claimed_tenants: Iterable[str] = (),
+    claimed_customers: Iterable[str] = (),
+    missing_tenants: Iterable[str] = (),
+    missing_customers: Iterable[str] = (),
+) -> None:
+    """Lock the names of tenants and customers until the transaction ends: all tenants first, then all customers.
 
-
-async def claim_names(connection: Connection, tenants: Iterable[str], customers: Iterable[str]) -> None:
-    """Wait for those who park events for these names, and make others wait, until the transaction ends."""
-    await connection.execute(CLAIM_NAMES, (_names(tenants, customers),))
-
-
-def _names(tenants: Iterable[str], customers: Iterable[str]) -> list[str]:
-    return sorted([f"tenant {name}" for name in tenants] + [f"customer {name}" for name in customers])
+    Claim what is to be added, to wait for those who park events for it and make others wait; name as missing
+    what events are to be parked for, so that nobody adds it meanwhile. A transaction locks names before any
+    tenant's row, and a customer's name never before a tenant's.
+    """
+    tenants = {**dict.fromkeys(missing_tenants, False), **dict.fromkeys(claimed_tenants, True)}
+    customers = {**dict.fromkeys(missing_customers, False), **dict.fromkeys(claimed_customers, True)}
+    wanted = [(f"tenant {tenant_id}", claimed) for tenant_id, claimed in sorted(tenants.items())]
+    wanted += [(f"customer {customer_id}", claimed) for customer_id, claimed in sorted(customers.items())]
+    if wanted:
+        await connection.execute(LOCK_NAMES, ([name for name, _ in wanted], [claimed for _, claimed in wanted]))
 
 
 async def lock_account(connection: Connection, tenant_id: str) -> Account | None:

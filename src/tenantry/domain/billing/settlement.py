@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,8 +17,8 @@ from tenantry.domain.billing.events import (
     Outcome,
 )
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, FailedPayment, Link, Standing
-from tenantry.domain.billing.state import PAST_DUE, BillingPolicy
-from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, place, reach, tip
+from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState
+from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, is_paid, place, reach, tip
 from tenantry.domain.plans import Catalog
 
 _SUBSCRIPTION_MODE: Final = "subscription"
@@ -77,7 +77,7 @@ def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]
 
 
 def wants_link(event: BillingEvent, standing: Standing) -> bool:
-    """Whether the event would tie its customer to its tenant, as far as is known."""
+    """Whether the event would tie its customer to its tenant, as far as is known before the batch."""
     account = standing.accounts.get(event.org_id or "")
     return (
         may_link(event)
@@ -85,6 +85,32 @@ def wants_link(event: BillingEvent, standing: Standing) -> bool:
         and event.customer_id not in standing.tenant_of_customer
         and (event.type == CHECKOUT_COMPLETED or account.customer_id is None)
     )
+
+
+class Gaps(NamedTuple):
+    """What a batch misses: unknown tenants, unknown customers of invoices, and customers that it may link itself."""
+
+    tenants: frozenset[str] = frozenset()
+    customers: frozenset[str] = frozenset()
+    links: frozenset[str] = frozenset()
+
+    def union(self, other: "Gaps") -> "Gaps":
+        """The gaps of both."""
+        return Gaps(self.tenants | other.tenants, self.customers | other.customers, self.links | other.links)
+
+
+def gaps(events: Iterable[BillingEvent], standing: Standing) -> Gaps:
+    """What these events need that is not there, or that they may add."""
+    tenants, customers, links = set(), set(), set()
+    for event in events:
+        if tenant_of(event, standing.tenant_of_customer) not in standing.accounts:
+            if event.type in INVOICE_TYPES:
+                customers.add(event.customer_id or "")
+            else:
+                tenants.add(event.org_id or "")
+        if wants_link(event, standing):
+            links.add(event.customer_id or "")
+    return Gaps(frozenset(tenants), frozenset(customers), frozenset(links))
 
 
 def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:
@@ -120,8 +146,8 @@ class Settlement:
         self._histories = histories
         self._parked = parked
         self._timelines: dict[str, Timeline] = {}
-        self._parked_failures: list[FailedPayment] = []
-        self._failures: list[FailedPayment] = []
+        self._failures: list[tuple[str, BillingEvent]] = []
+        self._parked_failures: list[tuple[str, BillingEvent]] = []
         self.entries: list[Entry] = []
         self.healed: list[Entry] = []
         self.links: list[Link] = []
@@ -132,37 +158,24 @@ class Settlement:
         if refusal := useless(event):
             self.entries.append(Entry(arrival, None, *refusal))
             return
-        note = self._link(event) if may_link(event) else None
         tenant_id = tenant_of(event, self._tenant_of_customer)
-        account = self._accounts.get(tenant_id) if tenant_id else None
-        if account is None:
+        if tenant_id not in self._accounts:
             who = f"customer {event.customer_id}" if event.type in INVOICE_TYPES else f"tenant {event.org_id}"
             self.entries.append(Entry(arrival, None, Outcome.PARKED, f"Waits: {who} is not known yet."))
-        elif event.type == CHECKOUT_COMPLETED:
-            outcome, reason = note or (Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
-            self.entries.append(Entry(arrival, account.tenant_id, outcome, reason, account.state, account.state))
-        else:
-            placement = self._place(account, event)
-            self.entries.append(_entry(arrival, account.tenant_id, placement))
-            if placement.notify:
-                self._failures.append(_failure(account, event))
+            return
+        entry, notify = self._settle(arrival, tenant_id)
+        self.entries.append(entry)
+        if notify:
+            self._failures.append((tenant_id, event))
 
-    def heal(self, account: Account, arrivals: Iterable[Arrival]) -> None:
-        """Let parked events take their place, now that their tenant is known."""
+    def heal(self, tenant_id: str, arrivals: Iterable[Arrival]) -> None:
+        """Let parked events take their place, now that their tenant is known; given in the order of the events."""
+        oldest = self._now.timestamp() - timedelta(hours=self._policy.parked_mail_hours).total_seconds()
         for arrival in arrivals:
-            event = arrival.event
-            note = self._link(event) if may_link(event) else None
-            if event.type == CHECKOUT_COMPLETED:
-                outcome, reason = note or (Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
-                self.healed.append(Entry(arrival, account.tenant_id, outcome, reason, account.state, account.state))
-                continue
-            placement = self._place(account, event)
-            self.healed.append(_entry(arrival, account.tenant_id, placement))
-            young = (
-                self._now.timestamp() - event.created <= timedelta(hours=self._policy.parked_mail_hours).total_seconds()
-            )
-            if placement.notify and young:
-                self._parked_failures.append(_failure(account, event))
+            entry, notify = self._settle(arrival, tenant_id)
+            self.healed.append(entry)
+            if notify and arrival.event.created > oldest:
+                self._parked_failures.append((tenant_id, arrival.event))
 
     def changed_accounts(self) -> list[tuple[Account, bool]]:
         """The accounts to write back, and whether the tenant record itself changed."""
@@ -179,27 +192,50 @@ class Settlement:
         timeline = self._timelines.get(account.tenant_id)
         if timeline is None:
             return account
-        created, before = tip(timeline, self._policy)
+        created, before = tip(timeline)
         return msgspec.structs.replace(account, state=timeline.state, tip_created=created, tip_state=before)
 
     def failed_payments(self) -> list[FailedPayment]:
-        """The failures that owners are told of; one that was parked only where the tenant ends past due."""
-        still_due = [
-            failure
-            for failure in self._parked_failures
-            if self._timelines[failure.tenant_id].state.subscription_status == PAST_DUE
-        ]
-        living = [failure for failure in self._failures if not self._accounts[failure.tenant_id].deleted]
-        return living + [failure for failure in still_due if not self._accounts[failure.tenant_id].deleted]
+        """The failures that owners are told of.
 
-    def _place(self, account: Account, event: BillingEvent) -> Placement:
-        timeline = self._timelines.get(account.tenant_id)
+        One that was parked only where the invoice has not been paid since and the tenant ends past due.
+        """
+        waiting = [
+            (tenant_id, event)
+            for tenant_id, event in self._parked_failures
+            if self._state(tenant_id).subscription_status == PAST_DUE
+            and not is_paid(event, self._timelines[tenant_id].after(event))
+        ]
+        return [
+            FailedPayment(tenant_id, account.owner_id, event.id, event.invoice_url)
+            for tenant_id, event in (*self._failures, *waiting)
+            if not (account := self._accounts[tenant_id]).deleted
+        ]
+
+    def _settle(self, arrival: Arrival, tenant_id: str) -> tuple[Entry, bool]:
+        """What becomes of an event whose tenant is known, and whether its owner is to be told."""
+        event = arrival.event
+        before = self._state(tenant_id)
+        note = self._link(event) if may_link(event) else None
+        if event.type == CHECKOUT_COMPLETED:
+            outcome, reason = note or (Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
+            return Entry(arrival, tenant_id, outcome, reason, before, self._state(tenant_id)), False
+        placement = self._place(tenant_id, event)
+        reason = f"{placement.reason} {note[1]}" if note else placement.reason
+        return Entry(arrival, tenant_id, placement.outcome, reason, before, placement.after), placement.notify
+
+    def _state(self, tenant_id: str) -> BillingState:
+        timeline = self._timelines.get(tenant_id)
+        return timeline.state if timeline else self._accounts[tenant_id].state
+
+    def _place(self, tenant_id: str, event: BillingEvent) -> Placement:
+        timeline = self._timelines.get(tenant_id)
         if timeline is None:
-            far, _ = self._reaches.get(account.tenant_id, (Reach.TIP, 0))
-            history = self._histories.get(account.tenant_id, ())
-            timeline = begin(account.checkpoint(far), history, self._policy)
+            far, _ = self._reaches.get(tenant_id, (Reach.TIP, 0))
+            checkpoint = self._accounts[tenant_id].checkpoint(far)
+            timeline = begin(checkpoint, self._histories.get(tenant_id, ()), self._policy)
         placement = place(timeline, event, self._policy)
-        self._timelines[account.tenant_id] = placement.timeline
+        self._timelines[tenant_id] = placement.timeline
         return placement
 
     def _link(self, event: BillingEvent) -> tuple[Outcome, str] | None:
@@ -217,19 +253,11 @@ class Settlement:
             return None
         self.links.append(Link(customer_id, account.tenant_id, event.id))
         self._tenant_of_customer[customer_id] = account.tenant_id
-        self._accounts[account.tenant_id] = linked = msgspec.structs.replace(account, customer_id=customer_id)
-        self.heal(linked, self._parked.get(customer_id, ()))
+        self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
+        self.heal(account.tenant_id, self._parked.get(customer_id, ()))
         return Outcome.APPLIED, f"Customer {customer_id} now belongs to this tenant."
 
 
 def _record(account: Account) -> tuple[object, ...]:
     state = account.state
     return state.plan, state.subscription_status, state.current_period_end, state.cancel_at_period_end
-
-
-def _entry(arrival: Arrival, tenant_id: str, placement: Placement) -> Entry:
-    return Entry(arrival, tenant_id, placement.outcome, placement.reason, placement.before, placement.after)
-
-
-def _failure(account: Account, event: BillingEvent) -> FailedPayment:
-    return FailedPayment(account.tenant_id, account.owner_id, event.id, event.invoice_url)

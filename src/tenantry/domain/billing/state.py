@@ -36,8 +36,9 @@ class BillingPolicy(msgspec.Struct, frozen=True):
 class BillingState(msgspec.Struct, frozen=True):
     """What the events so far say. The first four fields are the tenant record's.
 
-    ``provider_status`` is the status that the subscription events last gave;
-    ``subscription_id`` and ``subscription_created`` name the subscription that gave it.
+    ``provider_status`` is the status that the subscription events last gave. ``subscription_id`` and
+    ``subscription_created`` name the subscription that gave it (with `SubscriptionRule.NEWEST` the newest one so
+    far) as long as it lives.
     """
 
     plan: str = FREE
@@ -62,28 +63,30 @@ def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> St
     return handler(state, event, policy) if handler else Step(state, "This type says nothing about billing.")
 
 
-def _subscription_updated(_state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+def _subscription_updated(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
     status = event.status or NO_SUBSCRIPTION
-    plan, reason = _plan_of(event, policy.catalog)
+    plan, reason = plan_of(event.price_id, policy.catalog)
+    subscription = _living(state, event, policy, ended=status in _ENDED)
     updated = BillingState(
         plan=plan,
         subscription_status=status,
         current_period_end=event.current_period_end,
         cancel_at_period_end=bool(event.cancel_at_period_end),
         provider_status=status,
-        subscription_id=event.subscription_id,
-        subscription_created=event.subscription_created,
+        subscription_id=subscription.id,
+        subscription_created=subscription.created,
     )
-    return Step(updated, reason)
+    return Step(updated, f"The subscription is {status}: {reason}.")
 
 
-def _plan_of(event: BillingEvent, catalog: Catalog) -> tuple[str, str]:
-    if event.price_id is None:
-        return FREE, "The subscription has no item with a price: plan free."
-    plan = catalog.plan_of_price(event.price_id)
+def plan_of(price_id: str | None, catalog: Catalog) -> tuple[str, str]:
+    """The plan that a subscription's price means, and why."""
+    if price_id is None:
+        return FREE, f"it has no item with a price, so the plan is {FREE}"
+    plan = catalog.plan_of_price(price_id)
     if plan is None:
-        return FREE, f"Price {event.price_id} is not in the plan catalog: plan free."
-    return plan, f"The subscription is {event.status} on plan {plan}."
+        return FREE, f"price {price_id} is not in the plan catalog, so the plan is {FREE}"
+    return plan, f"price {price_id} means plan {plan}"
 
 
 def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
@@ -95,17 +98,26 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         subscription_status=CANCELED,
         current_period_end=None,
         provider_status=CANCELED,
-        subscription_id=event.subscription_id,
-        subscription_created=event.subscription_created,
+        subscription_id=None,
+        subscription_created=None,
     )
     return Step(ended, "The subscription has ended.")
 
 
+class _Subscription(NamedTuple):
+    id: str | None
+    created: int | None
+
+
+def _living(state: BillingState, event: BillingEvent, policy: BillingPolicy, *, ended: bool) -> _Subscription:
+    if policy.subscriptions is SubscriptionRule.NEWEST and _is_older_than_living(event, state):
+        return _Subscription(state.subscription_id, state.subscription_created)
+    return _Subscription(None, None) if ended else _Subscription(event.subscription_id, event.subscription_created)
+
+
 def _is_older_than_living(event: BillingEvent, state: BillingState) -> bool:
-    return (
-        state.subscription_id not in (None, event.subscription_id)
-        and state.provider_status not in _ENDED
-        and (event.subscription_created or 0) < (state.subscription_created or 0)
+    return state.subscription_id not in (None, event.subscription_id) and (event.subscription_created or 0) < (
+        state.subscription_created or 0
     )
 
 

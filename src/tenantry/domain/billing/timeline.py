@@ -8,14 +8,17 @@ fewer events must be read from the ledger to place a new one:
 - older: the state that the tenant began with, and all its events.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from enum import IntEnum
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
 from tenantry.domain.billing.events import PAYMENT_FAILED, PAYMENT_SUCCEEDED, BillingEvent, Outcome
 from tenantry.domain.billing.order import in_order
-from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
+from tenantry.domain.billing.state import BillingPolicy, BillingState, Step, apply
 
 
 class Reach(IntEnum):
@@ -33,12 +36,28 @@ def reach(created: int, tip_created: int | None) -> Reach:
     return Reach.TIP_SECOND if created == tip_created else Reach.BEGINNING
 
 
+_created = attrgetter("created")
+
+
 class Timeline(msgspec.Struct, frozen=True):
-    """A checkpoint, the known events after it in order, and the state that they lead to."""
+    """A checkpoint, the known events after it in order, and the state after each of them."""
 
     checkpoint: BillingState
-    events: tuple[BillingEvent, ...]
-    state: BillingState
+    events: tuple[BillingEvent, ...] = ()
+    states: tuple[BillingState, ...] = ()
+
+    @property
+    def state(self) -> BillingState:
+        """The state that the events lead to."""
+        return self.before(len(self.events))
+
+    def before(self, position: int) -> BillingState:
+        """The state before the event at a position."""
+        return self.states[position - 1] if position else self.checkpoint
+
+    def after(self, event: BillingEvent) -> tuple[BillingEvent, ...]:
+        """The events that come after one of the timeline's own."""
+        return self.events[self.events.index(event) + 1 :]
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -53,49 +72,63 @@ class Placement(msgspec.Struct, frozen=True):
     """Whether the owner is to be told of a failed payment."""
 
 
-def fold(checkpoint: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> BillingState:
-    """The state that ``events``, already in order, lead to."""
-    state = checkpoint
-    for event in events:
-        state = apply(state, event, policy).state
-    return state
-
-
-def begin(checkpoint: BillingState, events: Sequence[BillingEvent], policy: BillingPolicy) -> Timeline:
+def begin(checkpoint: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Timeline:
     """The timeline of these events, in any order."""
-    ordered = in_order(events)
-    return Timeline(checkpoint, tuple(ordered), fold(checkpoint, ordered, policy))
+    state = checkpoint
+    ordered: list[BillingEvent] = []
+    states: list[BillingState] = []
+    for _, second in groupby(sorted(events, key=_created), key=_created):
+        for event in in_order(tuple(second), state, policy):
+            state = apply(state, event, policy).state
+            ordered.append(event)
+            states.append(state)
+    return Timeline(checkpoint, tuple(ordered), tuple(states))
 
 
 def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Placement:
     """Put ``event`` where it belongs among the timeline's events, and fold."""
     before = timeline.state
-    known = timeline.events
-    if not known or event.created > known[-1].created:
-        step = apply(before, event, policy)
-        extended = Timeline(timeline.checkpoint, (*known, event), step.state)
-        outcome = Outcome.NO_CHANGE if step.state == before else Outcome.APPLIED
-        return Placement(extended, outcome, step.reason, before, step.state, event.type == PAYMENT_FAILED)
-    return _insert(timeline, event, policy)
+    extended, step = _insert(timeline, event, policy)
+    after, reason = extended.state, step.reason
+    newer = extended.after(event) if event.created <= _newest(timeline) else ()
+    if newer:
+        decided = "newer events have decided the state" if after == before else "it took its place before newer events"
+        reason = f"{reason} It arrived late: {decided}."
+    unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
+    return Placement(
+        extended,
+        unchanged if after == before else Outcome.APPLIED,
+        reason,
+        before,
+        after,
+        notify=event.type == PAYMENT_FAILED and not is_paid(event, newer),
+    )
 
 
-def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Placement:
-    ordered = in_order((*timeline.events, event))
-    position = ordered.index(event)
-    step = apply(fold(timeline.checkpoint, ordered[:position], policy), event, policy)
-    after = fold(step.state, ordered[position + 1 :], policy)
-    before = timeline.state
-    newer = ordered[position + 1 :]
-    notify = event.type == PAYMENT_FAILED and not is_paid(event, newer)
-    extended = Timeline(timeline.checkpoint, tuple(ordered), after)
-    if not newer:
-        outcome = Outcome.NO_CHANGE if after == before else Outcome.APPLIED
-        return Placement(extended, outcome, step.reason, before, after, notify)
-    if after == before:
-        reason = f"{step.reason} It arrived late: newer events have decided the state."
-        return Placement(extended, Outcome.LATE, reason, before, after, notify)
-    reason = f"{step.reason} It arrived late and took its place before newer events."
-    return Placement(extended, Outcome.APPLIED, reason, before, after, notify)
+def _newest(timeline: Timeline) -> int:
+    return timeline.events[-1].created if timeline.events else -1
+
+
+def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> tuple[Timeline, Step]:
+    """Put in an event and fold again from its second on, up to where the state is what it was."""
+    start = bisect_left(timeline.events, event.created, key=_created)
+    end = bisect_right(timeline.events, event.created, lo=start, key=_created)
+    second = (*timeline.events[start:end], event)
+    state = timeline.before(start)
+    events, states = list(timeline.events[:start]), list(timeline.states[:start])
+    own = Step(state, "")
+    while True:
+        for member in in_order(second, state, policy):
+            step = apply(state, member, policy)
+            own = step if member is event else own
+            state = step.state
+            events.append(member)
+            states.append(state)
+        if end == len(timeline.events) or state == timeline.before(end):
+            break
+        start, end = end, bisect_right(timeline.events, timeline.events[end].created, lo=end, key=_created)
+        second = timeline.events[start:end]
+    return Timeline(timeline.checkpoint, (*events, *timeline.events[end:]), (*states, *timeline.states[end:])), own
 
 
 def is_paid(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
@@ -105,11 +138,10 @@ def is_paid(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
     )
 
 
-def tip(timeline: Timeline, policy: BillingPolicy) -> tuple[int, BillingState]:
+def tip(timeline: Timeline) -> tuple[int, BillingState]:
     """The second of the newest event, and the state before that second: the next checkpoint.
 
     The timeline must have an event.
     """
     newest = timeline.events[-1].created
-    earlier = [event for event in timeline.events if event.created < newest]
-    return newest, fold(timeline.checkpoint, earlier, policy)
+    return newest, timeline.before(bisect_left(timeline.events, newest, key=_created))

@@ -18,9 +18,11 @@ from tenantry.domain.errors import (
 from tenantry.kit.secret import Secret
 
 if TYPE_CHECKING:
-    from stripe import HTTPXClient, StripeClient, StripeError
+    from stripe import StripeClient, StripeError
     from stripe.params.billing_portal import SessionCreateParams as PortalParams
     from stripe.params.checkout import SessionCreateParams as CheckoutParams
+
+    from tenantry.gateways.provider.transport import Transport
 
 API_VERSION: Final = "2026-10-28.endive"
 """The shape of requests and answers; it changes with this module, not with the provider's package."""
@@ -101,9 +103,9 @@ class ProviderApi:
 
     async def webhook_endpoints(self) -> list[WebhookEndpoint] | None:
         """Where the provider sends events to; None if the key has no right to know."""
-        import stripe  # noqa: PLC0415  # slow to import
-
         async with self._client() as client:
+            import stripe  # noqa: PLC0415  # slow to import
+
             try:
                 page = await client.v1.webhook_endpoints.list_async({"limit": _MOST_PER_PAGE})
                 return [
@@ -116,7 +118,7 @@ class ProviderApi:
     @asynccontextmanager
     async def _client(self) -> "AsyncIterator[StripeClient]":
         # The first import takes longer than a request may block the others.
-        client, http_client = await asyncio.to_thread(self._connect)
+        client, transport = await asyncio.to_thread(self._connect)
         import stripe  # noqa: PLC0415  # slow to import
 
         try:
@@ -125,21 +127,24 @@ class ProviderApi:
             # The cause is cut off: it holds whatever the provider answered.
             raise _refusal(error) from None
         finally:
-            await http_client.close_async()  # type: ignore[no-untyped-call]
+            await transport.close_async()
 
-    def _connect(self) -> "tuple[StripeClient, HTTPXClient]":
+    def _connect(self) -> "tuple[StripeClient, Transport]":
         import stripe  # noqa: PLC0415  # slow to import
 
+        from tenantry.gateways.provider.transport import Transport  # noqa: PLC0415
+
+        # A switch of the whole package: it would tell the provider how long earlier calls took.
         stripe.enable_telemetry = False
-        http_client = stripe.HTTPXClient(timeout=_TIMEOUT)
+        transport = Transport(_TIMEOUT)
         client = stripe.StripeClient(
             self._secret_key.reveal(),
             stripe_version=API_VERSION,
             base_addresses={"api": self._api_base},
             max_network_retries=_RETRIES,
-            http_client=http_client,
+            http_client=transport,
         )
-        return client, http_client
+        return client, transport
 
 
 def _address(url: str | None) -> str:
@@ -155,7 +160,7 @@ def _refusal(error: "StripeError") -> DomainError:
     request_id = _word(error.request_id)
     _log.warning(
         "the payment provider did not do as asked: %s, status %d, type %s, code %s, parameter %s, request %s",
-        type(error).__name__, status, kind, code, parameter, request_id,
+        type(error.__cause__ or error).__name__, status, kind, code, parameter, request_id,
     )  # fmt: skip
     if code == "idempotency_key_in_use":
         return IdempotencyInFlightError("A request with this Idempotency-Key is still being carried out.")

@@ -4,7 +4,7 @@ Shapes differ in where a subscription's ``current_period_end`` is (on the subscr
 API version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
 """
 
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 from msgspec import UNSET
@@ -17,6 +17,7 @@ from tenantry.kit.clock import EPOCH_MAX
 _LONGEST_TEXT: Final = 255
 _LONGEST_URL: Final = 2048
 _LARGEST_AMOUNT: Final = 2**63 - 1
+_PLAIN: Final = ("status", "current_period_end", "cancel_at_period_end")
 
 
 class NotAnEventError(ValueError):
@@ -25,7 +26,7 @@ class NotAnEventError(ValueError):
 
 class _Data(msgspec.Struct):
     object: msgspec.Raw
-    previous_attributes: dict[str, Any] | None = None
+    previous_attributes: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Envelope(msgspec.Struct):
@@ -65,6 +66,13 @@ class _Subscription(msgspec.Struct):
     customer: str | _Ref | None = None
 
 
+class _Previous(msgspec.Struct):
+    status: Any = UNSET
+    current_period_end: Any = UNSET
+    cancel_at_period_end: Any = UNSET
+    items: Any = None
+
+
 class _DeletedSubscription(_Subscription):
     status: str = "canceled"
 
@@ -80,10 +88,9 @@ class _Parent(msgspec.Struct):
 class _Invoice(msgspec.Struct):
     id: str | None = None
     customer: str | _Ref | None = None
-    hosted_invoice_url: str | None = None
-    amount_due: int | None = None
-    amount_paid: int | None = None
-    currency: str | None = None
+    hosted_invoice_url: Any = None
+    amount_due: Any = None
+    currency: Any = None
     subscription: str | _Ref | None = None
     parent: _Parent | None = None
 
@@ -96,6 +103,7 @@ class _CheckoutSession(msgspec.Struct):
     client_reference_id: str | None = None
 
 
+_previous_attributes: Final = msgspec.json.Decoder(_Previous)
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 _subscription: Final = msgspec.json.Decoder(_Subscription)
 _deleted: Final = msgspec.json.Decoder(_DeletedSubscription)
@@ -154,7 +162,7 @@ def _facts(envelope: _Envelope, *, reference_links: bool) -> dict[str, Any]:
     return {}
 
 
-def _subscription_facts(subscription: _Subscription, previous: dict[str, Any] | None) -> dict[str, Any]:
+def _subscription_facts(subscription: _Subscription, previous: msgspec.Raw | None) -> dict[str, Any]:
     items = subscription.items.data if subscription.items else []
     first = items[0] if items else _Item()
     period_end = subscription.current_period_end
@@ -173,35 +181,40 @@ def _subscription_facts(subscription: _Subscription, previous: dict[str, Any] | 
     }
 
 
-def _previous(attributes: dict[str, Any]) -> dict[str, Fact] | None:
+def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
     """The tracked values among ``previous_attributes``; parts that have another shape prove nothing."""
-    previous: dict[str, Fact] = {
-        key: attributes[key]
-        for key in ("status", "current_period_end", "cancel_at_period_end")
-        if isinstance(attributes.get(key, UNSET), str | int | bool | None)
-    }
     try:
-        items = msgspec.convert(attributes.get("items"), _Items | None)
+        before = _previous_attributes.decode(attributes)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    previous = {fact: getattr(before, fact) for fact in _PLAIN}
+    try:
+        first = next(iter(msgspec.convert(before.items, _Items).data), _Item())
     except msgspec.ValidationError:
-        items = None
-    if items and items.data:
-        first = items.data[0]
-        if first.price is not None:
-            previous["price_id"] = first.price if isinstance(first.price, str) else first.price.id
-        if first.current_period_end is not None:
-            previous.setdefault("current_period_end", first.current_period_end)
-    return previous or None
+        first = _Item()
+    if first.price is not None:
+        previous["price_id"] = first.price.id if isinstance(first.price, _Price) else first.price
+    if first.current_period_end is not None and previous["current_period_end"] is UNSET:
+        previous["current_period_end"] = first.current_period_end
+    return {fact: value for fact, value in previous.items() if _is_fact(value)} or None
+
+
+def _is_fact(value: object) -> TypeGuard[Fact]:
+    if isinstance(value, str):
+        return _is_text(value)
+    return value is None or (isinstance(value, int) and 0 <= value <= EPOCH_MAX)
 
 
 def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
     details = invoice.parent.subscription_details if invoice.parent else None
-    url = invoice.hosted_invoice_url
+    url, amount, currency = invoice.hosted_invoice_url, invoice.amount_due, invoice.currency
     return {
         "customer_id": _ref(invoice.customer),
         "invoice_id": _text(invoice.id, "id"),
-        "invoice_url": url if url and _is_web_address(url) else None,
-        "amount_due": _amount(invoice.amount_due),
-        "currency": _text(invoice.currency, "currency"),
+        # what only the mail shows must not cost the event
+        "invoice_url": url if isinstance(url, str) and _is_web_address(url) else None,
+        "amount_due": amount if type(amount) is int and abs(amount) <= _LARGEST_AMOUNT else None,
+        "currency": currency if isinstance(currency, str) and _is_text(currency) else None,
         "subscription_id": _ref(invoice.subscription or (details.subscription if details else None)),
     }
 
@@ -249,12 +262,6 @@ def _moment(seconds: int | None, where: str) -> int | None:
     if seconds is not None and not 0 <= seconds <= EPOCH_MAX:
         raise _UnusableError(f"{where} is out of range")
     return seconds
-
-
-def _amount(amount: int | None) -> int | None:
-    if amount is not None and abs(amount) > _LARGEST_AMOUNT:
-        raise _UnusableError("amount_due is out of range")
-    return amount
 
 
 def _is_web_address(url: str) -> bool:

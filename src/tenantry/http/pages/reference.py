@@ -1,18 +1,107 @@
-"""The API reference."""
+"""The API reference: one page, made from the OpenAPI document."""
 
+import re
 from collections.abc import Sequence
+from importlib import resources
+from typing import Final
 
-from litestar import Response, get
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar import MediaType, Response, get
 from litestar.handlers import HTTPRouteHandler
+from litestar.response import Redirect
+from markupsafe import Markup, escape
 
+from tenantry.http import webhooks
+from tenantry.http.error_codes import all_codes
+from tenantry.http.openapi import PATH as DOCUMENT_PATH
 from tenantry.http.openapi import OpenApiDocument
+from tenantry.http.openapi_operations import GROUPS
+from tenantry.http.pages.outline import Outline
+
+PATH: Final = "/docs"
+STYLE_PATH: Final = "/docs/style.css"
+_DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
+_HEADERS: Final = {
+    "Cache-Control": "public, max-age=300",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_CODE_SPAN: Final = re.compile("`([^`]+)`")
+_JSON_TOKEN: Final = re.compile(
+    r'(?P<key>"[^"\n]*")(?=:)|(?P<string>"[^"\n]*")|(?P<word>\b(?:true|false|null|-?\d+)\b)'
+)
 
 
 def reference_routes(document: OpenApiDocument) -> Sequence[HTTPRouteHandler]:
-    """The routes of the reference page."""
+    """The routes of the reference page; the page is rendered when it is first asked for."""
+    page: list[str] = []
 
-    @get("/docs", include_in_schema=False, opt={"public": True}, media_type="text/html")
-    async def show_reference() -> Response[bytes]:
-        return Response(document.encoded, media_type="text/plain")
+    @get(PATH, include_in_schema=False, opt={"public": True})
+    async def show_reference() -> Response[str]:
+        if not page:
+            page.append(render(document))
+        return Response(page[0], media_type=MediaType.HTML, headers=_HEADERS)
 
-    return [show_reference]
+    @get(STYLE_PATH, include_in_schema=False, opt={"public": True})
+    async def show_reference_style() -> Response[str]:
+        style = resources.files(__package__).joinpath("reference.css").read_text("utf-8")
+        return Response(style, media_type=MediaType.CSS, headers=_HEADERS)
+
+    @get("/", include_in_schema=False, opt={"public": True})
+    async def show_start() -> Redirect:
+        return Redirect(PATH, status_code=303)
+
+    return [show_reference, show_reference_style, show_start]
+
+
+def render(document: OpenApiDocument) -> str:
+    """The page."""
+    environment = Environment(
+        loader=PackageLoader(str(__package__)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(prose=prose, json=highlighted, slug=slug)
+    outline = Outline(document.document, {group.name: group.objects for group in GROUPS})
+    return environment.get_template("reference.html").render(
+        info=document.document["info"],
+        outline=outline,
+        problem=outline.problem(),
+        errors=all_codes().values(),
+        address=document.base_url if document.base_url.startswith("http") else _DEFAULT_ADDRESS,
+        document_path=DOCUMENT_PATH,
+        style_path=STYLE_PATH,
+        webhook_path=webhooks.PATH,
+    )
+
+
+def prose(text: str) -> Markup:
+    """Text in which backticks mark code, with typographic apostrophes outside of it."""
+    parts = [escape(part) for part in _CODE_SPAN.split(text)]
+    parts[1::2] = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]
+    parts[::2] = [part.replace("&#39;", "\N{RIGHT SINGLE QUOTATION MARK}") for part in parts[::2]]
+    return Markup("").join(parts)
+
+
+def highlighted(text: str) -> Markup:
+    """Pretty-printed JSON with its keys, strings and words marked."""
+    parts: list[Markup] = []
+    position = 0
+    for found in _JSON_TOKEN.finditer(text):
+        parts += [
+            escape(text[position : found.start()]),
+            Markup('<span class="{}">{}</span>').format(found.lastgroup, found[0]),
+        ]
+        position = found.end()
+    return Markup("").join([*parts, escape(text[position:])])
+
+
+def slug(text: str) -> str:
+    """A name for an address: lower case, words joined by hyphens."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower()
+    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")

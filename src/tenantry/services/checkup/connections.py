@@ -9,11 +9,11 @@ import msgspec
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.gateways.http_client import new_http_client
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError
 from tenantry.gateways.identity.jwks import fetch_published_keys
-from tenantry.gateways.mail import MailError, SmtpConfig
-from tenantry.gateways.mail_probe import MailProbe
+from tenantry.gateways.mail import Mailer, MailError, SmtpConfig
 from tenantry.gateways.provider.api import ProviderApi, WebhookEndpoint
 from tenantry.services.checkup.finding import Finding, error, ok, warning
 
@@ -28,7 +28,7 @@ async def check_mail(config: SmtpConfig | None) -> list[Finding]:
     if config is None:
         return []
     try:
-        await MailProbe(config).probe()
+        await Mailer(config).probe()
     except MailError as trouble:
         return [error(_MAIL, str(trouble), "Check SMTP_URL, and that the mail server runs.")]
     return [ok(_MAIL, f"{config.host}:{config.port} lets us in")]
@@ -58,7 +58,7 @@ async def check_identity(config: OidcConfig | None) -> list[Finding]:
 
 async def _discover(config: OidcConfig) -> Finding:
     try:
-        async with httpx2.AsyncClient() as client, asyncio.timeout(TOTAL_SECONDS):
+        async with new_http_client() as client, asyncio.timeout(TOTAL_SECONDS):
             published = await fetch_published_keys(config, client)
     except FetchError as trouble:
         why = str(trouble)

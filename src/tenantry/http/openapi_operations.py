@@ -1,0 +1,236 @@
+"""What the OpenAPI document says of each operation, beyond what its route shows."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from tenantry.domain import errors
+from tenantry.domain.errors import DomainError
+
+
+class Group(NamedTuple):
+    """A group of operations, which OpenAPI calls a tag, and the schemas of its objects."""
+
+    name: str
+    description: str
+    objects: tuple[str, ...] = ()
+
+
+class Note(NamedTuple):
+    """The group, what the operation does, what its success means, and the refusals that are its own.
+
+    ``located`` says that a success carries the object's address; ``others`` are further statuses whose answer has
+    the same form as the success.
+    """
+
+    group: str
+    description: str
+    answer: str
+    errors: tuple[type[DomainError], ...] = ()
+    located: bool = False
+    others: Mapping[int, str] = MappingProxyType({})
+
+
+_PROJECTS: Final = "Projects"
+_API_KEYS: Final = "API keys"
+_TENANTS: Final = "Tenants"
+_OPERATOR: Final = "Operator"
+_BILLING: Final = "Billing"
+_IDENTITY: Final = "Identity"
+_WEBHOOK: Final = "Webhook"
+_HEALTH: Final = "Health"
+
+GROUPS: Final = (
+    Group(
+        _PROJECTS,
+        "Objects of a tenant, each in live or test mode. A caller meets those of its own tenant and mode only.",
+        ("Project",),
+    ),
+    Group(
+        _API_KEYS,
+        "Long-lived credentials that belong to an organization, not to a user. Only a digest of the secret is kept. "
+        "Nobody makes, changes or rotates a key into more scopes, level or mode than they hold themselves.",
+        ("ApiKey",),
+    ),
+    Group(
+        _TENANTS,
+        "The organizations that use the API. Plan and subscription status follow the payment provider's events.",
+        ("Tenant",),
+    ),
+    Group(
+        _OPERATOR,
+        "For a team's own backend, with the operator's token: `OPERATOR_TOKEN` of the settings as the bearer "
+        "credential. Where it is not set, nobody gets in.",
+        ("TenantExport",),
+    ),
+    Group(
+        _BILLING,
+        "The plans on offer, the ledger of what the payment provider reported, and the ways to the provider's pages. "
+        "Tenants and billing have no test mode.",
+        ("PlanView", "BillingEventView"),
+    ),
+    Group(
+        _IDENTITY,
+        "Who a credential stands for, for clients and for the gateways in front of other services.",
+        ("Whoami",),
+    ),
+    Group(
+        _WEBHOOK,
+        "Where the payment provider reports what happened. It carries no API key or token: its authenticity rests on "
+        "the signature alone, and every answer is plain text.",
+    ),
+    Group(_HEALTH, "For orchestrators and monitoring. Prometheus finds the metrics at `/metrics`."),
+)
+
+OPERATIONS: Final[dict[str, Note]] = {
+    "listProjects": Note(
+        _PROJECTS, "The projects of the caller's tenant in the caller's mode, newest first.", "A page of projects."
+    ),
+    "createProject": Note(
+        _PROJECTS,
+        "The project is made in the caller's mode. The plan may limit how many projects a tenant has in each mode.",
+        "The new project; `Location` is its address.",
+        (errors.PlanLimitReachedError,),
+        located=True,
+    ),
+    "getProject": Note(_PROJECTS, "One project of the caller's tenant and mode.", "The project."),
+    "updateProject": Note(
+        _PROJECTS, "What is left out stays as it is; a null `description` clears it.", "The project as it is now."
+    ),
+    "deleteProject": Note(_PROJECTS, "The project is gone for good.", "The project is deleted."),
+    "listApiKeys": Note(
+        _API_KEYS,
+        "The keys of the caller's organization, newest first, never with their secrets. A test-mode caller sees "
+        "test-mode keys only.",
+        "A page of keys.",
+        (errors.OrgMismatchError,),
+    ),
+    "createApiKey": Note(
+        _API_KEYS,
+        "The secret is in this answer and never again: keep it at once. `accessLevel: OWNER`, or the one scope "
+        "`OWNER`, makes a key that may do everything; only an OWNER makes one. A key cannot make one that outlives it.",
+        "The new key with its `secret`, this once; `Location` is its address.",
+        (
+            errors.OrgMismatchError,
+            errors.ScopeEscalationError,
+            errors.ModeMismatchError,
+            errors.KeyLimitReachedError,
+            errors.IdempotencyReplayError,
+        ),
+        located=True,
+    ),
+    "getApiKey": Note(_API_KEYS, "One key of the caller's organization, without its secret.", "The key."),
+    "updateApiKey": Note(
+        _API_KEYS,
+        "Only an active key changes; what is left out stays as it is. A null `expiresAt` means that it never ends.",
+        "The key as it is now.",
+        (errors.ScopeEscalationError, errors.KeyNotActiveError),
+    ),
+    "deleteApiKey": Note(
+        _API_KEYS,
+        "Once this is answered, every request with the key is refused, on every process and replica. Revoking it "
+        "again is fine. The record stays, with `status: revoked`.",
+        "The revocation is committed.",
+        (errors.ScopeEscalationError,),
+    ),
+    "rotateApiKey": Note(
+        _API_KEYS,
+        "Makes a key with the same name, scopes, level, mode and expiry. The old one ends after `overlapSeconds`, "
+        "at once by default, and never later than its own expiry.",
+        "The new key with its `secret`, this once; `rotatedFrom` names the old one.",
+        (
+            errors.ScopeEscalationError,
+            errors.ModeMismatchError,
+            errors.KeyNotActiveError,
+            errors.IdempotencyReplayError,
+        ),
+        located=True,
+    ),
+    "listTenants": Note(
+        _TENANTS,
+        "The tenants that the caller belongs to, newest first: a key's one, a user's all.",
+        "A page of tenants.",
+    ),
+    "createTenant": Note(
+        _TENANTS,
+        "The user becomes the owner. An organization claim of the token that names no tenant yet becomes the new "
+        "tenant's id. Without `ownerEmail` the address is the token's verified one, or the identity provider's.",
+        "The new tenant; `Location` is its address.",
+        (errors.TenantExistsError,),
+        located=True,
+    ),
+    "getTenant": Note(_TENANTS, "The caller's tenant; any other is not found.", "The tenant."),
+    "updateTenant": Note(
+        _TENANTS, "Changes the name and, where it is given, the address for billing mail.", "The tenant as it is now."
+    ),
+    "putTenant": Note(
+        _OPERATOR,
+        "Makes the tenant, or sets what is given of an existing one. Its id is 1 to 64 of `A-Za-z0-9_-`. "
+        "`stripeCustomerId` links the provider's customer; the first claim on a customer stands. `suspended` shuts the "
+        "tenant's credentials out until it is false again.",
+        "The tenant as it is now.",
+        (errors.CustomerTakenError, errors.TenantDeletedError),
+        located=True,
+        others={201: "The tenant is new."},
+    ),
+    "deleteTenant": Note(
+        _OPERATOR,
+        "The tenant's keys die with this answer. Its data can be exported for 30 days, and then it is gone.",
+        "The tenant has ended.",
+    ),
+    "exportTenant": Note(
+        _OPERATOR,
+        "Everything that is kept of a tenant, except key digests and raw event bodies; also of one that ended less "
+        "than 30 days ago.",
+        "The tenant's data.",
+    ),
+    "listPlans": Note(_BILLING, "The plans of the catalog, all on one page.", "The plans."),
+    "listBillingEvents": Note(
+        _BILLING,
+        "What the payment provider reported of the caller's tenant, newest first, and what became of each event.",
+        "A page of the ledger.",
+    ),
+    "getBillingEvent": Note(_BILLING, "One event of the caller's tenant, by the provider's id.", "The event."),
+    "createCheckoutSession": Note(
+        _BILLING,
+        "Makes a checkout at the payment provider, where the caller's tenant subscribes to a plan. Send the browser "
+        "to `url`. The plan changes when the provider's event arrives, not before.",
+        "The checkout's address.",
+        (errors.ProviderNotConfiguredError, errors.ProviderRefusedError, errors.ProviderUnavailableError),
+    ),
+    "createPortalSession": Note(
+        _BILLING,
+        "Opens the payment provider's portal, where the caller's tenant changes its payment method, or cancels.",
+        "The portal's address.",
+        (
+            errors.NoCustomerError,
+            errors.ProviderNotConfiguredError,
+            errors.ProviderRefusedError,
+            errors.ProviderUnavailableError,
+        ),
+    ),
+    "whoami": Note(_IDENTITY, "The caller, as the service sees it.", "The caller."),
+    "verifyCredential": Note(
+        _IDENTITY,
+        "For reverse proxies (`auth_request`, `forward_auth`): answers any method, with the caller's identity in "
+        "headers of visible ASCII. The scope stands in the path, which the gateway's own configuration writes; `-` "
+        "asks for none. Anything may follow it, and the query is ignored.",
+        "The credential is good and covers the scope.",
+        (errors.NotFoundError, errors.InsufficientScopeError),
+    ),
+    "receiveProviderEvent": Note(
+        _WEBHOOK,
+        "Delivery is at least once and in any order: a second delivery changes nothing, and a late event changes "
+        "nothing that a newer one decided. A 200 means that the event is committed. `Stripe-Signature` is read where "
+        "`Provider-Signature` is missing.",
+        "`OK`: handled now, or before.",
+    ),
+    "healthz": Note(_HEALTH, "Whether the process is alive. It asks nothing else.", "It is."),
+    "readyz": Note(
+        _HEALTH,
+        "Whether requests can be answered: the database is there with its schema up to date, and the identity "
+        "provider's keys have been asked for.",
+        "It is ready.",
+        others={503: "It is not ready; `waitingFor` says for what."},
+    ),
+}

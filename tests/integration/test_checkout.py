@@ -1,0 +1,284 @@
+"""Sending a tenant to the payment provider's pages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.errors import (
+    IdempotencyInFlightError,
+    IdempotencyMismatchError,
+    NoCustomerError,
+    NotFoundError,
+    ProviderNotConfiguredError,
+    ProviderRefusedError,
+    ValidationError,
+)
+from tenantry.domain.plans import parse_catalog
+from tenantry.gateways.provider.api import ProviderApi
+from tenantry.kit.secret import Secret
+from tenantry.services.checkout import CheckoutService, provider_key
+from tenantry.store import tenants
+from tenantry.store.idempotency import Claim
+from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+BASE_URL = "https://api.example"
+CATALOG = parse_catalog(
+    """
+    [[plans]]
+    id = "free"
+    stripe_price_id = "price_free"
+    [[plans]]
+    id = "pro"
+    stripe_price_id = ["price_pro_new", "price_pro_old"]
+    [[plans]]
+    id = "internal"
+    """
+)
+CHECKOUT = "POST /api/v1/billing/checkout-sessions"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ProviderServer]:
+    async with running_provider() as server:
+        yield server
+
+
+@pytest.fixture
+async def database(conninfo: str) -> AsyncIterator[Database]:
+    """With a single connection, and the tenant acme in it."""
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    async with database.transaction() as connection:
+        await tenants.insert(
+            connection,
+            tenant_id="acme",
+            name="Acme",
+            owner_id="usr_1",
+            owner_email="owner@acme.example",
+            plan="free",
+            now=NOW,
+        )
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def service(database: Database, server: ProviderServer) -> CheckoutService:
+    return service_at(NOW, database, server)
+
+
+def service_at(now: datetime, database: Database, server: ProviderServer) -> CheckoutService:
+    return CheckoutService(database, ProviderApi(Secret(KEY), server.url), CATALOG, BASE_URL, lambda: now)
+
+
+def member_of(org_id: str) -> Principal:
+    return Principal(
+        kind=PrincipalKind.API_KEY,
+        id="key_1",
+        org_id=org_id,
+        mode=Mode.LIVE,
+        scopes=("billing:write",),
+        access_level=AccessLevel.SCOPED,
+        plan="free",
+        subscription_status="none",
+        expires_at=None,
+    )
+
+
+ACME = member_of("acme")
+
+
+def claim(key: str = "k1", body: bytes = b"body") -> Claim:
+    return Claim("api_key:acme:key_1", CHECKOUT, key, body)
+
+
+async def checkout(service: CheckoutService, plan: str = "pro", claim: Claim | None = None) -> str:
+    return await service.create_checkout(ACME, plan=plan, success_url=None, cancel_url=None, claim=claim)
+
+
+async def link(database: Database, customer_id: str) -> None:
+    async with database.transaction() as connection:
+        await tenants.link_customer(connection, "acme", customer_id, "operator", NOW)
+
+
+async def test_a_first_checkout_is_for_the_owner(service: CheckoutService, server: ProviderServer) -> None:
+    assert await checkout(service) == "https://checkout.provider.example/c/1"
+    params = server.requests[0].params
+    assert params["customer_email"] == "owner@acme.example"
+    assert params["subscription_data[metadata][orgId]"] == "acme"
+
+
+async def test_a_later_checkout_is_for_the_customer(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    await link(database, "cus_1")
+    await checkout(service)
+    assert server.requests[0].params["customer"] == "cus_1"
+
+
+async def test_the_first_price_of_a_plan_is_the_one_to_buy(service: CheckoutService, server: ProviderServer) -> None:
+    await checkout(service)
+    assert server.requests[0].params["line_items[0][price]"] == "price_pro_new"
+
+
+async def test_addresses_are_ours_unless_given(service: CheckoutService, server: ProviderServer) -> None:
+    await service.create_checkout(ACME, plan="pro", success_url="http://app.example/ok", cancel_url=None, claim=None)
+    params = server.requests[0].params
+    assert (params["success_url"], params["cancel_url"]) == ("http://app.example/ok", BASE_URL)
+
+
+@pytest.mark.parametrize("plan", ["free", "internal", "unheard-of", ""])
+async def test_plans_that_cannot_be_bought(service: CheckoutService, server: ProviderServer, plan: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        await checkout(service, plan)
+    assert [location for location, _ in refused.value.faults] == ["plan"]
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "ftp://app.example/",
+        "//app.example/",
+        "https:app.example",
+        "https://",
+        "https://app.example:port/",
+        "https://[::1",
+        "https://app.example/a b",
+        "https://app.example/\n",
+        "https://app.example/" + 2048 * "a",
+        "",
+    ],
+)
+async def test_addresses_that_are_refused(service: CheckoutService, server: ProviderServer, url: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        await service.create_checkout(ACME, plan="pro", success_url=url, cancel_url=url, claim=None)
+    assert [location for location, _ in refused.value.faults] == ["successUrl", "cancelUrl"]
+    with pytest.raises(ValidationError) as refused:
+        await service.create_portal(ACME, return_url=url, claim=None)
+    assert [location for location, _ in refused.value.faults] == ["returnUrl"]
+    assert server.requests == []
+
+
+async def test_the_portal_is_the_customers(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    await link(database, "cus_1")
+    url = await service.create_portal(ACME, return_url=None, claim=None)
+    assert url == "https://billing.provider.example/p/1"
+    assert server.requests[0].params == {"customer": "cus_1", "return_url": BASE_URL}
+
+
+async def test_there_is_no_portal_before_the_first_checkout(service: CheckoutService, server: ProviderServer) -> None:
+    with pytest.raises(NoCustomerError):
+        await service.create_portal(ACME, return_url=None, claim=None)
+    assert server.requests == []
+
+
+async def test_a_tenant_that_is_gone(service: CheckoutService) -> None:
+    with pytest.raises(NotFoundError):
+        await service.create_portal(member_of("other"), return_url=None, claim=None)
+
+
+async def test_without_a_provider_key_the_setting_is_named(database: Database) -> None:
+    service = CheckoutService(database, None, CATALOG, BASE_URL)
+    with pytest.raises(ProviderNotConfiguredError, match="PROVIDER_SECRET_KEY"):
+        await checkout(service)
+    with pytest.raises(ProviderNotConfiguredError, match="PROVIDER_SECRET_KEY"):
+        await service.create_portal(ACME, return_url=None, claim=None)
+
+
+async def test_no_database_connection_is_held_while_the_provider_is_asked(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    server.open.clear()
+    waiting = asyncio.create_task(checkout(service, claim=claim()))
+    await server.until_requested(1)
+    async with database.transaction() as connection:  # the pool's only one
+        await connection.execute("SELECT 1")
+    server.open.set()
+    assert await waiting
+
+
+async def test_the_same_request_again_gets_the_first_answer(service: CheckoutService, server: ProviderServer) -> None:
+    first = await checkout(service, claim=claim())
+    assert await checkout(service, claim=claim()) == first
+    assert len(server.requests) == 1
+
+
+async def test_the_same_portal_request_again_gets_the_first_answer(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    await link(database, "cus_1")
+    first = await service.create_portal(ACME, return_url=None, claim=claim())
+    assert await service.create_portal(ACME, return_url=None, claim=claim()) == first
+    assert len(server.requests) == 1
+
+
+async def test_the_first_answer_stands_when_the_tenant_has_become_a_customer(
+    service: CheckoutService, database: Database
+) -> None:
+    first = await checkout(service, claim=claim())
+    await link(database, "cus_1")
+    assert await checkout(service, claim=claim()) == first
+
+
+async def test_an_answer_that_was_lost_is_got_from_the_provider(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    first = await checkout(service, claim=claim())
+    async with database.transaction() as connection:
+        await connection.execute("DELETE FROM idempotency_keys")
+    assert await checkout(service, claim=claim()) == first
+    assert len(server.requests) == 2
+
+
+async def test_another_body_under_the_same_key(service: CheckoutService) -> None:
+    await checkout(service, claim=claim())
+    with pytest.raises(IdempotencyMismatchError):
+        await checkout(service, claim=claim(body=b"another"))
+
+
+async def test_the_same_key_at_the_same_time(service: CheckoutService, server: ProviderServer) -> None:
+    server.open.clear()
+    first = asyncio.create_task(checkout(service, claim=claim()))
+    await server.until_requested(1)
+    with pytest.raises(IdempotencyInFlightError):
+        await checkout(service, claim=claim())
+    server.open.set()
+    assert await first
+
+
+async def test_answers_are_kept_for_a_day(database: Database, server: ProviderServer) -> None:
+    await checkout(service_at(NOW, database, server), claim=claim())
+    await checkout(service_at(NOW + timedelta(days=1), database, server), claim=claim())
+    assert len(server.requests) == 2
+
+
+async def test_a_refusal_is_not_kept(service: CheckoutService, server: ProviderServer) -> None:
+    server.answers.append(refusal(404, code="resource_missing"))
+    with pytest.raises(ProviderRefusedError):
+        await checkout(service, claim=claim())
+    assert await checkout(service, claim=claim())
+
+
+def test_the_providers_key_tells_callers_and_routes_apart() -> None:
+    claims = [
+        Claim("api_key:acme:key_1", CHECKOUT, "k", b""),
+        Claim("api_key:acme:key_2", CHECKOUT, "k", b""),
+        Claim("api_key:acme:key_1", "POST /api/v1/billing/portal-sessions", "k", b""),
+        Claim("api_key:acme:key_1", CHECKOUT, 255 * "k", b""),
+    ]
+    keys = [provider_key(claim) for claim in claims]
+    assert len(set(keys)) == 4
+    assert all(key and len(key) <= 255 for key in keys)
+
+
+def test_the_providers_key_is_the_same_for_any_body() -> None:
+    assert provider_key(claim(body=b"one")) == provider_key(claim(body=b"two"))

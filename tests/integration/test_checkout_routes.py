@@ -1,0 +1,120 @@
+"""The routes that send people to the payment provider."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx2
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.domain.access import AccessLevel, Mode
+from tenantry.domain.api_keys import digest
+from tenantry.kit.clock import system_clock
+from tenantry.services.api_keys import new_record, new_secret
+from tenantry.store import api_keys, tenants
+from tests.support.app import PEPPER, running_app
+from tests.support.provider_api import KEY, ProviderServer, running_provider
+
+CHECKOUT: Final = "/api/v1/billing/checkout-sessions"
+PORTAL: Final = "/api/v1/billing/portal-sessions"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ProviderServer]:
+    async with running_provider() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(conninfo: str, server: ProviderServer) -> AsyncIterator[httpx2.AsyncClient]:
+    async with running_app(conninfo, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=server.url) as client:
+        yield client
+
+
+async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
+    """The credentials of a key of the tenant acme, who is customer cus_1."""
+    now, secret = system_clock(), new_secret(Mode.LIVE)
+    record = new_record(secret, "acme", "CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None, "operator", now)
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    async with database.transaction() as connection:
+        await tenants.insert(
+            connection,
+            tenant_id="acme",
+            name="Acme",
+            owner_id="usr_1",
+            owner_email="owner@acme.example",
+            plan="free",
+            now=now,
+        )
+        await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
+        await api_keys.insert(connection, record, digest(secret.encode(), PEPPER.encode()))
+    await database.close()
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def test_a_checkout_begins(client: httpx2.AsyncClient, conninfo: str) -> None:
+    answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=await bearer(conninfo))
+    assert (answer.status_code, answer.json()) == (201, {"url": "https://checkout.provider.example/c/1"})
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_the_portal_needs_no_body(client: httpx2.AsyncClient, conninfo: str) -> None:
+    answer = await client.post(PORTAL, headers=await bearer(conninfo))
+    assert (answer.status_code, answer.json()) == (201, {"url": "https://billing.provider.example/p/1"})
+
+
+async def test_addresses_are_handed_on(client: httpx2.AsyncClient, conninfo: str, server: ProviderServer) -> None:
+    body = {"plan": "pro", "successUrl": "https://a.example/", "cancelUrl": "https://b.example/"}
+    await client.post(CHECKOUT, json=body, headers=await bearer(conninfo))
+    params = server.requests[0].params
+    assert (params["success_url"], params["cancel_url"]) == ("https://a.example/", "https://b.example/")
+
+
+@pytest.mark.parametrize("path", [CHECKOUT, PORTAL])
+async def test_reading_bills_does_not_let_anybody_pay(client: httpx2.AsyncClient, conninfo: str, path: str) -> None:
+    answer = await client.post(path, json={"plan": "pro"}, headers=await bearer(conninfo, "billing:read"))
+    assert (answer.status_code, answer.json()["code"]) == (403, "insufficient_scope")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHECKOUT, {}),
+        (CHECKOUT, {"plan": "free"}),
+        (CHECKOUT, {"plan": "pro", "price": "price_1"}),
+        (CHECKOUT, {"plan": "pro", "successUrl": "javascript:alert(1)"}),
+        (PORTAL, {"returnUrl": "nowhere"}),
+    ],
+)
+async def test_what_is_not_acceptable(
+    client: httpx2.AsyncClient, conninfo: str, path: str, body: dict[str, str]
+) -> None:
+    answer = await client.post(path, json=body, headers=await bearer(conninfo))
+    assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
+
+
+async def test_the_idempotency_key_counts(client: httpx2.AsyncClient, conninfo: str) -> None:
+    headers = {**await bearer(conninfo), "Idempotency-Key": "k1"}
+    first = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
+    again = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
+    other = await client.post(CHECKOUT, json={"plan": "business"}, headers=headers)
+    elsewhere = await client.post(PORTAL, json={}, headers=headers)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    assert elsewhere.status_code == 201
+
+
+async def test_without_a_provider_key(conninfo: str) -> None:
+    headers = await bearer(conninfo)
+    async with running_app(conninfo) as client:
+        answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (501, "provider_not_configured")
+
+
+async def test_a_provider_key_that_is_not_accepted(conninfo: str, server: ProviderServer) -> None:
+    headers = await bearer(conninfo)
+    async with running_app(conninfo, PROVIDER_SECRET_KEY="sk_test_wrong", PROVIDER_API_BASE=server.url) as client:
+        answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (502, "provider_refused")
+    assert "sk_test_wrong" not in answer.text

@@ -1,0 +1,266 @@
+"""The check-up of settings and database: what it finds, what it says to do, and what it never shows."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tenantry.db.migrate import newest_revision
+from tenantry.domain.access import AccessLevel, Mode
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Arrival, Entry
+from tenantry.domain.plans import Catalog, parse_catalog
+from tenantry.services.api_keys import new_record, new_secret
+from tenantry.services.checkup.database import MailQueue, check_database, judge_queue, judge_revision, judge_server
+from tenantry.services.checkup.finding import Finding, Level
+from tenantry.services.checkup.settings import judge_catalog, judge_settings
+from tenantry.settings import SettingsError, load
+from tenantry.store import api_keys, billing, tenants
+from tenantry.store.checkup import MOST_LISTED, Server
+from tests.support.findings import free_port, levels, only
+from tests.support.postgres import PostgresServer
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+CATALOG = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n')
+
+
+# Settings
+
+
+def test_each_faulty_setting_is_a_finding() -> None:
+    with pytest.raises(SettingsError) as refused:
+        load({"PORT": "many", "SESSION_SECRET": "short-secret", "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef"})
+    findings = judge_settings(refused.value.faults)
+    assert {finding.subject for finding in findings} == {"PORT", "SESSION_SECRET", "API_KEY_PEPPER"}
+    assert levels(findings) == {Level.ERROR}
+    assert all(finding.remedy for finding in findings)
+    assert "short-secret" not in repr(findings)
+
+
+def test_settings_without_a_fault() -> None:
+    assert levels(judge_settings([])) == {Level.OK}
+
+
+def test_a_plan_without_a_price_cannot_be_bought() -> None:
+    assert levels(judge_catalog(CATALOG)) == {Level.OK}
+    priceless = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\n')
+    assert "pro" in only(judge_catalog(priceless), Level.WARNING).message
+
+
+# The database
+
+
+@pytest.fixture
+async def connection(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """A connection of its own to the test's database, with the tenant acme in it."""
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        await tenants.insert(
+            connection,
+            tenant_id="acme",
+            name="Acme",
+            owner_id="usr_1",
+            owner_email="owner@acme.example",
+            plan="free",
+            now=NOW,
+        )
+        yield connection
+
+
+async def check(conninfo: str, *, sends_mail: bool = True, catalog: Catalog = CATALOG) -> list[Finding]:
+    return await check_database(conninfo, catalog, NOW, sends_mail=sends_mail)
+
+
+async def test_a_database_in_order(conninfo: str) -> None:
+    findings = await check(conninfo)
+    assert levels(findings) == {Level.OK}
+    assert {finding.subject for finding in findings} == {"database", "schema", "API keys", "billing ledger"}
+
+
+async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> None:
+    with postgres.database(migrated=False) as conninfo:
+        finding = only(await check(conninfo), Level.ERROR)
+    assert (finding.subject, finding.remedy) == ("schema", "Run `tenantry migrate`.")
+
+
+@pytest.mark.parametrize(("revision", "level"), [("0000", Level.ERROR), ("9999", Level.WARNING)])
+async def test_a_schema_of_another_release(
+    conninfo: str, connection: psycopg.AsyncConnection[Any], revision: str, level: Level
+) -> None:
+    await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
+    finding = only(await check(conninfo), level)
+    assert finding.subject == "schema"
+    assert revision in finding.message
+    assert newest_revision() in finding.message
+
+
+def test_a_schema_is_current_at_the_newest_revision() -> None:
+    assert judge_revision("0007", "0007").level is Level.OK
+
+
+@pytest.mark.parametrize(("number", "level"), [(140_019, Level.ERROR), (150_000, Level.OK), (180_001, Level.OK)])
+def test_postgresql_15_is_the_oldest(number: int, level: Level) -> None:
+    assert judge_server(Server(number, "x")).level is level
+
+
+async def test_a_database_that_is_away(conninfo: str) -> None:
+    away = make_conninfo(conninfo, host="127.0.0.1", port=free_port())
+    assert "nobody listens" in only(await check(away), Level.ERROR).message
+
+
+async def test_a_user_that_does_not_exist(conninfo: str) -> None:
+    finding = only(await check(make_conninfo(conninfo, user="nobody-here")), Level.ERROR)
+    assert "the user does not exist" in finding.message
+
+
+async def test_a_user_who_may_not_read(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    role = f"reader_{connection.info.dbname}"
+    await connection.execute(f'CREATE ROLE "{role}" LOGIN')
+    finding = only(await check(make_conninfo(conninfo, user=role)), Level.ERROR)
+    await connection.execute(f'DROP ROLE "{role}"')
+    assert "42501" in finding.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:hunter2/x@127.0.0.1/app",
+        "postgresql://app:hunter2%@127.0.0.1/app",
+        "postgres//app:hunter2@127.0.0.1/app",
+        "password=hunter2 host=127.0.0.1 port=none",
+    ],
+)
+async def test_a_password_is_not_shown_however_the_address_is_mistyped(url: str) -> None:
+    finding = only(await check(url), Level.ERROR)
+    assert finding.subject == "database"
+    assert "hunter2" not in repr(finding)
+
+
+async def add_key(
+    connection: psycopg.AsyncConnection[Any],
+    age: timedelta,
+    *,
+    name: str = "CI",
+    expires_at: datetime | None = None,
+    revoked: bool = False,
+) -> str:
+    secret = new_secret(Mode.LIVE)
+    record = new_record(
+        secret, "acme", name, ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
+    )
+    await api_keys.insert(connection, record, secret.encode())
+    if revoked:
+        await api_keys.revoke_all(connection, "acme", NOW)
+    return record.id
+
+
+async def test_a_key_of_a_year_is_named(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    await add_key(connection, timedelta(days=364))
+    key_id = await add_key(connection, timedelta(days=365), name="Deploy")
+    finding = only(await check(conninfo), Level.WARNING)
+    assert finding.subject == f"API key {key_id}"
+    assert finding.message == "'Deploy' of acme is 365 days old"
+
+
+async def test_old_keys_that_no_longer_work_are_fine(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    await add_key(connection, timedelta(days=400), revoked=True)
+    await add_key(connection, timedelta(days=400), expires_at=NOW)
+    assert levels(await check(conninfo)) == {Level.OK}
+
+
+async def test_many_old_keys_are_counted(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    for _ in range(MOST_LISTED + 2):
+        await add_key(connection, timedelta(days=400))
+    findings = await check(conninfo)
+    assert sum(finding.subject.startswith("API key key_") for finding in findings) == MOST_LISTED
+    assert "besides those: 2" in next(finding.message for finding in findings if finding.subject == "API keys")
+
+
+async def add_event(
+    connection: psycopg.AsyncConnection[Any],
+    outcome: Outcome,
+    *,
+    type: str = ev.SUBSCRIPTION_UPDATED,  # noqa: A002
+    received_at: datetime = NOW,
+    **facts: Any,
+) -> None:
+    number = int((await (await connection.execute("SELECT count(*) FROM billing_events")).fetchall())[0][0])
+    event = BillingEvent(id=f"evt_{number}", type=type, created=1, **facts)
+    await billing.insert_entries(connection, [Entry(Arrival(event, received_at), None, outcome, "because")])
+
+
+async def test_parked_events_are_counted(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    await add_event(connection, Outcome.PARKED, org_id="later", price_id="price_pro")
+    await add_event(connection, Outcome.PARKED, org_id="later", price_id="price_pro")
+    assert only(await check(conninfo), Level.WARNING).message.endswith("not known: 2")
+
+
+async def test_events_that_could_not_be_used_are_counted(
+    conninfo: str, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    await add_event(connection, Outcome.INVALID, problem="no status")
+    assert "whose object lacks what its type needs: 1" in only(await check(conninfo), Level.WARNING).message
+
+
+async def test_events_that_name_no_tenant_are_counted(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    await add_event(connection, Outcome.IGNORED, price_id="price_pro")
+    await add_event(connection, Outcome.IGNORED, type=ev.SUBSCRIPTION_DELETED)
+    await add_event(connection, Outcome.IGNORED, type=ev.CHECKOUT_COMPLETED, checkout_mode="subscription")
+    assert "that name no tenant: 3" in only(await check(conninfo), Level.WARNING).message
+
+
+async def test_events_that_are_none_of_our_business_are_fine(
+    conninfo: str, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    await add_event(connection, Outcome.IGNORED, type="charge.refunded")
+    await add_event(connection, Outcome.IGNORED, type=ev.CHECKOUT_COMPLETED, checkout_mode="payment")
+    await add_event(connection, Outcome.IGNORED, type=ev.PAYMENT_FAILED)
+    assert levels(await check(conninfo)) == {Level.OK}
+
+
+async def test_prices_that_no_plan_has_are_named(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    for price in ("price_pro", "price_gone", "price_gone", None):
+        await add_event(connection, Outcome.APPLIED, org_id="acme", price_id=price)
+    message = only(await check(conninfo), Level.WARNING).message
+    assert "'price_gone', which no plan has: 2" in message
+
+
+async def test_what_happened_long_ago_is_past(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+    before = NOW - timedelta(days=30)
+    await add_event(connection, Outcome.INVALID, problem="no status", received_at=before)
+    await add_event(connection, Outcome.APPLIED, org_id="acme", price_id="price_gone", received_at=before)
+    assert levels(await check(conninfo)) == {Level.OK}
+
+
+async def add_notification(connection: psycopg.AsyncConnection[Any], status: str) -> None:
+    await connection.execute(
+        "INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, status, created_at) "
+        "VALUES (gen_random_uuid(), 'billing.payment_failed', 'usr_1', 'acme', '{email}', '{}', "
+        "gen_random_uuid()::text, %s, now())",
+        (status,),
+    )
+
+
+async def test_without_a_mail_server_the_queue_is_counted(
+    conninfo: str, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    await add_notification(connection, "queued")
+    await add_notification(connection, "sent")
+    finding = only(await check(conninfo, sends_mail=False), Level.WARNING)
+    assert "mail stays queued (1 now)" in finding.message
+    assert "SMTP_URL" in (finding.remedy or "")
+
+
+async def test_notifications_that_were_given_up_are_counted(
+    conninfo: str, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    await add_notification(connection, "failed")
+    assert "given up: 1" in only(await check(conninfo), Level.WARNING).message
+
+
+def test_a_queue_that_does_not_move() -> None:
+    assert "1.5 h" in only(judge_queue(MailQueue(3, 0, 5400), sends_mail=True), Level.WARNING).message
+    assert judge_queue(MailQueue(3, 0, 600), sends_mail=True) == []

@@ -1,0 +1,136 @@
+"""``tenantry doctor``, as an operator runs it."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from tests.support.findings import free_port
+from tests.support.issuer import running_issuer
+from tests.support.provider_api import KEY, endpoint, running_provider
+
+SECRETS = {
+    "PROVIDER_WEBHOOK_SECRET": "whsec_of_the_doctors_0123456789",
+    "API_KEY_PEPPER": "pepper-of-the-doctors-0123456789abcdef",
+    "SESSION_SECRET": "session-of-the-doctors-0123456789abcdef",
+}
+
+
+class Report(NamedTuple):
+    code: int
+    text: str
+    errors: str
+
+    def levels(self) -> dict[str, str]:
+        """The level of each subject, from the JSON report."""
+        findings: list[dict[str, Any]] = msgspec.json.decode(self.text)["findings"]
+        return {finding["subject"]: finding["level"] for finding in findings}
+
+
+async def doctor(folder: Path, values: Mapping[str, str], *options: str) -> Report:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tenantry", "doctor", *options,
+        cwd=folder, env={"PATH": "", **values}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    text, errors = await process.communicate()
+    assert process.returncode is not None
+    return Report(process.returncode, text.decode(), errors.decode())
+
+
+async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) -> None:
+    report = await doctor(tmp_path, {**SECRETS, "DATABASE_URL": database_url}, "--json")
+    assert report.levels() == {
+        "settings": "ok",
+        "plans": "ok",
+        "database": "ok",
+        "schema": "ok",
+        "mail": "warning",
+        "API keys": "ok",
+        "billing ledger": "ok",
+        "identity provider": "warning",
+        "payment provider": "warning",
+    }
+    assert (report.code, report.errors) == (0, "")
+
+
+async def test_the_endpoint_is_looked_for_under_the_base_url(tmp_path: Path, database_url: str) -> None:
+    async with running_provider() as provider:
+        provider.endpoints = [endpoint(1, "https://api.example/api/v1/webhooks/payment-provider", ["a.b"])]
+        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url, "BASE_URL": "https://api.example/"}
+        report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url})
+    assert "has beyond need a.b" in report.text
+    assert report.code == 0
+
+
+async def test_a_proxy_is_not_asked_for_what_is_on_this_machine(tmp_path: Path, database_url: str) -> None:
+    async with running_provider() as provider, running_issuer() as issuer:
+        values = {
+            "HTTP_PROXY": f"http://127.0.0.1:{free_port()}",
+            "PROVIDER_SECRET_KEY": KEY,
+            "PROVIDER_API_BASE": provider.url,
+            "OIDC_ISSUER": issuer.url,
+            "OIDC_AUDIENCE": "api",
+        }
+        report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url}, "--json")
+    assert report.levels()["identity provider"] == "ok"
+    assert len(provider.requests) == 1
+
+
+async def test_what_does_not_work_is_a_failure(tmp_path: Path, database_url: str) -> None:
+    values = {"SMTP_URL": f"smtp://app:hunter2@127.0.0.1:{free_port()}", "MAIL_FROM": "billing@example.com"}
+    report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url})
+    assert report.code == 1
+    assert "\nerror    mail: " in report.text
+    assert "\n         -> Check SMTP_URL" in report.text
+    assert report.text.rstrip().splitlines()[-1].startswith("1 error, 2 warnings, ")
+
+
+async def test_faulty_settings_do_not_hide_the_database(tmp_path: Path, database_url: str) -> None:
+    values = {**SECRETS, "PORT": "many", "SESSION_SECRET": "", "DATABASE_URL": database_url}
+    report = await doctor(tmp_path, values, "--json")
+    levels = report.levels()
+    assert (levels["PORT"], levels["SESSION_SECRET"], levels["schema"]) == ("error", "error", "ok")
+    assert levels["connections"] == "warning"
+    assert report.code == 1
+
+
+async def test_an_embedded_database_that_does_not_start(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "data"
+    in_the_way.touch()
+    report = await doctor(tmp_path, {**SECRETS, "TENANTRY_DATA_DIR": str(in_the_way)}, "--json")
+    assert report.levels()["database"] == "error"
+    assert report.code == 1
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+async def test_no_secret_is_shown(tmp_path: Path, option: list[str]) -> None:
+    secrets = {
+        **SECRETS,
+        "PROVIDER_SECRET_KEY": "sk_live_0123456789abcdef",
+        "OIDC_CLIENT_SECRET": "client-secret-of-the-doctors",
+        "OPERATOR_TOKEN": "operator-of-the-doctors-0123456789abcdef",
+    }
+    async with running_provider() as provider:
+        values = {
+            **secrets,
+            "DATABASE_URL": f"postgresql://app:hunter2@127.0.0.1:{free_port()}/app",
+            "SMTP_URL": f"smtp://app:hunter2@127.0.0.1:{free_port()}",
+            "MAIL_FROM": "billing@example.com",
+            "OIDC_ISSUER": f"http://app:hunter2@127.0.0.1:{free_port()}",
+            "OIDC_AUDIENCE": "api",
+            "PROVIDER_API_BASE": provider.url,
+        }
+        report = await doctor(tmp_path, values, *option)
+    assert report.code == 1
+    for secret in ("hunter2", *secrets.values()):
+        assert secret not in report.text + report.errors
+
+
+async def test_colour_is_for_terminals_that_want_it(tmp_path: Path, database_url: str) -> None:
+    values = {**SECRETS, "DATABASE_URL": database_url, "FORCE_COLOR": "1"}
+    assert "\x1b[32m" in (await doctor(tmp_path, values)).text
+    assert "\x1b[32m" not in (await doctor(tmp_path, {**values, "NO_COLOR": "1"})).text

@@ -1,0 +1,316 @@
+"""The API reference, and the OpenAPI document that it is made from."""
+
+import asyncio
+import itertools
+import re
+import shlex
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import jsonschema_rs
+import pytest
+import schemathesis
+
+from tenantry.gateways.provider.signature import SignatureVerifier
+from tenantry.http.error_codes import all_codes
+from tenantry.http.pages.reference import PATH, STYLE_PATH
+from tenantry.http.problems import STATUSES
+from tests.support.app import OPERATOR_TOKEN, WEBHOOK_SECRET
+from tests.support.service import Caller, JsonObject, Service
+
+DOCUMENT: Final = "/api/v1/openapi.json"
+METHODS: Final = ("get", "post", "put", "patch", "delete")
+HEADINGS: Final = ("h1", "h2", "h3", "h4")
+UNACCEPTABLE: Final = {400, 401, 403, 405, 413, 415, 422, 500, 503}
+
+
+class Reading(HTMLParser):
+    """A page's ids, links, headings and examples."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.headings: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self._label: str | None = None
+        self.words = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = {name: value or "" for name, value in attrs}
+        self.tags[tag] += 1
+        self.ids += [named["id"]] if "id" in named else []
+        self.targets += [named["href"]] if "href" in named else []
+        self.headings += [tag] if tag in HEADINGS else []
+        if tag == "pre":
+            self._label = named["aria-label"]
+            self.examples[self._label] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "pre":
+            self._label = None
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+        if self._label is not None:
+            self.examples[self._label] += data
+
+
+async def read_page(service: Service) -> Reading:
+    return Reading((await service.nobody.get(PATH)).text)
+
+
+async def read_document(service: Service) -> JsonObject:
+    document: JsonObject = (await service.nobody.get(DOCUMENT)).json()
+    return document
+
+
+def operations(document: JsonObject) -> list[tuple[str, str, JsonObject]]:
+    return [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in METHODS
+    ]
+
+
+# The page
+
+
+@pytest.mark.parametrize(("path", "media_type"), [(PATH, "text/html"), (STYLE_PATH, "text/css")])
+async def test_page_and_style_sheet_are_public_and_shut_in(service: Service, path: str, media_type: str) -> None:
+    answer = await service.nobody.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == f"{media_type}; charset=utf-8"
+    assert answer.headers["content-security-policy"] == (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cache-control"] == "public, max-age=300"
+
+
+async def test_the_start_page_leads_to_it(service: Service) -> None:
+    answer = await service.nobody.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (303, PATH)
+
+
+async def test_it_has_no_scripts_and_no_outside_addresses(service: Service) -> None:
+    page = await read_page(service)
+    assert not page.tags.keys() & {"script", "style", "img", "iframe", "form"}
+    assert [target for target in page.targets if not target.startswith(("#", "/"))] == []
+
+
+async def test_its_links_lead_somewhere_and_its_ids_are_unique(service: Service) -> None:
+    page = await read_page(service)
+    assert [name for name, times in Counter(page.ids).items() if times > 1] == []
+    assert {target[1:] for target in page.targets if target.startswith("#")} - set(page.ids) == set()
+
+
+async def test_its_headings_are_in_order(service: Service) -> None:
+    levels = [HEADINGS.index(heading) for heading in (await read_page(service)).headings]
+    assert levels[0] == 0
+    assert levels.count(0) == 1
+    assert [after for before, after in itertools.pairwise(levels) if after > before + 1] == []
+
+
+async def test_every_operation_is_on_it(service: Service) -> None:
+    page = await read_page(service)
+    summaries = [operation["summary"] for _, _, operation in operations(await read_document(service))]
+    words = page.words.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    assert [summary for summary in summaries if summary not in words] == []
+
+
+async def test_every_error_code_is_on_it_with_its_meaning(service: Service) -> None:
+    page = await read_page(service)
+    assert {error.code for error in STATUSES} <= all_codes().keys()
+    assert [one.code for one in all_codes().values() if not one.meaning or one.code not in page.words] == []
+
+
+async def test_every_example_request_is_one_that_the_service_accepts(service: Service) -> None:
+    org = await service.organization()
+    variables = {
+        "TENANTRY_API_KEY": org.owner.credential or "",
+        "USER_TOKEN": service.user("reader", org="fresh").credential or "",
+        "OPERATOR_TOKEN": OPERATOR_TOKEN,
+        "NEXT_CURSOR": "",
+        "TENANTRY_BASE_URL": "",
+    }
+    examples = {name: text for name, text in (await read_page(service)).examples.items() if text.startswith("curl ")}
+    answers = {}
+    for name, text in examples.items():
+        method, path, headers, body = parse_command(text.replace('"acme"', f'"{org.id}"'), variables)
+        path = path.replace("&cursor=", "")
+        answer = await service.client.request(method, path, headers=headers, content=body)
+        answers[name] = answer.status_code
+    assert len(answers) > 20
+    assert {name: status for name, status in answers.items() if status in UNACCEPTABLE} == {}
+
+
+def parse_command(text: str, variables: dict[str, str]) -> tuple[str, str, dict[str, str], str | None]:
+    """The method, path, headers and body of a curl command."""
+    for name, value in variables.items():
+        text = text.replace(f"${name}", value)
+    words = iter(shlex.split(text.replace("\\\n", " "))[1:])
+    method, path, headers, body = "", "", {}, None
+    for word in words:
+        if word == "-X":
+            method = next(words)
+        elif word == "-H":
+            name, _, value = next(words).partition(": ")
+            headers[name] = value
+        elif word == "-d":
+            body = next(words)
+        else:
+            path = word
+    return method or ("GET" if body is None else "POST"), path, headers, body
+
+
+async def test_the_signed_example_makes_a_good_signature(service: Service) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed; on Debian: apt-get install openssl")
+    text = (await read_page(service)).examples["Signed request: Receive a payment-provider event"]
+    shell = await asyncio.create_subprocess_exec(
+        "sh", "-c", "curl() { for word; do printf '%s\\n' \"$word\"; done; }\n" + text,
+        env={"PATH": "/usr/bin:/bin", "PROVIDER_WEBHOOK_SECRET": WEBHOOK_SECRET, "TENANTRY_BASE_URL": ""},
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    output, _ = await shell.communicate()
+    words = output.decode().splitlines()
+    header = next(word for word in words if word.startswith("Provider-Signature: ")).partition(": ")[2]
+    stamp = float(re.findall(r"t=(\d+)", header)[0])
+    assert words[0] == "/api/v1/webhooks/payment-provider"
+    assert SignatureVerifier([WEBHOOK_SECRET], 300).check(header.encode(), words[-1].encode(), stamp) is None
+
+
+# The document
+
+
+async def test_it_is_openapi_3_1(service: Service) -> None:
+    document = await read_document(service)
+    assert document["openapi"].startswith("3.1.")
+    schemathesis.openapi.from_dict(document).validate()
+
+
+async def test_every_operation_says_what_it_is(service: Service) -> None:
+    found = operations(await read_document(service))
+    assert [f"{method} {path}" for method, path, one in found if not (one["summary"] and one["description"])] == []
+    assert [
+        f"{method} {path}"
+        for method, path, one in found
+        if not all(a["description"] for a in one["responses"].values())
+    ] == []
+    assert [name for name, times in Counter(one["operationId"] for _, _, one in found).items() if times > 1] == []
+
+
+async def test_every_operation_is_in_a_group_that_is_described(service: Service) -> None:
+    document = await read_document(service)
+    groups = {tag["name"] for tag in document["tags"]}
+    assert {tag for _, _, one in operations(document) for tag in one["tags"]} == groups
+
+
+async def test_every_field_and_parameter_has_a_meaning(service: Service) -> None:
+    document = await read_document(service)
+    fields = [
+        f"{name}.{field}"
+        for name, schema in document["components"]["schemas"].items()
+        for field, described in schema.get("properties", {}).items()
+        if not described.get("description")
+    ]
+    parameters = [
+        f"{one['operationId']}.{parameter['name']}"
+        for _, _, one in operations(document)
+        for parameter in one.get("parameters", ())
+        if not parameter.get("description")
+    ]
+    assert (fields, parameters) == ([], [])
+
+
+async def test_every_example_fits_its_schema(service: Service) -> None:
+    document = await read_document(service)
+    schemas: dict[str, JsonObject] = document["components"]["schemas"]
+    faults = {}
+    for name, schema in schemas.items():
+        validator = jsonschema_rs.Draft202012Validator(
+            {"$ref": f"#/components/schemas/{name}", "components": document["components"]}, validate_formats=True
+        )
+        for example in schema.get("examples", ()):
+            faults[name] = [str(error.message) for error in validator.iter_errors(example)]
+    assert len(faults) > 15
+    assert {name: found for name, found in faults.items() if found} == {}
+
+
+async def test_every_object_has_an_example_with_all_its_fields(service: Service) -> None:
+    schemas: dict[str, JsonObject] = (await read_document(service))["components"]["schemas"]
+    answers = [
+        name for name, schema in schemas.items() if name in ("Project", "ApiKey", "Tenant", "PlanView", "Whoami")
+    ]
+    assert [name for name in answers if schemas[name]["examples"][0].keys() != schemas[name]["properties"].keys()] == []
+
+
+async def test_the_scope_that_it_names_is_the_one_that_is_asked_for(service: Service) -> None:
+    org = await service.organization()
+    holder_of_little = (await service.key(org.owner, org.id, "nothing:here")).caller
+    named, asked = {}, {}
+    for method, path, operation in operations(await read_document(service)):
+        if operation["security"] and (scopes := operation["security"][0].get("bearer")):
+            named[f"{method} {path}"] = scopes[0]
+            answer = await holder_of_little.call(method.upper(), re.sub(r"{\w+}", "x", path))
+            asked[f"{method} {path}"] = re.findall('scope="(.+?)"', answer.headers["www-authenticate"])[0]
+    assert len(named) > 15
+    assert asked == named
+
+
+@pytest.mark.parametrize("scheme", ["userToken", "operatorToken"])
+async def test_where_it_asks_for_another_credential_a_key_is_refused(service: Service, scheme: str) -> None:
+    org = await service.organization()
+    found = [one for one in operations(await read_document(service)) if scheme in str(one[2]["security"])]
+    answers = {
+        f"{method} {path}": (await org.owner.call(method.upper(), re.sub(r"{\w+}", "x", path))).status_code
+        for method, path, _ in found
+    }
+    assert answers
+    assert set(answers.values()) <= {401, 403}
+
+
+async def test_what_it_calls_public_is_open_to_everybody_and_nothing_else_is(service: Service) -> None:
+    statuses = {}
+    for method, path, operation in operations(await read_document(service)):
+        answer = await service.nobody.call(method.upper(), re.sub(r"{\w+}", "x:y", path))
+        statuses[f"{method} {path}"] = (answer.status_code == 401, bool(operation["security"]))
+    assert [name for name, (refused, secured) in statuses.items() if refused != secured] == []
+
+
+async def test_bodies_refuse_unknown_fields_as_it_says(service: Service) -> None:
+    document = await read_document(service)
+    names = {body_schema(one) for _, _, one in operations(document)} - {None}
+    schemas: dict[str, JsonObject] = document["components"]["schemas"]
+    assert [name for name in names if schemas[str(name)]["additionalProperties"] is not False] == []
+
+
+def body_schema(operation: JsonObject) -> str | None:
+    content: Any = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    found = re.findall(r"#/components/schemas/(\w+)", str(content))
+    return found[0] if found else None
+
+
+async def test_a_real_answer_fits_the_schema(service: Service) -> None:
+    document = await read_document(service)
+    caller: Caller = (await service.organization()).owner
+    await caller.post("/api/v1/projects", {"name": "Storefront"})
+    faults = {}
+    for path in ("/api/v1/projects", "/api/v1/api-keys", "/api/v1/tenants", "/api/v1/plans", "/api/v1/auth/whoami"):
+        answer = await caller.get(path)
+        schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        validator = jsonschema_rs.Draft202012Validator(
+            {**schema, "components": document["components"]}, validate_formats=True
+        )
+        faults[path] = [str(error.message) for error in validator.iter_errors(answer.json())]
+        assert urlsplit(str(answer.url)).path == path
+    assert {path: found for path, found in faults.items() if found} == {}

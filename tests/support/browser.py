@@ -1,0 +1,78 @@
+"""A real browser, and the service at an address that it can open."""
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+import uvicorn
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+
+from tenantry.http.raw import AsgiApp
+
+LOOPBACK: Final = "127.0.0.1"
+_ARGUMENTS: Final = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@asynccontextmanager
+async def running_browser() -> AsyncIterator[Browser]:
+    """The system's chromium.
+
+    Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
+    """
+    path = shutil.which("chromium")
+    if path is None:
+        missing = "chromium is not installed; on Debian: apt-get install chromium"
+        if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=list(_ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def served(app: AsgiApp) -> AsyncIterator[str]:
+    """The address of the application, which listens on a free port of the loopback interface during the block."""
+    config = uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await running
+
+
+class Watched:
+    """What a page asked for, and what it complained of: console errors, which policy violations are too."""
+
+    def __init__(self, page: Page) -> None:
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", self._on_request)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _on_request(self, request: Request) -> None:
+        self.requests.append(request.url)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)

@@ -1,0 +1,64 @@
+"""Events as the domain sees them, for tests of its rules."""
+
+from typing import Any, Final
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.ledger import Account
+from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
+from tenantry.domain.plans import parse_catalog
+
+CATALOG: Final = parse_catalog(
+    """
+    [[plans]]
+    id = "free"
+    stripe_price_id = "price_free"
+    [[plans]]
+    id = "pro"
+    stripe_price_id = ["price_pro", "price_pro_yearly"]
+    [[plans]]
+    id = "business"
+    stripe_price_id = "price_business"
+    """
+)
+ANY: Final = BillingPolicy(catalog=CATALOG)
+NEWEST: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.NEWEST)
+
+
+def updated(created: int = 100, event_id: str = "evt_u", **facts: Any) -> BillingEvent:
+    return _of_subscription(ev.SUBSCRIPTION_UPDATED, created, event_id, {"status": "active", **facts})
+
+
+def deleted(created: int = 100, event_id: str = "evt_d", **facts: Any) -> BillingEvent:
+    return _of_subscription(ev.SUBSCRIPTION_DELETED, created, event_id, {"status": "canceled", **facts})
+
+
+def _of_subscription(event_type: str, created: int, event_id: str, facts: dict[str, Any]) -> BillingEvent:
+    known = {
+        "org_id": "acme", "subscription_id": "sub_1", "subscription_created": 10, "price_id": "price_pro",
+        "current_period_end": 5000, "cancel_at_period_end": False,
+    }  # fmt: skip
+    return BillingEvent(id=event_id, type=event_type, created=created, **{**known, **facts})
+
+
+def failed(created: int = 100, event_id: str = "evt_f", **facts: Any) -> BillingEvent:
+    known = {"customer_id": "cus_1", "invoice_id": "in_1", "invoice_url": "https://pay.example/in_1"}
+    return BillingEvent(id=event_id, type=ev.PAYMENT_FAILED, created=created, **{**known, **facts})
+
+
+def succeeded(created: int = 100, event_id: str = "evt_s", **facts: Any) -> BillingEvent:
+    known = {"customer_id": "cus_1", "invoice_id": "in_1"}
+    return BillingEvent(id=event_id, type=ev.PAYMENT_SUCCEEDED, created=created, **{**known, **facts})
+
+
+def completed(created: int = 100, event_id: str = "evt_c", **facts: Any) -> BillingEvent:
+    known = {"org_id": "acme", "customer_id": "cus_1", "checkout_mode": "subscription"}
+    return BillingEvent(id=event_id, type=ev.CHECKOUT_COMPLETED, created=created, **{**known, **facts})
+
+
+def account(tenant_id: str = "acme", **fields: Any) -> Account:
+    known = {
+        "owner_id": f"usr_{tenant_id}", "deleted": False, "customer_id": None, "base_plan": "free",
+        "state": BillingState(),
+    }  # fmt: skip
+    return Account(tenant_id=tenant_id, **{**known, **fields})

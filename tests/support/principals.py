@@ -1,0 +1,69 @@
+"""Callers and keys as plain values, for tests of the rules."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from tenantry.domain.access import ANYTHING, AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.api_keys import ApiKey, KeyStatus
+
+NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def make_principal(
+    *scopes: str,
+    owner: bool = False,
+    mode: Mode = Mode.LIVE,
+    kind: PrincipalKind = PrincipalKind.API_KEY,
+    expires_at: datetime | None = None,
+) -> Principal:
+    """A caller of the tenant ``acme``; an owner holds everything."""
+    return Principal(
+        kind=kind,
+        id="caller",
+        org_id="acme",
+        mode=mode,
+        scopes=(ANYTHING,) if owner else scopes,
+        access_level=AccessLevel.OWNER if owner else AccessLevel.SCOPED,
+        plan="free",
+        subscription_status="none",
+        expires_at=expires_at,
+    )
+
+
+def make_key(
+    *scopes: str, owner: bool = False, mode: Mode = Mode.LIVE, expires_at: datetime | None = None, key_id: str = "key"
+) -> ApiKey:
+    """An active key of the tenant ``acme``."""
+    return ApiKey(
+        id=key_id,
+        org_id="acme",
+        name="key",
+        scopes=(ANYTHING,) if owner else scopes,
+        access_level=AccessLevel.OWNER if owner else AccessLevel.SCOPED,
+        mode=mode,
+        expires_at=expires_at,
+        status=KeyStatus.ACTIVE,
+        start="svc_live_0000",
+        last4="0000",
+        created_at=NOW,
+        created_by="caller",
+        last_used_at=None,
+        revoked_at=None,
+        rotated_from=None,
+        superseded_by=None,
+    )
+
+
+def principal_of(key: ApiKey) -> Principal:
+    """Whoever holds this key."""
+    return Principal(
+        kind=PrincipalKind.API_KEY,
+        id=key.id,
+        org_id=key.org_id,
+        mode=key.mode,
+        scopes=key.scopes,
+        access_level=key.access_level,
+        plan="free",
+        subscription_status="none",
+        expires_at=key.expires_at,
+    )

@@ -1,0 +1,134 @@
+"""What a caller may make a key into, and what a key is at a moment."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.api_keys import KeyStatus, check_change, check_may_hold, status_at
+from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
+from tenantry.services.api_keys import normalize
+from tests.support.principals import NOW, make_key, make_principal
+
+SOON, LATER = NOW + timedelta(hours=1), NOW + timedelta(hours=2)
+LIVE, TEST, SCOPED, OWNER = Mode.LIVE, Mode.TEST, AccessLevel.SCOPED, AccessLevel.OWNER
+
+
+def may_make(maker: Principal, *scopes: str, level: AccessLevel = SCOPED, mode: Mode = LIVE,
+             expires_at: datetime | None = None) -> None:  # fmt: skip
+    check_may_hold(maker, scopes, level, mode, expires_at)
+
+
+def test_caller_may_make_what_it_holds() -> None:
+    may_make(make_principal("projects:*"), "projects:read", "projects:*")
+
+
+def test_more_scopes_than_held_are_refused_by_name() -> None:
+    with pytest.raises(ScopeEscalationError, match="billing:read") as refusal:
+        may_make(make_principal("projects:read"), "projects:read", "billing:read")
+    assert "projects:read" not in refusal.value.detail
+
+
+def test_all_scopes_are_not_the_owner_level() -> None:
+    with pytest.raises(ScopeEscalationError):
+        may_make(make_principal("*:*"), "*:*", level=OWNER)
+
+
+def test_owner_may_make_an_owner() -> None:
+    may_make(make_principal(owner=True), "*:*", level=OWNER)
+
+
+def test_test_mode_makes_no_live_mode() -> None:
+    with pytest.raises(ModeMismatchError):
+        may_make(make_principal(owner=True, mode=TEST), "a:b", mode=LIVE)
+
+
+def test_live_mode_makes_test_mode() -> None:
+    may_make(make_principal(owner=True), "a:b", mode=TEST)
+
+
+@pytest.mark.parametrize("expires_at", [None, LATER])
+def test_key_makes_none_that_outlives_it(expires_at: datetime | None) -> None:
+    with pytest.raises(ScopeEscalationError, match="outlives"):
+        may_make(make_principal("a:b", expires_at=SOON), "a:b", expires_at=expires_at)
+
+
+def test_key_makes_one_that_ends_with_it() -> None:
+    may_make(make_principal("a:b", expires_at=SOON), "a:b", expires_at=SOON)
+
+
+def test_user_makes_a_key_that_outlives_the_token() -> None:
+    may_make(make_principal("a:b", kind=PrincipalKind.USER, expires_at=SOON), "a:b")
+
+
+def test_nobody_below_owner_changes_an_owner_key() -> None:
+    key = make_key(owner=True)
+    with pytest.raises(ScopeEscalationError):
+        check_change(make_principal("*:*"), key, msgspec.structs.replace(key, name="mine"))
+
+
+def test_name_and_shorter_life_of_a_key_with_more_scopes_may_be_changed() -> None:
+    key = make_key("projects:*", expires_at=LATER)
+    check_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, name="mine", expires_at=SOON))
+
+
+def test_life_of_a_key_with_more_scopes_may_not_be_prolonged() -> None:
+    key = make_key("projects:*", expires_at=SOON)
+    with pytest.raises(ScopeEscalationError):
+        check_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, expires_at=LATER))
+
+
+def test_key_that_outlives_the_caller_is_not_given_more_scopes() -> None:
+    key = make_key("a:b")
+    with pytest.raises(ScopeEscalationError, match="outlives"):
+        check_change(make_principal("*:*", expires_at=SOON), key, msgspec.structs.replace(key, scopes=("c:d",)))
+
+
+def test_scoped_key_is_made_owner_by_an_owner_only() -> None:
+    key = make_key("*:*")
+    raised = msgspec.structs.replace(key, access_level=OWNER)
+    check_change(make_principal(owner=True), key, raised)
+    with pytest.raises(ScopeEscalationError):
+        check_change(make_principal("*:*"), key, raised)
+
+
+@pytest.mark.parametrize(
+    ("revoked_at", "expires_at", "status"),
+    [
+        (None, None, KeyStatus.ACTIVE),
+        (None, SOON, KeyStatus.ACTIVE),
+        (None, NOW, KeyStatus.EXPIRED),
+        (NOW, None, KeyStatus.REVOKED),
+        (NOW, NOW - timedelta(days=1), KeyStatus.REVOKED),
+    ],
+)
+def test_status_of_a_key(revoked_at: datetime | None, expires_at: datetime | None, status: KeyStatus) -> None:
+    assert status_at(NOW, revoked_at, expires_at) is status
+
+
+
+@pytest.mark.parametrize(
+    ("scopes", "level"),
+    [(("OWNER",), None), (("OWNER",), OWNER), ((), OWNER), (("*:*",), OWNER), (("OWNER", "*:*"), None)],
+)
+def test_owner_has_several_spellings(scopes: tuple[str, ...], level: AccessLevel | None) -> None:
+    assert normalize(scopes, level) == (("*:*",), OWNER)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "level"),
+    [((), None), ((), SCOPED), (("OWNER",), SCOPED), (("OWNER", "a:b"), None), (("a:b",), OWNER)],
+)
+def test_contradictions_and_nothing_are_refused(scopes: tuple[str, ...], level: AccessLevel | None) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        normalize(scopes, level)
+    assert [where for where, _ in refusal.value.faults] == ["scopes"]
+
+
+def test_scopes_keep_their_order_without_duplicates() -> None:
+    assert normalize(("b:c", "a:b", "b:c"), None) == (("b:c", "a:b"), SCOPED)
+
+
+def test_all_scopes_alone_are_not_owner() -> None:
+    assert normalize(("*:*",), None) == (("*:*",), SCOPED)

@@ -1,0 +1,297 @@
+"""Reading provider events, in both API shapes, and refusing what is none."""
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.gateways.provider.decode import NotAnEventError, decode_event
+from tests.support import events
+from tests.support.events import NOW, Shape
+
+BOTH_SHAPES: Final = [(shape, expanded) for shape in Shape for expanded in (False, True)]
+
+
+def decode(event: Any, *, reference_links: bool = False) -> BillingEvent:
+    body = event if isinstance(event, bytes) else events.body(event)
+    return decode_event(body, arrived=NOW + 5, made_up_id="evt_made_up", reference_links=reference_links)
+
+
+def changed(event: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    event["data"]["object"].update(fields)
+    return event
+
+
+@pytest.mark.parametrize(("shape", "expanded"), BOTH_SHAPES)
+def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
+    event = decode(
+        events.updated(event_id="evt_1", period_end=NOW + 7, cancel=True, shape=shape, expanded=expanded, created=NOW)
+    )
+    assert event == BillingEvent(
+        id="evt_1",
+        type="customer.subscription.updated",
+        created=NOW,
+        livemode=False,
+        api_version=shape.value,
+        org_id="acme",
+        customer_id="cus_acme",
+        subscription_id="sub_acme",
+        subscription_created=NOW - events.MONTH,
+        status="active",
+        price_id="price_pro",
+        current_period_end=NOW + 7,
+        cancel_at_period_end=True,
+    )
+
+
+@pytest.mark.parametrize(("shape", "expanded"), BOTH_SHAPES)
+def test_an_invoice_in_every_shape(shape: Shape, expanded: bool) -> None:
+    event = decode(events.failed(event_id="evt_1", shape=shape, expanded=expanded))
+    assert event == BillingEvent(
+        id="evt_1",
+        type="invoice.payment_failed",
+        created=NOW,
+        livemode=False,
+        api_version=shape.value,
+        customer_id="cus_acme",
+        subscription_id="sub_acme",
+        invoice_id="in_acme",
+        invoice_url=events.INVOICE_URL,
+        amount_due=2900,
+        currency="eur",
+    )
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_a_checkout_session(expanded: bool) -> None:
+    event = decode(events.completed(expanded=expanded))
+    assert (event.org_id, event.customer_id, event.checkout_mode) == ("acme", "cus_acme", "subscription")
+
+
+def test_the_period_of_the_subscription_counts_before_that_of_its_item() -> None:
+    event = events.updated(period_end=NOW + 1)
+    assert decode(changed(event, current_period_end=NOW + 2)).current_period_end == NOW + 2
+
+
+def test_a_subscription_without_items_has_neither_price_nor_period() -> None:
+    event = decode(events.updated(price=None))
+    assert (event.price_id, event.current_period_end, event.problem) == (None, None, None)
+
+
+def test_a_deleted_subscription_needs_no_status() -> None:
+    event = events.deleted()
+    del event["data"]["object"]["status"]
+    assert decode(event).problem is None
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_what_an_update_replaced_is_kept(shape: Shape) -> None:
+    item: dict[str, Any] = {"price": {"id": "price_free"}}
+    previous: dict[str, Any] = {"status": "trialing", "cancel_at_period_end": True, "items": {"data": [item]}}
+    (item if shape is Shape.NEW else previous)["current_period_end"] = NOW
+    assert decode(events.updated(shape=shape, previous=previous)).previous == {
+        "status": "trialing",
+        "cancel_at_period_end": True,
+        "price_id": "price_free",
+        "current_period_end": NOW,
+    }
+
+
+@pytest.mark.parametrize(
+    "previous",
+    [
+        {},
+        {"latest_invoice": "in_1"},
+        {"status": ["active"]},
+        {"status": "a\x00b"},
+        {"status": "a" * 300},
+        {"status": 1.5},
+        {"current_period_end": -1},
+        {"current_period_end": 10**30},
+        {"items": "x"},
+        {"items": {"data": []}},
+        {"items": {"data": [{"price": {"id": "a\x00b"}}]}},
+        {"items": {"data": [{"price": 7}]}},
+    ],
+)
+def test_what_cannot_be_compared_proves_nothing(previous: dict[str, Any]) -> None:
+    event = decode(events.updated(previous=previous))
+    assert (event.previous, event.problem) == (None, None)
+
+
+@pytest.mark.parametrize("previous", ["null", "7", '"x"', "[1]", '{"status": {"deep": 1}}'])
+def test_previous_attributes_of_another_kind_prove_nothing(previous: str) -> None:
+    body = events.body(events.updated(previous={"status": "MARK"})).replace(
+        b'{\n      "status": "MARK"\n    }', previous.encode()
+    )
+    assert b"MARK" not in body
+    event = decode(body)
+    assert (event.previous, event.status) == (None, "active")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [None, "", "javascript:alert(1)", "ftp://x.example/1", "//x.example", "https://x.example/a b", "https://x.example/\n",
+     "https://x.example/é", "https://x.example/" + "a" * 3000, 7, ["https://x.example"]],
+)  # fmt: skip
+def test_an_invoice_url_that_is_no_web_address_is_none(url: Any) -> None:
+    event = decode(changed(events.failed(), hosted_invoice_url=url))
+    assert (event.invoice_url, event.problem, event.customer_id) == (None, None, "cus_acme")
+
+
+@pytest.mark.parametrize("amount", [2**63, -(2**63) - 1, "2900", 29.5, True, None])
+def test_an_amount_that_is_none_costs_no_event(amount: Any) -> None:
+    event = decode(changed(events.failed(), amount_due=amount))
+    assert (event.amount_due, event.problem) == (None, None)
+
+
+def test_an_event_without_id_gets_the_made_up_one() -> None:
+    event = events.updated()
+    del event["id"]
+    assert decode(event).id == "evt_made_up"
+
+
+def test_an_event_without_created_was_created_on_arrival() -> None:
+    event = events.updated()
+    del event["created"]
+    assert decode(event).created == NOW + 5
+
+
+def test_unknown_fields_are_ignored() -> None:
+    event = events.updated()
+    event["brand_new"] = {"field": [1, 2, {"x": None}]}
+    assert decode(changed(event, brand_new="field")).problem is None
+
+
+def test_an_unknown_type_is_an_event() -> None:
+    assert decode(events.event("charge.refunded", {"id": 7})).type == "charge.refunded"
+
+
+@pytest.mark.parametrize("org", [None, ""])
+def test_metadata_may_name_nobody(org: str | None) -> None:
+    event = decode(changed(events.updated(), metadata={"orgId": org}))
+    assert (event.org_id, event.problem) == (None, None)
+
+
+def test_metadata_may_be_missing() -> None:
+    assert decode(changed(events.updated(), metadata=None)).org_id is None
+
+
+def test_a_reference_does_not_name_the_tenant() -> None:
+    assert decode(events.completed(org=None, reference="acme")).org_id is None
+
+
+def test_a_reference_names_the_tenant_where_it_may() -> None:
+    assert decode(events.completed(org=None, reference="acme"), reference_links=True).org_id == "acme"
+
+
+def test_metadata_counts_before_a_reference() -> None:
+    assert decode(events.completed(org="acme", reference="evil"), reference_links=True).org_id == "acme"
+
+
+def test_a_reference_that_is_no_tenant_id_names_nobody() -> None:
+    event = decode(events.completed(org=None, reference="a b"), reference_links=True)
+    assert (event.org_id, event.problem) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"status": None},
+        {"status": 7},
+        {"status": "a\x00b"},
+        {"status": "a" * 256},
+        {"id": ["sub"]},
+        {"created": -1},
+        {"created": 2**63},
+        {"items": []},
+        {"items": {"data": [{"price": 7}]}},
+        {"items": {"data": [{"price": {"id": "p\x00"}}]}},
+        {"current_period_end": "tomorrow"},
+        {"current_period_end": -1},
+        {"current_period_end": 253_402_300_800},
+        {"cancel_at_period_end": "no"},
+        {"customer": 7},
+        {"customer": {"name": "no id"}},
+        {"customer": "cus\x00"},
+        {"metadata": []},
+        {"metadata": {"orgId": 7}},
+        {"metadata": {"orgId": "a b"}},
+        {"metadata": {"orgId": "a" * 65}},
+        {"metadata": {"orgId": "acme\n"}},
+    ],
+)
+def test_a_subscription_of_no_use_has_a_problem(fields: dict[str, Any]) -> None:
+    event = decode(changed(events.updated(event_id="evt_1"), **fields))
+    assert event.problem is not None
+    assert "\x00" not in event.problem
+    assert event == BillingEvent(
+        id="evt_1", type=event.type, created=NOW, livemode=False, api_version=Shape.NEW.value, problem=event.problem
+    )
+
+
+@pytest.mark.parametrize("fields", [{"customer": 7}, {"customer": {}}, {"id": 7}, {"customer": "c" * 256}])
+def test_an_invoice_of_no_use_has_a_problem(fields: dict[str, Any]) -> None:
+    assert decode(changed(events.failed(), **fields)).problem is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"null",
+        b"[]",
+        b"7",
+        b'"evt"',
+        b"{}",
+        b"{",
+        b"hello",
+        b'{"type": "x"}',
+        b'{"type": "x", "data": null}',
+        b'{"type": "x", "data": {}}',
+        b'{"type": "x", "data": {"object": null}}',
+        b'{"type": "x", "data": {"object": []}}',
+        b'{"type": "x", "data": {"object": "sub_1"}}',
+        b'{"type": 7, "data": {"object": {}}}',
+        b'{"type": null, "data": {"object": {}}}',
+        b'{"data": {"object": {}}}',
+        b'{"id": 7, "type": "x", "data": {"object": {}}}',
+        b'{"id": "evt\\u0000", "type": "x", "data": {"object": {}}}',
+        b'{"type": "x\\u0000", "data": {"object": {}}}',
+        b'{"id": "' + b"e" * 256 + b'", "type": "x", "data": {"object": {}}}',
+        b'{"created": -1, "type": "x", "data": {"object": {}}}',
+        b'{"created": 253402300800, "type": "x", "data": {"object": {}}}',
+        b'{"created": 1' + b"0" * 5000 + b', "type": "x", "data": {"object": {}}}',
+        b'{"created": "now", "type": "x", "data": {"object": {}}}',
+        b'{"id": "\\ud800", "type": "x", "data": {"object": {}}}',
+        b'{"id": "\xff", "type": "x", "data": {"object": {}}}',
+        b'\xef\xbb\xbf{"type": "x", "data": {"object": {}}}',
+        b'{"type": "x", "data": {"object": {}}} trailing',
+        b'{"type": "x", "data": {"object": {}}}\x00',
+        b"[" * 500_000,
+        b'{"type": "x", "data": {"object": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}}",
+        '{"type": "x", "data": {"object": {}}}'.encode("utf-16"),
+    ],
+)  # fmt: skip
+def test_what_is_no_event_is_refused(body: bytes) -> None:
+    with pytest.raises(NotAnEventError):
+        decode(body)
+
+
+@pytest.mark.parametrize("event", [events.updated(), events.failed(), events.completed()])
+def test_a_truncated_event_is_refused(event: dict[str, Any]) -> None:
+    body = json.dumps(event).encode()
+    for length in range(0, len(body), 97):
+        with pytest.raises(NotAnEventError):
+            decode(body[:length])
+
+
+def test_text_that_is_not_utf8_where_nobody_looks_costs_no_event() -> None:
+    body = events.body(events.failed()).replace(b'"Acme Corp"', b'"Acme \xff"')
+    assert decode(body).customer_id == "cus_acme"
+
+
+def test_nul_where_nobody_looks_costs_no_event() -> None:
+    assert decode(changed(events.failed(), customer_name="A\x00B")).customer_id == "cus_acme"

@@ -1,0 +1,92 @@
+"""Scopes: their form, what covers what, what two sides have in common."""
+
+import pytest
+
+from tenantry.domain.access import covers, intersect, is_scope
+from tenantry.domain.errors import InsufficientScopeError
+from tests.support.principals import make_principal
+
+
+@pytest.mark.parametrize(
+    "text", ["projects:read", "*:*", "projects:*", "*:read", "a:b", "api-keys:write", "a_1-b:c9", f"{'a' * 32}:b"]
+)
+def test_scope_is_a_name_or_a_star_on_both_sides(text: str) -> None:
+    assert is_scope(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ":", "a", "a:", ":a", "a:b:c", "A:b", "a:B", "1a:b", "-a:b", "a b:c", "a:b ", " a:b", "a:b\n", "**:a",
+        "a*:b", f"{'a' * 33}:b", f"a:{'b' * 33}", "é:b", "a:é", "OWNER", "openid",
+    ],
+)  # fmt: skip
+def test_anything_else_is_no_scope(text: str) -> None:
+    assert not is_scope(text)
+
+
+@pytest.mark.parametrize(
+    ("grant", "need"),
+    [
+        ("projects:read", "projects:read"),
+        ("projects:*", "projects:read"),
+        ("*:read", "projects:read"),
+        ("*:*", "projects:read"),
+        ("*:*", "*:*"),
+        ("projects:*", "projects:*"),
+    ],
+)
+def test_grant_covers_a_need_part_by_part(grant: str, need: str) -> None:
+    assert covers((grant,), need)
+
+
+@pytest.mark.parametrize(
+    ("grant", "need"),
+    [
+        ("projects:write", "projects:read"),
+        ("projects:read", "projects:write"),
+        ("projects:read", "projects:*"),
+        ("projects:read", "*:read"),
+        ("projects:*", "*:*"),
+        ("*:read", "*:*"),
+        ("projects:*", "projects-x:read"),
+    ],
+)
+def test_narrower_or_other_grant_does_not_cover(grant: str, need: str) -> None:
+    assert not covers((grant,), need)
+
+
+def test_grants_do_not_add_up_to_a_star() -> None:
+    assert not covers(("projects:read", "projects:write"), "projects:*")
+
+
+def test_no_grant_covers_nothing() -> None:
+    assert not covers((), "projects:read")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "common"),
+    [
+        (("*:*",), ("projects:read",), ("projects:read",)),
+        (("projects:*",), ("*:read",), ("projects:read",)),
+        (("projects:read",), ("projects:write",), ()),
+        (("projects:*", "billing:read"), ("*:read",), ("billing:read", "projects:read")),
+        ((), ("*:*",), ()),
+        (("a:b",), ("a:b", "*:*"), ("a:b",)),
+    ],
+)
+def test_intersection_is_what_both_sides_grant(
+    left: tuple[str, ...], right: tuple[str, ...], common: tuple[str, ...]
+) -> None:
+    assert intersect(left, right) == common
+    assert intersect(right, left) == common
+
+
+def test_caller_without_the_scope_is_refused_with_its_name() -> None:
+    with pytest.raises(InsufficientScopeError) as refusal:
+        make_principal("projects:write").require("projects:read")
+    assert refusal.value.scope == "projects:read"
+
+
+def test_caller_with_the_scope_is_let_in() -> None:
+    make_principal("projects:read").require("projects:read")

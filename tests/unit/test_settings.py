@@ -1,0 +1,245 @@
+"""The settings: what they default to, and the one message that names every fault."""
+
+from pathlib import Path
+
+import pytest
+
+from tenantry.settings import Settings, SettingsError, load, load_for_admin
+
+SECRETS = {
+    "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef",
+    "API_KEY_PEPPER": "pepper-0123456789-0123456789-0123456789",
+    "SESSION_SECRET": "session-0123456789-0123456789-0123456789",
+}
+
+
+def faults_of(**values: str) -> list[str]:
+    with pytest.raises(SettingsError) as error:
+        load({**SECRETS, **values})
+    assert str(error.value) == "\n".join(error.value.faults)
+    return error.value.faults
+
+
+def loaded(**values: str) -> Settings:
+    return load({**SECRETS, **values})
+
+
+def test_three_secrets_are_enough() -> None:
+    settings = loaded()
+    assert (settings.host, settings.port, settings.base_url) == ("127.0.0.1", 3001, "http://127.0.0.1:3001")
+    assert (settings.workers, settings.database_pool_size, settings.webhook_tolerance) == (1, 5, 300)
+    assert settings.database_url is None
+    assert settings.data_dir == Path(".tenantry")
+    assert settings.billing.parked_mail_hours == 72
+    assert settings.billing.subscriptions.value == "any"
+    assert not settings.billing.checkout_reference_links
+    assert settings.provider_secret_key is settings.operator_token is settings.oidc is settings.smtp is None
+    assert settings.trusted_proxies == ()
+    assert settings.log_format == "console"
+    assert settings.run_jobs
+    assert not settings.demo
+
+
+def test_one_message_names_everything_that_is_missing() -> None:
+    with pytest.raises(SettingsError) as error:
+        load({})
+    assert error.value.faults == [f"{name}: is missing" for name in SECRETS]
+
+
+def test_one_message_names_faults_of_every_kind() -> None:
+    faults = faults_of(API_KEY_PEPPER="", SESSION_SECRET="short", PORT="x", LOG_FORMAT="xml", OPERATOR_TOKEN="op")
+    assert sorted(fault.partition(":")[0] for fault in faults) == [
+        "API_KEY_PEPPER", "LOG_FORMAT", "OPERATOR_TOKEN", "PORT", "SESSION_SECRET",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("value", ["", " ", "\t"])
+def test_empty_secret_is_missing(name: str, value: str) -> None:
+    assert faults_of(**{name: value}) == [f"{name}: is missing"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shortest"),
+    [("PROVIDER_WEBHOOK_SECRET", 16), ("API_KEY_PEPPER", 32), ("SESSION_SECRET", 32), ("OPERATOR_TOKEN", 32)],
+)
+def test_secret_has_a_least_length(name: str, shortest: int) -> None:
+    text = "0123456789abcdefghijklmnopqrstuvwxyz"
+    assert faults_of(**{name: text[: shortest - 1]}) == [f"{name}: is shorter than {shortest} characters"]
+    loaded(**{name: text[:shortest]})
+
+
+@pytest.mark.parametrize("name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN"])
+@pytest.mark.parametrize("value", ["changeme" * 5, "Change-Me-0123456789012345678901234567", "a" * 40, "ab" * 20])
+def test_known_default_is_refused(name: str, value: str) -> None:
+    (fault,) = faults_of(**{name: value})
+    assert fault.startswith(f"{name}: is a well-known default")
+    assert value not in fault
+
+
+def test_known_default_behind_the_prefix_of_webhook_secrets_is_refused() -> None:
+    assert faults_of(PROVIDER_WEBHOOK_SECRET="whsec_" + "x" * 32)[0].startswith("PROVIDER_WEBHOOK_SECRET: is a well-")
+
+
+def test_faults_never_show_the_secret() -> None:
+    for fault in faults_of(API_KEY_PEPPER="hunter2", PROVIDER_WEBHOOK_SECRET="hunter2,hunter2"):
+        assert "hunter2" not in fault
+
+
+def test_settings_never_show_their_secrets() -> None:
+    shown = repr(loaded(OPERATOR_TOKEN="0123456789" * 4, PROVIDER_SECRET_KEY="sk_test_1", OIDC_CLIENT_SECRET="xyzzy"))
+    for secret in (*SECRETS.values(), "0123456789" * 4, "sk_test_1", "xyzzy"):
+        assert secret not in shown
+
+
+@pytest.mark.parametrize("name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER"])
+def test_secrets_are_separated_by_commas_for_rotation(name: str) -> None:
+    settings = loaded(**{name: f" {SECRETS[name]} , {SECRETS[name]}-old "})
+    held = settings.peppers if name == "API_KEY_PEPPER" else settings.webhook_secrets
+    assert [secret.reveal() for secret in held] == [SECRETS[name], f"{SECRETS[name]}-old"]
+
+
+def test_each_of_several_secrets_is_checked() -> None:
+    assert faults_of(API_KEY_PEPPER=f"{SECRETS['API_KEY_PEPPER']},,short") == [
+        "API_KEY_PEPPER: holds an empty secret",
+        "API_KEY_PEPPER: is shorter than 32 characters",
+    ]
+
+
+def test_demo_takes_weak_secrets() -> None:
+    settings = load({"TENANTRY_DEMO": "true", **dict.fromkeys(SECRETS, "weak")})
+    assert settings.demo
+    assert settings.session_secret.reveal() == "weak"
+
+
+def test_demo_still_needs_secrets() -> None:
+    with pytest.raises(SettingsError) as error:
+        load({"TENANTRY_DEMO": "true"})
+    assert error.value.faults == [f"{name}: is missing" for name in SECRETS]
+
+
+BOUNDS = [
+    ("PORT", 0, 65535),
+    ("WORKERS", 1, 64),
+    ("DATABASE_POOL_SIZE", 1, 1000),
+    ("PROVIDER_WEBHOOK_TOLERANCE", 1, 86400),
+    ("PARKED_MAIL_HOURS", 0, 8760),
+]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), BOUNDS)
+def test_number_is_taken_within_its_bounds(name: str, least: int, most: int) -> None:
+    loaded(**{name: str(least)})
+    loaded(**{name: f" {most} "})
+
+
+@pytest.mark.parametrize(("name", "least", "most"), BOUNDS)
+def test_anything_else_is_refused_with_the_bounds(name: str, least: int, most: int) -> None:
+    for value in (str(least - 1), str(most + 1), "1.0", "1e1", "٣", "0x1", "ten", "9" * 5000):
+        assert faults_of(**{name: value}) == [f"{name}: must be a whole number, {least} to {most}"]
+
+
+@pytest.mark.parametrize("name", ["RUN_JOBS", "CHECKOUT_REFERENCE_LINKS"])
+def test_flag_is_true_or_false(name: str) -> None:
+    assert faults_of(**{name: "yes"}) == [f"{name}: must be true or false"]
+
+
+def test_flags_are_read() -> None:
+    settings = loaded(RUN_JOBS="0", CHECKOUT_REFERENCE_LINKS="TRUE")
+    assert not settings.run_jobs
+    assert settings.billing.checkout_reference_links
+
+
+@pytest.mark.parametrize(("name", "choices"), [("LOG_FORMAT", "console, json"), ("SUBSCRIPTIONS", "any, newest")])
+def test_choice_names_its_choices(name: str, choices: str) -> None:
+    assert faults_of(**{name: "other"}) == [f"{name}: must be one of {choices}"]
+
+
+@pytest.mark.parametrize("name", ["BASE_URL", "PROVIDER_API_BASE"])
+@pytest.mark.parametrize("value", ["tenantry.example", "ftp://x", "http://", "https://[::1", "//x", "javascript:1"])
+def test_address_is_http_or_https(name: str, value: str) -> None:
+    assert faults_of(**{name: value}) == [f"{name}: must be an http or https address"]
+
+
+def test_addresses_lose_the_slash_at_the_end() -> None:
+    settings = loaded(BASE_URL="https://api.example/", PROVIDER_API_BASE="http://127.0.0.1:1/")
+    assert (settings.base_url, settings.provider_api_base) == ("https://api.example", "http://127.0.0.1:1")
+
+
+def test_base_url_follows_the_port() -> None:
+    assert loaded(PORT="8080").base_url == "http://127.0.0.1:8080"
+
+
+def test_proxies_are_addresses_or_networks() -> None:
+    assert loaded(TRUSTED_PROXIES="10.0.0.0/8, ::1 ,").trusted_proxies == ("10.0.0.0/8", "::1")
+    assert faults_of(TRUSTED_PROXIES="10.0.0.1, proxy") == ["TRUSTED_PROXIES: 'proxy' is not an address or network"]
+
+
+def test_package_comes_with_a_catalog() -> None:
+    assert [plan.id for plan in loaded().billing.catalog.plans] == ["free", "pro", "business"]
+
+
+def test_catalog_faults_come_one_by_one(tmp_path: Path) -> None:
+    catalog = tmp_path / "plans.toml"
+    catalog.write_text('colour = 1\n[[plans]]\nid = "pro"\n')
+    assert faults_of(TENANTRY_PLANS=str(catalog)) == [
+        "TENANTRY_PLANS: unknown key 'colour'",
+        "TENANTRY_PLANS: the plan 'free' is missing: it is the fallback and downgrade plan",
+    ]
+
+
+def test_catalog_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    (fault,) = faults_of(TENANTRY_PLANS=str(tmp_path / "none.toml"))
+    assert fault.startswith(f"TENANTRY_PLANS: {tmp_path / 'none.toml'} cannot be read")
+
+
+def test_catalog_that_is_no_text_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "plans.toml").write_bytes(b"\xff\xfe")
+    assert faults_of(TENANTRY_PLANS=str(tmp_path / "plans.toml"))[0].startswith("TENANTRY_PLANS: ")
+
+
+def test_identity_provider_is_read_with_its_claims() -> None:
+    oidc = loaded(OIDC_ISSUER="https://id.example", OIDC_AUDIENCE="api", OIDC_ROLE_CLAIM="app.role").oidc
+    assert oidc is not None
+    assert (oidc.issuer, oidc.audience, oidc.client_id) == ("https://id.example", "api", None)
+    assert (oidc.org_claim, oidc.role_claim) == ("org_id", "app.role")
+
+
+def test_issuer_needs_an_audience() -> None:
+    (fault,) = faults_of(OIDC_ISSUER="https://id.example")
+    assert fault.startswith("OIDC_AUDIENCE: is missing")
+
+
+def test_plain_issuer_is_taken_on_loopback_or_when_a_setting_says_so() -> None:
+    assert faults_of(OIDC_ISSUER="http://id.example", OIDC_AUDIENCE="api")[0].startswith("OIDC_ISSUER: must be https")
+    loaded(OIDC_ISSUER="http://127.0.0.1:9", OIDC_AUDIENCE="api")
+    loaded(OIDC_ISSUER="http://id.example", OIDC_AUDIENCE="api", OIDC_ALLOW_HTTP="true")
+
+
+def test_mail_needs_a_sender() -> None:
+    (fault,) = faults_of(SMTP_URL="smtp://127.0.0.1:25")
+    assert fault.startswith("MAIL_FROM: is missing")
+
+
+def test_mail_server_and_sender_are_read() -> None:
+    smtp = loaded(SMTP_URL="smtps://me:hunter2@mail.example", MAIL_FROM="Billing <a@b.example>").smtp
+    assert smtp is not None
+    assert (smtp.host, smtp.port, smtp.sender) == ("mail.example", 465, "Billing <a@b.example>")
+
+
+def test_fault_of_the_mail_address_does_not_show_the_password() -> None:
+    (fault,) = faults_of(SMTP_URL="smtp://me:hunter2@mail.example:25?tls=none", MAIL_FROM="a@b.example")
+    assert fault.startswith("SMTP_URL: ")
+    assert "hunter2" not in fault
+
+
+def test_faulty_sender_is_named_as_such() -> None:
+    (fault,) = faults_of(SMTP_URL="smtp://127.0.0.1:25", MAIL_FROM="nobody")
+    assert fault.startswith("MAIL_FROM: ")
+
+
+def test_operator_commands_need_neither_webhook_nor_session_secret() -> None:
+    assert load_for_admin({}, needs_pepper=False).peppers == ()
+    with pytest.raises(SettingsError) as error:
+        load_for_admin({}, needs_pepper=True)
+    assert error.value.faults == ["API_KEY_PEPPER: is missing"]
