@@ -94,11 +94,6 @@ def header_text(text: str) -> bytes:
 
 VERIFY_OPERATION: Final[dict[str, Any]] = {
     "summary": "Check a credential for a gateway",
-    "operationId": "VerifyCredential",
-    "description": (
-        "For reverse proxies (`auth_request`, `forward_auth`): answers any method, with the caller's identity in "
-        "headers. The scope `-` asks for no scope. Anything may follow the scope in the path."
-    ),
     "parameters": [
         {
             "name": "scope",

@@ -109,8 +109,6 @@ def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRou
 
 OPERATION: Final[dict[str, Any]] = {
     "summary": "List projects",
-    "operationId": "ListProjects",
-    "description": "The projects of the caller's tenant in the caller's mode, newest first.",
     "parameters": [
         {
             "name": "limit",

@@ -1,0 +1,76 @@
+"""From a signed event to a mail that a real SMTP server has received."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import httpx2
+import psycopg
+
+from tests.support import events
+from tests.support.app import OPERATOR_TOKEN, running_app
+from tests.support.signing import deliver
+from tests.support.smtp import LOOPBACK, MailServer, running
+
+OPERATOR = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+WORKS = {"RUN_JOBS": "true", "MAIL_FROM": "Acme Billing <billing@acme.example>"}
+
+
+def clock() -> datetime:
+    return datetime.fromtimestamp(events.NOW, UTC)
+
+
+async def put_tenant(client: httpx2.AsyncClient) -> None:
+    tenant = {"name": "Müller & Söhne", "ownerEmail": "owner@acme.example", "stripeCustomerId": "cus_1"}
+    answer = await client.put("/api/v1/tenants/acme", json=tenant, headers=OPERATOR)
+    assert answer.status_code == 201
+
+
+async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_once(conninfo: str) -> None:
+    event = events.failed(customer="cus_1", event_id="evt_failed")
+    async with (
+        running(MailServer()) as mail_server,
+        running_app(conninfo, clock=clock, SMTP_URL=f"smtp://{LOOPBACK}:{mail_server.port}", **WORKS) as client,
+    ):
+        await put_tenant(client)
+        answers = await asyncio.gather(*(deliver(client, event) for _ in range(50)))
+        # a second failure: its mail comes after all those that the fifty could have caused
+        last = await deliver(client, events.failed(customer="cus_1", event_id="evt_last", created=events.NOW))
+        await mail_server.wait_for(lambda server: len(server.received) >= 2)
+        export = (await client.get("/api/v1/tenants/acme/export", headers=OPERATOR)).json()
+    assert {(answer.status_code, answer.text) for answer in answers} == {(200, "OK")}
+    assert last.status_code == 200
+    assert export["tenant"]["subscriptionStatus"] == "past_due"
+    assert sorted(entry["id"] for entry in export["billingEvents"]) == ["evt_failed", "evt_last"]
+    assert len(mail_server.received) == 2
+    assert {tuple(mail.recipients) for mail in mail_server.received} == {("owner@acme.example",)}
+    assert all("Müller & Söhne" in mail.message["Subject"] for mail in mail_server.received)
+
+
+async def test_notification_has_the_fields_of_the_specification_and_is_stored_with_the_state(conninfo: str) -> None:
+    async with running_app(conninfo, clock=clock) as client:
+        await put_tenant(client)
+        assert (await deliver(client, events.failed(customer="cus_1", event_id="evt_failed"))).text == "OK"
+        tenant = (await client.get("/api/v1/tenants/acme/export", headers=OPERATOR)).json()["tenant"]
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        cursor = await connection.execute(
+            "SELECT type, recipient_id, tenant_id, channels, data, event_id FROM notifications"
+        )
+        rows = await cursor.fetchall()
+    assert len(rows) == 1
+    kind, recipient, tenant_id, channels, data, event_id = rows[0]
+    assert (kind, recipient, tenant_id, channels) == ("billing.payment_failed", tenant["ownerId"], "acme", ["email"])
+    assert list(data) == ["invoiceUrl"]
+    assert data["invoiceUrl"].startswith("https://")
+    assert event_id == "evt_failed"
+
+
+async def test_mail_server_that_is_away_does_not_touch_the_webhooks_answer(conninfo: str) -> None:
+    away = MailServer()
+    async with running(away):
+        pass
+    async with running_app(conninfo, clock=clock, SMTP_URL=f"smtp://{LOOPBACK}:{away.port}", **WORKS) as client:
+        await put_tenant(client)
+        answer = await deliver(client, events.failed(customer="cus_1", event_id="evt_failed"))
+        metrics = (await client.get("/metrics")).text
+    assert (answer.status_code, answer.text) == (200, "OK")
+    assert "tenantry_notifications_queued 1" in metrics

@@ -1,0 +1,129 @@
+"""The order in which events count."""
+
+from itertools import permutations
+
+import msgspec
+import pytest
+
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.order import in_order
+from tenantry.domain.billing.state import BillingState
+from tests.support.facts import ANY, deleted, failed, succeeded, updated
+
+FRESH = BillingState()
+
+
+def arriving(events: tuple[BillingEvent, ...]) -> list[BillingEvent]:
+    """The events, numbered in this order of arrival."""
+    return [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(events, start=1)]
+
+
+def orders(*events: BillingEvent, before: BillingState = FRESH) -> set[tuple[str, ...]]:
+    """The orders that all orders of arrival lead to."""
+    return {tuple(event.id for event in in_order(arriving(arrived), before, ANY)) for arrived in permutations(events)}
+
+
+def ids(*events: BillingEvent, before: BillingState = FRESH) -> list[str]:
+    """The order that the events come to when they arrive as given."""
+    return [event.id for event in in_order(arriving(events), before, ANY)]
+
+
+def test_arrival_decides_where_nothing_is_proven() -> None:
+    assert ids(updated(event_id="b"), failed(event_id="c"), deleted(event_id="a")) == ["b", "c", "a"]
+
+
+def test_what_an_event_replaced_came_before_it() -> None:
+    first = updated(event_id="1", status="active", previous={"status": "incomplete"})
+    second = updated(event_id="2", status="past_due", previous={"status": "active"})
+    assert orders(first, second) == {("1", "2")}
+
+
+@pytest.mark.parametrize(
+    ("fact", "values"),
+    [
+        ("price_id", ("price_free", "price_pro", "price_business")),
+        ("current_period_end", (1, 2, 3)),
+        ("status", ("trialing", "active", "past_due")),
+    ],
+)
+def test_each_tracked_fact_proves_an_order(fact: str, values: tuple[str | int, ...]) -> None:
+    first = updated(event_id="1", **{fact: values[1]}, previous={fact: values[0]})
+    second = updated(event_id="2", **{fact: values[2]}, previous={fact: values[1]})
+    assert orders(first, second) == {("1", "2")}
+
+
+def test_a_chain_that_comes_back_to_a_value_is_one_order() -> None:
+    chain = [
+        updated(event_id="1", status="active", previous={"status": "trialing"}),
+        updated(event_id="2", status="past_due", previous={"status": "active"}),
+        updated(event_id="3", status="active", previous={"status": "past_due"}),
+    ]
+    assert orders(*chain) == {("1", "2", "3")}
+
+
+TOGGLE = (
+    updated(event_id="on", cancel_at_period_end=True, previous={"cancel_at_period_end": False}),
+    updated(event_id="off", cancel_at_period_end=False, previous={"cancel_at_period_end": True}),
+)
+
+
+def test_there_and_back_is_ordered_by_the_state_before() -> None:
+    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10)
+    assert orders(*TOGGLE, before=before) == {("on", "off")}
+    assert orders(*TOGGLE, before=msgspec.structs.replace(before, cancel_at_period_end=True)) == {("off", "on")}
+
+
+def test_there_and_back_between_plans_is_ordered_by_the_plan_before() -> None:
+    up = updated(event_id="up", price_id="price_business", previous={"price_id": "price_pro"})
+    down = updated(event_id="down", price_id="price_pro", previous={"price_id": "price_business"})
+    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10)
+    assert orders(up, down, before=before) == {("up", "down")}
+
+
+def test_a_circle_of_proofs_leaves_it_to_arrival() -> None:
+    on, off = TOGGLE
+    assert ids(on, off) == ["on", "off"]
+    assert ids(off, on) == ["off", "on"]
+
+
+def test_a_state_of_another_subscription_proves_nothing() -> None:
+    on, off = TOGGLE
+    before = BillingState("pro", "active", 5000, False, "active", "sub_2", 10)
+    assert ids(off, on, before=before) == ["off", "on"]
+
+
+def test_events_of_different_subscriptions_prove_nothing_about_each_other() -> None:
+    first = updated(event_id="1", subscription_id="sub_1", status="active", previous={"status": "trialing"})
+    second = updated(event_id="2", subscription_id="sub_2", status="past_due", previous={"status": "active"})
+    assert ids(second, first) == ["2", "1"]
+
+
+def test_an_end_comes_after_the_update_that_did_not_replace_it() -> None:
+    last = updated(event_id="1", status="active", previous={"status": "trialing"})
+    assert orders(last, deleted(event_id="2")) == {("1", "2")}
+
+
+def test_a_missing_link_still_leaves_what_two_events_prove() -> None:
+    first = updated(event_id="1", status="active", price_id="price_pro", previous={"status": "incomplete"})
+    second = updated(event_id="2", status="past_due", price_id="price_pro", previous={"status": "active"})
+    stray = updated(event_id="3", status="unpaid", price_id="price_free", previous={"price_id": "price_business"})
+    assert all(order.index("1") < order.index("2") for order in orders(first, second, stray))
+
+
+def test_invoices_keep_their_place_by_arrival() -> None:
+    first = updated(event_id="1", status="active", previous={"status": "incomplete"})
+    second = updated(event_id="2", status="past_due", previous={"status": "active"})
+    assert ids(failed(event_id="f"), second, succeeded(event_id="s"), first) == ["f", "s", "1", "2"]
+
+
+def test_an_invoice_proves_nothing() -> None:
+    event = updated(event_id="1", previous={"status": None, "current_period_end": None})
+    assert ids(event, failed(event_id="2", subscription_id="sub_1")) == ["1", "2"]
+
+
+def test_many_events_in_one_second_are_ordered_at_once() -> None:
+    steps = [
+        updated(event_id=f"{number:02}", current_period_end=number + 1, previous={"current_period_end": number})
+        for number in range(1, 40)
+    ]
+    assert ids(*reversed(steps)) == [event.id for event in steps]

@@ -1,0 +1,149 @@
+"""Placing events among those of before: late ones, ties, and how far back one must look."""
+
+import msgspec
+import pytest
+
+from tenantry.domain.billing.events import BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Account
+from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, place, reach, tip
+from tests.support.facts import ANY, account, deleted, failed, succeeded, updated
+
+FRESH = BillingState()
+
+
+def placed(*events: BillingEvent, checkpoint: BillingState = FRESH) -> Placement:
+    """The placement of the last of some events, which arrive as given."""
+    timeline = Timeline(checkpoint)
+    result = None
+    for number, event in enumerate(events, start=1):
+        result = place(timeline, msgspec.structs.replace(event, arrival=number), ANY)
+        timeline = result.timeline
+    assert result is not None
+    return result
+
+
+def status(placement: Placement) -> str:
+    return placement.after.subscription_status
+
+
+def test_the_first_event_is_applied() -> None:
+    placement = placed(updated(100))
+    assert (placement.outcome, placement.before, status(placement)) == (Outcome.APPLIED, FRESH, "active")
+
+
+def test_a_newer_event_is_applied() -> None:
+    assert status(placed(updated(100), deleted(200))) == "canceled"
+
+
+def test_an_event_that_says_what_is_known_changes_nothing() -> None:
+    placement = placed(updated(100, "1"), updated(200, "2"))
+    assert (placement.outcome, placement.before) == (Outcome.NO_CHANGE, placement.after)
+
+
+def test_a_late_update_brings_nothing_back() -> None:
+    placement = placed(deleted(200), updated(100))
+    assert (placement.outcome, status(placement)) == (Outcome.LATE, "canceled")
+
+
+def test_a_late_event_can_change_what_newer_ones_left_open() -> None:
+    placement = placed(updated(100), succeeded(300), failed(200))
+    assert (placement.outcome, status(placement)) == (Outcome.LATE, "active")
+    placement = placed(failed(300), updated(100, cancel_at_period_end=True, price_id="price_business"))
+    assert placement.outcome is Outcome.APPLIED
+    assert (placement.after.plan, placement.after.subscription_status) == ("business", "past_due")
+
+
+def test_a_late_success_does_not_clear_a_newer_failure() -> None:
+    assert status(placed(updated(100), failed(300, invoice_id="in_2"), succeeded(200))) == "past_due"
+
+
+def test_a_late_event_changes_what_a_later_payment_restores() -> None:
+    placement = placed(failed(200), succeeded(300), updated(100, status="trialing"))
+    assert status(placement) == "trialing"
+
+
+def test_a_tie_is_placed_by_what_it_proves() -> None:
+    second = updated(100, "2", status="past_due", previous={"status": "active"})
+    first = updated(100, "1", status="active", previous={"status": "incomplete"})
+    placement = placed(second, first)
+    assert (placement.outcome, status(placement)) == (Outcome.LATE, "past_due")
+
+
+def test_a_tie_without_proof_counts_as_newer() -> None:
+    assert status(placed(updated(100), deleted(100))) == "canceled"
+
+
+def test_a_failure_is_told() -> None:
+    assert placed(failed(100)).notify
+
+
+def test_a_late_failure_is_told() -> None:
+    assert placed(updated(300), failed(100)).notify
+
+
+def test_a_failure_whose_invoice_has_been_paid_is_not_told() -> None:
+    assert not placed(succeeded(200), failed(100)).notify
+
+
+def test_a_failure_is_told_although_another_invoice_has_been_paid() -> None:
+    assert placed(succeeded(200, invoice_id="in_2"), failed(100)).notify
+
+
+def test_a_failure_without_an_invoice_id_is_told() -> None:
+    assert placed(succeeded(200, invoice_id=None), failed(100, invoice_id=None)).notify
+
+
+def test_a_failure_after_an_older_success_of_its_invoice_is_told() -> None:
+    assert placed(succeeded(100), failed(200)).notify
+
+
+@pytest.mark.parametrize("event", [updated(), deleted(), succeeded()])
+def test_nothing_else_is_told(event: BillingEvent) -> None:
+    assert not placed(event).notify
+
+
+@pytest.mark.parametrize(
+    ("created", "newest", "far"),
+    [(1, None, Reach.TIP), (101, 100, Reach.TIP), (100, 100, Reach.TIP_SECOND), (99, 100, Reach.BEGINNING)],
+)
+def test_how_far_back_to_look(created: int, newest: int | None, far: Reach) -> None:
+    assert reach(created, newest) is far
+
+
+def test_the_tip_is_the_state_before_the_newest_second() -> None:
+    timeline = placed(updated(100), failed(200), updated(200, "evt_2", status="past_due")).timeline
+    assert tip(timeline) == (200, placed(updated(100)).after)
+
+
+HISTORY = [
+    updated(100, "a", arrival=1),
+    failed(150, "b", arrival=2),
+    updated(200, "c", arrival=3, status="past_due", previous={"status": "active"}),
+    succeeded(200, "d", arrival=4),
+]
+
+
+def after_history() -> tuple[Account, Timeline]:
+    whole = begin(FRESH, HISTORY, ANY)
+    created, before = tip(whole)
+    return account(state=whole.state, tip_created=created, tip_state=before), whole
+
+
+@pytest.mark.parametrize(
+    ("event", "far", "known"),
+    [
+        (deleted(300, "e", arrival=5), Reach.TIP, []),
+        (deleted(200, "e", arrival=5), Reach.TIP_SECOND, HISTORY[2:]),
+        (deleted(120, "e", arrival=5), Reach.BEGINNING, HISTORY),
+    ],
+)
+def test_a_shorter_look_back_comes_to_the_same(event: BillingEvent, far: Reach, known: list[BillingEvent]) -> None:
+    stored, whole = after_history()
+    short = place(begin(stored.checkpoint(far), known, ANY), event, ANY)
+    long = place(whole, event, ANY)
+    assert (short.after, tip(short.timeline)) == (long.after, tip(long.timeline))
+
+
+def test_a_tenant_begins_with_its_own_plan() -> None:
+    assert account(base_plan="business").checkpoint(Reach.BEGINNING).plan == "business"
