@@ -64,7 +64,7 @@ def main() -> None:
             rounds: dict[str, list[Round]] = {}
             for number in range(ROUNDS):
                 for name, port in (("service", service), ("stub", stub)):
-                    events = _sign_events(Path(folder) / "events", f"{name}{number}")
+                    events = _sign_events(Path(folder) / "events", f"{name}{number}", number)
                     rounds.setdefault(f"webhook {name}", []).append(_wrk(port, "events.lua", events))
                     rounds.setdefault(f"list {name}", []).append(_wrk(port, "keys.lua", {"BENCH_KEYS": str(key_file)}))
             stored = _count_events(conninfo)
@@ -101,8 +101,8 @@ def _load(conninfo: str) -> list[str]:
             (PROJECTS,),
         )
         with cursor.copy(
-            "COPY api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by) "
-            "FROM STDIN"
+            "COPY api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
+            "created_by) FROM STDIN"
         ) as copy:
             for number, secret in enumerate(secrets):
                 digest = api_keys.digest(secret.encode(), PEPPER.encode())
@@ -115,12 +115,13 @@ def _load(conninfo: str) -> list[str]:
     return secrets
 
 
-def _sign_events(file: Path, run: str) -> dict[str, str]:
-    """Write distinct events for one run; the body is the one that events.lua composes."""
+def _sign_events(file: Path, run: str, number: int) -> dict[str, str]:
+    """Write distinct events for one run, newer than those of the run before; events.lua composes the same bodies."""
     stamp, filler = int(time.time()), "x" * 3300
+    first = stamp - (ROUNDS - number) * EVENTS
     with file.open("w") as out:
-        for number in range(EVENTS):
-            tenant, event_id, second = number % TENANTS, f"evt_{run}_{number:08d}", stamp - EVENTS + number
+        for position in range(EVENTS):
+            tenant, event_id, second = position % TENANTS, f"evt_{run}_{position:08d}", first + position
             body = (
                 f'{{"id":"{event_id}","object":"event","type":"customer.subscription.updated","created":{second}'
                 f',"livemode":true,"api_version":"2025-03-31.basil","data":{{"object":{{"id":"sub_{tenant}'

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import cast
 
+import msgspec
 import psycopg
 from litestar import Litestar
 
@@ -44,6 +45,7 @@ from tenantry.services.authentication import Authenticator
 from tenantry.services.billing import BillingService
 from tenantry.services.checkout import CheckoutService
 from tenantry.services.gauges import read_gauges
+from tenantry.services.key_use import KeyUse
 from tenantry.services.mail import MailService
 from tenantry.services.projects import ProjectService
 from tenantry.services.retention import RetentionService
@@ -64,7 +66,7 @@ def create_app() -> AsgiApp:
 def build_app(settings: Settings, conninfo: str, clock: Clock = system_clock) -> AsgiApp:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
     parts = Parts(settings, conninfo, clock)
-    document = OpenApiDocument()
+    document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -97,8 +99,8 @@ def build_app(settings: Settings, conninfo: str, clock: Clock = system_clock) ->
 
 
 async def run_jobs(settings: Settings, conninfo: str) -> None:
-    """Run the jobs alone, until cancelled."""
-    parts = Parts(settings, conninfo, system_clock)
+    """Run the jobs alone, in this one process, until cancelled."""
+    parts = Parts(msgspec.structs.replace(settings, workers=1), conninfo, system_clock)
     async with parts.running(with_jobs=True):
         await asyncio.Event().wait()
 
@@ -118,8 +120,14 @@ class Parts:
         mail = MailService(self.database, Mailer(settings.smtp), clock) if settings.smtp else None
         self.work = Work(mail, RetentionService(self.database, clock))
         self.queue = JobQueue(conninfo)
+        self.key_use = KeyUse(self.database, clock)
         self.authenticator = Authenticator(
-            keys=self.database.lane(), users=self.database.lane(), peppers=peppers, tokens=tokens, clock=clock
+            keys=self.database.lane(),
+            users=self.database.lane(),
+            peppers=peppers,
+            tokens=tokens,
+            clock=clock,
+            key_used=self.key_use.record,
         )
         self.projects = ProjectService(self.database, self.database.lane(), catalog, clock)
         self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock)
@@ -139,6 +147,8 @@ class Parts:
             stack.push_async_callback(self.http_client.aclose)
             await self.database.open()
             stack.push_async_callback(self.database.close)
+            stack.push_async_callback(self.key_use.write)
+            stack.push_async_callback(stop, asyncio.create_task(self.key_use.run()))
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
             if self.keys is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import re
 import shlex
 import shutil
@@ -173,7 +174,7 @@ def parse_command(text: str, variables: dict[str, str]) -> tuple[str, str, dict[
 
 
 async def test_the_signed_example_makes_a_good_signature(service: Service) -> None:
-    if shutil.which("openssl") is None:
+    if shutil.which("openssl") is None and os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") != "1":
         pytest.skip("openssl is not installed; on Debian: apt-get install openssl")
     text = (await read_page(service)).examples["Signed request: Receive a payment-provider event"]
     shell = await asyncio.create_subprocess_exec(

@@ -96,8 +96,14 @@ class KeysThroughTheService(RuleBasedStateMachine):
               expires_at: datetime | None) -> tuple[str, str]:  # fmt: skip
         made = self.world.run(
             self.world.keys.create(
-                maker, org_id=self.org, name="key", scopes=() if level else given, access_level=level, mode=mode,
-                expires_at=expires_at, claim=None,
+                maker,
+                org_id=self.org,
+                name="key",
+                scopes=() if level else given,
+                access_level=level,
+                mode=mode,
+                expires_at=expires_at,
+                claim=None,
             )  # fmt: skip
         )
         return made.record.id, made.secret

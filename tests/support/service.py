@@ -46,11 +46,18 @@ class Caller:
             self._headers["Authorization"] = f"Bearer {credential}"
 
     async def call(
-        self, method: str, path: str, json: object = None, headers: Mapping[str, str] | None = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        json: object = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        **more: Any,
     ) -> httpx2.Response:
-        return await self._client.request(
-            method, path, json=json, headers={**self._headers, **(headers or {})}, **more
-        )
+        merged = [
+            (name.encode(), text if isinstance(text, bytes) else text.encode())
+            for name, text in {**self._headers, **(headers or {})}.items()
+        ]
+        return await self._client.request(method, path, json=json, headers=merged, **more)
 
     async def get(self, path: str, **params: str | int) -> httpx2.Response:
         return await self.call("GET", path, params=params or None)

@@ -107,7 +107,6 @@ def test_status_of_a_key(revoked_at: datetime | None, expires_at: datetime | Non
     assert status_at(NOW, revoked_at, expires_at) is status
 
 
-
 @pytest.mark.parametrize(
     ("scopes", "level"),
     [(("OWNER",), None), (("OWNER",), OWNER), ((), OWNER), (("*:*",), OWNER), (("OWNER", "*:*"), None)],

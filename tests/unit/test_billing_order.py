@@ -47,8 +47,10 @@ def test_what_an_event_replaced_came_before_it() -> None:
     ],
 )
 def test_each_tracked_fact_proves_an_order(fact: str, values: tuple[str | int, ...]) -> None:
-    first = updated(event_id="1", **{fact: values[1]}, previous={fact: values[0]})
-    second = updated(event_id="2", **{fact: values[2]}, previous={fact: values[1]})
+    first, second = (
+        msgspec.structs.replace(updated(event_id=name, previous={fact: old}), **{fact: new})
+        for name, old, new in (("1", values[0], values[1]), ("2", values[1], values[2]))
+    )
     assert orders(first, second) == {("1", "2")}
 
 
@@ -96,6 +98,16 @@ def test_events_of_different_subscriptions_prove_nothing_about_each_other() -> N
     first = updated(event_id="1", subscription_id="sub_1", status="active", previous={"status": "trialing"})
     second = updated(event_id="2", subscription_id="sub_2", status="past_due", previous={"status": "active"})
     assert ids(second, first) == ["2", "1"]
+
+
+def test_what_an_event_left_as_it_was_proves_its_place_too() -> None:
+    chain = [
+        updated(event_id="1", status="past_due", cancel_at_period_end=False, previous={"status": "active"}),
+        updated(event_id="2", status="past_due", cancel_at_period_end=True, previous={"cancel_at_period_end": False}),
+        updated(event_id="3", status="active", cancel_at_period_end=True, previous={"status": "past_due"}),
+    ]
+    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10)
+    assert orders(*chain, before=before) == {("1", "2", "3")}
 
 
 def test_an_end_comes_after_the_update_that_did_not_replace_it() -> None:

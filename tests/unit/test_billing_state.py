@@ -1,5 +1,7 @@
 """What one event does to a tenant's billing state: SPEC 3, row by row, and what CONTRACT 6 adds."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -101,8 +103,8 @@ def test_handling_an_event_twice_is_handling_it_once(event: BillingEvent) -> Non
     assert after(once, event) == once
 
 
-OLD = {"subscription_id": "sub_old", "subscription_created": 10}
-NEW = {"subscription_id": "sub_new", "subscription_created": 20, "price_id": "price_business"}
+OLD: dict[str, Any] = {"subscription_id": "sub_old", "subscription_created": 10}
+NEW: dict[str, Any] = {"subscription_id": "sub_new", "subscription_created": 20, "price_id": "price_business"}
 
 
 def test_every_subscription_counts() -> None:

@@ -68,7 +68,8 @@ def _run_demo() -> None:
     if environment.get("HOST", _LOOPBACK[0]) not in _LOOPBACK:
         fail("HOST: the demo's identity provider signs anybody in, so the demo runs on loopback only. Use `serve`.")
     with ExitStack() as stack:
-        companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), Secret(file.values["OIDC_CLIENT_SECRET"])))
+        client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
+        companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret))
         made_here = {
             "OIDC_ISSUER": companion.issuer,
             "OIDC_AUDIENCE": setup.AUDIENCE,

@@ -25,4 +25,6 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
     with database(values) as conninfo:
         if migrate:
             migrated(conninfo)
-        run_server(settings, conninfo, values)
+        address = f"http://{settings.host}:{settings.port}"
+        ready = f"tenantry is ready at {address} ({settings.workers} process(es)); Ctrl-C stops it"
+        run_server(settings, conninfo, values, on_ready=lambda: click.echo(ready, err=True))

@@ -18,7 +18,6 @@ from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ExceptionHandlersMap
 
 from tenantry import __version__
@@ -64,13 +63,6 @@ def build_api(routes: Sequence[HTTPRouteHandler], lifespan: Sequence[_LIFESPAN])
             render_plugins=[JsonRenderPlugin()],
             openapi_router=Router("/-", route_handlers=[], guards=[_nothing_here], include_in_schema=False),
             use_handler_docstrings=False,
-            components=Components(
-                security_schemes={
-                    "bearer": SecurityScheme(
-                        type="http", scheme="bearer", description="An API key (`svc_...`) or an access token (JWT)."
-                    )
-                }
-            ),
         ),
     )
 

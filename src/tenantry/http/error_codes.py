@@ -8,13 +8,14 @@ from tenantry.domain.errors import DomainError
 from tenantry.http.problems import STATUSES
 
 INVALID_JSON: Final = "invalid_json"
+UNSUPPORTED_MEDIA_TYPE: Final = "unsupported_media_type"
 RATE_LIMITED: Final = "rate_limited"
 
 _FRAMEWORK: Final = {
     INVALID_JSON: 400,
     "invalid_request": 400,
     "method_not_allowed": 405,
-    "unsupported_media_type": 415,
+    UNSUPPORTED_MEDIA_TYPE: 415,
     "internal_error": 500,
 }
 """Codes that no domain error stands behind."""
@@ -50,7 +51,7 @@ _MEANINGS: Final = {
     "idempotency_in_flight": "A request with this `Idempotency-Key` is still being carried out.",
     "idempotency_mismatch": "This `Idempotency-Key` came with another body before.",
     "payload_too_large": "The body is larger than 1 MiB.",
-    "unsupported_media_type": "The body is not in a format that this address takes.",
+    UNSUPPORTED_MEDIA_TYPE: "The body is not `application/json`.",
     "validation_failed": "A field or parameter is not acceptable; `errors` says which, and why.",
     RATE_LIMITED: "Too many requests; `Retry-After` says when to come again.",
     "internal_error": "A fault of ours; `requestId` finds it in the log.",
@@ -97,7 +98,7 @@ def by_status(codes: Iterable[str], known: Mapping[str, ErrorCode]) -> dict[int,
 IDEMPOTENCY: Final = codes_of(
     errors.InvalidIdempotencyKeyError, errors.IdempotencyInFlightError, errors.IdempotencyMismatchError
 )
-BODY: Final = {INVALID_JSON} | codes_of(errors.PayloadTooLargeError, errors.ValidationError)
+BODY: Final = {INVALID_JSON, UNSUPPORTED_MEDIA_TYPE} | codes_of(errors.PayloadTooLargeError, errors.ValidationError)
 CREDENTIAL: Final = codes_of(
     errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,
     errors.TokenExpiredError,

@@ -46,6 +46,7 @@ _STATUS_TEXTS: Final = {
     404: "There is no such object.",
     409: "The state of things does not allow it.",
     413: "The body is too large.",
+    415: "The body is not JSON by its `Content-Type`.",
     422: "The request is not valid; `errors` says where and why.",
     429: "Too many requests.",
     501: "This is not set up here.",

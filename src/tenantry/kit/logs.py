@@ -63,5 +63,6 @@ def configure(log_format: str, level: int = logging.INFO) -> None:
         "psycopg.pool",
         "uvicorn.error",
         "stripe",
+        "mail.log",
     ):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,6 +1,6 @@
 """Telling who sent a request, and for which tenant (CONTRACT 5)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -46,13 +46,21 @@ class Authenticator:
     """
 
     def __init__(
-        self, *, keys: Lane, users: Lane, peppers: Sequence[bytes], tokens: TokenVerifier | None, clock: Clock
+        self,
+        *,
+        keys: Lane,
+        users: Lane,
+        peppers: Sequence[bytes],
+        tokens: TokenVerifier | None,
+        clock: Clock,
+        key_used: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._key_lane = keys
         self._user_lane = users
         self._peppers = tuple(peppers)
         self._tokens = tokens
         self._clock = clock
+        self._key_used = key_used
         self._keys: Batcher[bytes, KeyRow | None] = Batcher(self._find_keys)
         self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(self._find_seats)
 
@@ -89,7 +97,9 @@ class Authenticator:
         for pepper in self._peppers:
             key = await self._keys.submit(api_keys.digest(secret, pepper))
             if key is not None:
-                return _principal_of_key(key, self._clock())
+                principal = _principal_of_key(key, self._clock())
+                self._key_used(key.id)
+                return principal
         raise InvalidCredentialError("The API key is not valid.")
 
     async def _by_claims(self, claims: Claims, organization: bytes | None) -> Principal:

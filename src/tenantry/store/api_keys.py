@@ -154,7 +154,8 @@ async def read_all(connection: Connection, org_id: str, now: datetime) -> list[A
 async def record_use(connection: Connection, used: dict[str, datetime]) -> None:
     """Record when keys were last used, in one statement."""
     await connection.execute(
-        "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, u.at) "
-        "FROM unnest(%s::text[], %s::timestamptz[]) AS u (id, at) WHERE k.id = u.id",
+        "WITH used AS (SELECT u.id, u.at FROM unnest(%s::text[], %s::timestamptz[]) AS u (id, at) "
+        "JOIN api_keys k ON k.id = u.id ORDER BY u.id FOR NO KEY UPDATE OF k) "
+        "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, used.at) FROM used WHERE k.id = used.id",
         (list(used), list(used.values())),
     )

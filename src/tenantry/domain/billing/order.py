@@ -50,8 +50,7 @@ def _proven(events: Sequence[BillingEvent], before: BillingState, policy: Billin
             precedence |= {later.id: {earlier.id} for earlier, later in pairwise(chain)}
         else:
             precedence |= {
-                event.id: {other.id for other in together if _is_proven_after(event, other, policy)}
-                for event in together
+                event.id: {other.id for other in together if _is_proven_after(event, other)} for event in together
             }
     return precedence
 
@@ -63,7 +62,7 @@ def _chain(events: tuple[BillingEvent, ...], known: Facts, policy: BillingPolicy
     if len(events) > _LONGEST_CHAIN:
         return None
     for event in events:
-        if _replaced(event, known, policy):
+        if not event.previous or _follows(event, known, policy):
             others = tuple(other for other in events if other is not event)
             rest = _chain(others, _facts_of_event(event), policy)
             if rest is not None:
@@ -71,24 +70,24 @@ def _chain(events: tuple[BillingEvent, ...], known: Facts, policy: BillingPolicy
     return None
 
 
-def _is_proven_after(event: BillingEvent, other: BillingEvent, policy: BillingPolicy) -> bool:
-    """Whether ``event`` replaced just what ``other`` set, and not also the other way round."""
-    return (
-        event is not other
-        and bool(event.previous)
-        and _replaced(event, _facts_of_event(other), policy)
-        and not (other.previous and _replaced(other, _facts_of_event(event), policy))
-    )
-
-
-def _replaced(event: BillingEvent, known: Facts, policy: BillingPolicy) -> bool:
-    """Whether nothing that ``event`` says it replaced contradicts what is known."""
-    for fact, value in (event.previous or {}).items():
+def _follows(event: BillingEvent, known: Facts, policy: BillingPolicy) -> bool:
+    """Whether what is known is what ``event`` says was before it: what it replaced, and what it left as it was."""
+    for fact in TRACKED:
+        value = (event.previous or {}).get(fact, getattr(event, fact))
         if known.get(fact, value) != value:
             return False
         if fact == "price_id" and _PLAN in known and known[_PLAN] != plan_of(_as_text(value), policy.catalog)[0]:
             return False
     return True
+
+
+def _is_proven_after(event: BillingEvent, other: BillingEvent) -> bool:
+    """Whether ``event`` replaced just what ``other`` set, and not also the other way round."""
+    return event is not other and _replaced(event, other) and not _replaced(other, event)
+
+
+def _replaced(event: BillingEvent, other: BillingEvent) -> bool:
+    return bool(event.previous) and all(getattr(other, fact) == value for fact, value in (event.previous or {}).items())
 
 
 def _as_text(value: Fact) -> str | None:

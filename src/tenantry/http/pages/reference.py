@@ -66,7 +66,7 @@ def render(document: OpenApiDocument) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(prose=prose, json=highlighted, slug=slug)
+    environment.filters.update(prose=prose, json=highlighted, slug=slug, breakable=breakable)
     outline = Outline(document.document, {group.name: group.objects for group in GROUPS})
     return environment.get_template("reference.html").render(
         info=document.document["info"],
@@ -99,6 +99,11 @@ def highlighted(text: str) -> Markup:
         ]
         position = found.end()
     return Markup("").join([*parts, escape(text[position:])])
+
+
+def breakable(name: str) -> Markup:
+    """A name that may go on in the next line after an underscore."""
+    return Markup("_<wbr>").join(name.split("_"))
 
 
 def slug(text: str) -> str:

@@ -1,0 +1,187 @@
+"""The operator's calls: a team's own backend sets, ends and exports tenants."""
+
+import pytest
+
+from tests.support.app import OPERATOR_TOKEN
+from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Service, refusal, running_service
+
+BODY = {"name": "Acme", "ownerEmail": "owner@acme.example"}
+
+
+async def test_tenant_is_made_and_set(service: Service) -> None:
+    made = await service.operator.put(f"{TENANTS}/acme", BODY)
+    assert made.status_code == 201
+    assert made.headers["location"] == f"{TENANTS}/acme"
+    tenant = made.json()
+    assert (tenant["id"], tenant["name"], tenant["plan"], tenant["subscriptionStatus"]) == (
+        "acme", "Acme", "free", "none",
+    )  # fmt: skip
+    assert tenant["ownerId"]
+    again = await service.operator.put(f"{TENANTS}/acme", {**BODY, "name": "Acme Ltd"})
+    assert again.status_code == 200
+    assert again.json() == {**tenant, "name": "Acme Ltd", "updatedAt": again.json()["updatedAt"]}
+
+
+async def test_what_is_left_out_stays(service: Service) -> None:
+    fields = {**BODY, "ownerId": "user_9", "stripeCustomerId": "cus_stays", "suspended": True}
+    made = (await service.operator.put(f"{TENANTS}/stays", fields)).json()
+    assert (made["ownerId"], made["stripeCustomerId"]) == ("user_9", "cus_stays")
+    assert (await service.operator.put(f"{TENANTS}/stays", BODY)).json() == {**made, "updatedAt": any_time(made)}
+    export = (await service.operator.get(f"{TENANTS}/stays/export")).json()
+    assert (export["suspended"], export["ownerEmail"], export["customers"]) == (True, BODY["ownerEmail"], ["cus_stays"])
+
+
+class any_time:  # noqa: N801  # reads as a value
+    """Equal to every time."""
+
+    def __init__(self, _tenant: object) -> None: ...
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and other.endswith("Z")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("tenant_id", ["a b", "a" * 65, "ö", "a.b", "a%0A", "%00"])
+async def test_what_can_be_no_id_is_refused(service: Service, tenant_id: str) -> None:
+    answer = await service.operator.put(f"{TENANTS}/{tenant_id}", BODY)
+    assert refusal(answer) in ((422, "validation_failed"), (404, "not_found"))
+
+
+@pytest.mark.parametrize("tenant_id", ["a", "A-z_0", "a" * 64])
+async def test_every_other_id_is_taken(service: Service, tenant_id: str) -> None:
+    assert (await service.operator.put(f"{TENANTS}/{tenant_id}", BODY)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("fields", "location"),
+    [
+        ({"ownerEmail": None}, "ownerEmail"),
+        ({"ownerId": ""}, "ownerId"),
+        ({"ownerId": "a b"}, "ownerId"),
+        ({"ownerId": "a\n"}, "ownerId"),
+        ({"stripeCustomerId": "cus 1"}, "stripeCustomerId"),
+        ({"stripeCustomerId": "cus_1\n"}, "stripeCustomerId"),
+        ({"suspended": "true"}, "suspended"),
+        ({"suspended": 1}, "suspended"),
+        ({"plan": "pro"}, "plan"),
+        ({"id": "x"}, "id"),
+    ],
+)
+async def test_faulty_field_is_refused(service: Service, fields: dict[str, object], location: str) -> None:
+    answer = await service.operator.put(f"{TENANTS}/faulty", {**BODY, **fields})
+    assert refusal(answer) == (422, "validation_failed")
+    assert [fault["location"] for fault in answer.json()["errors"]] == [location]
+    assert refusal(await service.operator.get(f"{TENANTS}/faulty/export")) == (404, "not_found")
+
+
+async def test_customer_of_one_tenant_is_not_given_to_another(service: Service) -> None:
+    await service.operator.put(f"{TENANTS}/first", {**BODY, "stripeCustomerId": "cus_taken"})
+    answer = await service.operator.put(f"{TENANTS}/second", {**BODY, "stripeCustomerId": "cus_taken"})
+    assert refusal(answer) == (409, "customer_taken")
+    assert refusal(await service.operator.get(f"{TENANTS}/second/export")) == (404, "not_found")
+
+
+async def test_suspended_tenant_is_refused_until_it_is_let_in_again(service: Service) -> None:
+    org = await service.organization()
+    body = {"name": org.id, "ownerEmail": "owner@x.example"}
+    user = service.user(org=org.id, role="owner")
+    assert (await service.operator.put(org.path, {**body, "suspended": True})).status_code == 200
+    for caller in (org.owner, user):
+        for path in (PROJECTS, KEYS, TENANTS, WHOAMI):
+            assert refusal(await caller.get(path)) == (403, "org_suspended")
+    await service.operator.put(org.path, {**body, "suspended": False})
+    for caller in (org.owner, user):
+        assert (await caller.get(PROJECTS)).status_code == 200
+
+
+async def test_revoked_key_of_a_suspended_tenant_is_revoked(service: Service) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "a:b")
+    await org.owner.delete(key.path)
+    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "suspended": True})
+    assert refusal(await key.caller.get(PROJECTS)) == (401, "api_key_revoked")
+
+
+async def test_keys_and_tokens_of_an_ended_tenant_die_at_once(service: Service) -> None:
+    org = await service.organization()
+    answer = await service.operator.delete(org.path)
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert refusal(await org.owner.get(PROJECTS)) == (401, "api_key_revoked")
+    assert refusal(await service.user(org=org.id, role="owner").get(PROJECTS)) == (401, "invalid_credential")
+
+
+async def test_ending_again_is_fine_and_a_missing_tenant_is_not_found(service: Service) -> None:
+    org = await service.organization()
+    for _ in range(2):
+        assert (await service.operator.delete(org.path)).status_code == 204
+    assert refusal(await service.operator.delete(f"{TENANTS}/missing")) == (404, "not_found")
+
+
+async def test_ended_tenant_cannot_be_set_but_still_be_exported(service: Service) -> None:
+    org = await service.organization()
+    await service.operator.delete(org.path)
+    assert refusal(await service.operator.put(org.path, BODY)) == (409, "tenant_deleted")
+    assert (await service.operator.get(f"{org.path}/export")).json()["tenant"]["id"] == org.id
+
+
+async def test_export_holds_everything_and_no_secret(service: Service) -> None:
+    org = await service.organization(stripeCustomerId="cus_exported")
+    test = await service.key(org.owner, org.id, "OWNER", mode="test")
+    projects = [(await caller.post(PROJECTS, {"name": "p"})).json() for caller in (org.owner, test.caller)]
+    answer = await service.operator.get(f"{org.path}/export")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "tenant": (await org.owner.get(org.path)).json(),
+        "ownerEmail": "owner@x.example",
+        "suspended": False,
+        "customers": ["cus_exported"],
+        "members": [],
+        "apiKeys": [org.key.record, test.record],
+        "projects": projects,
+        "billingEvents": [],
+    }
+    for caller in (org.owner, test.caller):
+        assert str(caller.credential) not in answer.text
+
+
+async def test_export_names_the_members(service: Service) -> None:
+    user = service.user("maker")
+    tenant = (await user.post(TENANTS, {"name": "x", "ownerEmail": "me@x.example"})).json()
+    export = (await service.operator.get(f"{TENANTS}/{tenant['id']}/export")).json()
+    assert export["members"] == [
+        {"issuer": service.issuer.url, "subject": "maker", "role": "owner", "createdAt": tenant["createdAt"],
+         "removedAt": None}
+    ]  # fmt: skip
+
+
+async def test_nobody_else_is_the_operator(service: Service) -> None:
+    org = await service.organization()
+    callers = {
+        "missing_credential": [service.nobody],
+        "invalid_credential": [
+            org.owner, service.user(org=org.id, role="owner"), service.caller(OPERATOR_TOKEN[:-1]),
+            service.caller(OPERATOR_TOKEN + "0"), service.caller(OPERATOR_TOKEN.upper()), service.caller("a.b.c"),
+        ],
+    }  # fmt: skip
+    for code, group in callers.items():
+        for caller in group:
+            for answer in (
+                await caller.put(org.path, BODY), await caller.delete(org.path), await caller.get(f"{org.path}/export")
+            ):  # fmt: skip
+                assert refusal(answer) == (401, code)
+                assert answer.headers["www-authenticate"].startswith('Bearer realm="api"')
+    assert (await org.owner.get(PROJECTS)).status_code == 200
+
+
+async def test_operator_is_nobody_elsewhere(service: Service) -> None:
+    org = await service.organization()
+    for path in (PROJECTS, KEYS, TENANTS, org.path, WHOAMI, "/api/v1/plans"):
+        assert refusal(await service.operator.get(path)) == (401, "invalid_credential")
+
+
+async def test_without_an_operator_token_there_is_no_operator(conninfo: str) -> None:
+    async with running_service(conninfo, OPERATOR_TOKEN="") as service:
+        for caller in (service.operator, service.caller(""), service.caller("None")):
+            answer = await caller.put(f"{TENANTS}/acme", BODY)
+            assert refusal(answer)[0] == 401

@@ -1,0 +1,184 @@
+"""Laws of billing: a tenant's state is a function of the set of its events."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
+from tenantry.domain.billing.ledger import Account, Arrival, Standing
+from tenantry.domain.billing.settlement import Settlement, reaches
+from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
+from tenantry.domain.billing.timeline import Reach
+from tests.support.facts import ANY, NEWEST, account, deleted, failed, succeeded, updated
+
+NOW: Final = datetime.fromtimestamp(10**6, UTC)
+CUSTOMER: Final = "cus_1"
+
+STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
+PRICES: Final = ("price_free", "price_pro", "price_business")
+
+
+class Ledger:
+    """One tenant and its events, in memory, kept as the service keeps them in the database."""
+
+    def __init__(self, policy: BillingPolicy) -> None:
+        self._policy = policy
+        self._arrivals = 0
+        self._events: dict[str, BillingEvent] = {}
+        self.account: Account = account(customer_id=CUSTOMER)
+        self.told: list[str] = []
+
+    def deliver(self, batch: Sequence[BillingEvent]) -> None:
+        """Settle a batch, as the service does."""
+        fresh = list({event.id: event for event in batch if event.id not in self._events}.values())
+        numbered = [
+            msgspec.structs.replace(event, arrival=self._arrivals + number) for number, event in enumerate(fresh)
+        ]
+        self._arrivals += len(numbered)
+        known = Standing({"acme": self.account}, {CUSTOMER: "acme"}, frozenset(self._events), 0)
+        needed = reaches(known, [("acme", event) for event in numbered])
+        histories = {tenant: self._since(far, tip) for tenant, (far, tip) in needed.items()}
+        settlement = Settlement(known, self._policy, NOW, reaches=needed, histories=histories, parked={})
+        for event in numbered:
+            settlement.receive(Arrival(event, NOW))
+        for changed, _ in settlement.changed_accounts():
+            self.account = changed
+        self._events |= {event.id: event for event in numbered}
+        self.told += [failure.event_id for failure in settlement.failed_payments()]
+
+    def _since(self, far: Reach, tip: int) -> list[BillingEvent]:
+        return [event for event in self._events.values() if far is Reach.BEGINNING or event.created >= tip]
+
+
+def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:
+    """The state that a history leads to, event by event."""
+    state = BillingState()
+    for event in history:
+        state = apply(state, event, policy).state
+    return state
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[BillingEvent]:
+    """What happened to a tenant, in order: every two events of one second have a proof of their order."""
+    now, subscription = 1000, 0
+    facts = _begun(subscription)
+    events = [updated(now, "evt_0", **facts)]
+    for number in range(1, draw(st.integers(1, 8))):
+        event_id = f"evt_{number}"
+        now += draw(st.integers(1, 50))
+        match draw(st.sampled_from(("changes", "changes", "changes", "failed", "succeeded", "deleted"))):
+            case "changes":
+                for part in range(draw(st.integers(1, 4))):
+                    changes = draw(_changes(facts))
+                    previous = {fact: facts[fact] for fact in changes}
+                    facts = {**facts, **changes}
+                    events.append(updated(now, f"{event_id}_{part}", previous=previous, **facts))
+            case "failed":
+                events.append(failed(now, event_id, invoice_id=f"in_{number}"))
+            case "succeeded":
+                events.append(succeeded(now, event_id, invoice_id=f"in_{number - 1}"))
+            case _:
+                events.append(deleted(now, event_id, **{**facts, "status": "canceled"}))
+                subscription, now = subscription + 1, now + 1
+                facts = _begun(subscription)
+                events.append(updated(now, f"{event_id}_new", **facts))
+    return events
+
+
+def _begun(number: int) -> dict[str, Any]:
+    return {
+        "subscription_id": f"sub_{number}", "subscription_created": 100 + number, "status": "trialing",
+        "price_id": "price_pro", "current_period_end": 5000, "cancel_at_period_end": False,
+    }  # fmt: skip
+
+
+def _changes(facts: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """One or more of a subscription's facts, changed."""
+    other = {
+        "status": st.sampled_from([status for status in STATUSES if status != facts["status"]]),
+        "price_id": st.sampled_from([price for price in PRICES if price != facts["price_id"]]),
+        "current_period_end": st.just(facts["current_period_end"] + 100),
+        "cancel_at_period_end": st.just(not facts["cancel_at_period_end"]),
+    }
+    return st.sets(st.sampled_from(sorted(other)), min_size=1, max_size=2).flatmap(
+        lambda names: st.fixed_dictionaries({name: other[name] for name in sorted(names)})
+    )
+
+
+@st.composite
+def deliveries(draw: st.DrawFn, events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
+    """The events in any order, some twice, in batches of any size."""
+    again = draw(st.lists(st.sampled_from(list(events)), max_size=6))
+    stream = draw(st.permutations([*events, *again]))
+    cuts = sorted(draw(st.sets(st.integers(1, len(stream)), max_size=6)))
+    return [list(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+@given(st.data(), histories(), st.sampled_from([ANY, NEWEST]))
+def test_every_order_of_delivery_leads_to_the_state_that_the_history_leads_to(
+    data: st.DataObject, history: list[BillingEvent], policy: BillingPolicy
+) -> None:
+    ledger = Ledger(policy)
+    for batch in data.draw(deliveries(history)):
+        ledger.deliver(batch)
+    assert ledger.account.state == folded(history, policy)
+
+
+@given(st.data(), histories())
+def test_a_failure_is_told_at_most_once_and_exactly_once_unless_its_invoice_was_paid(
+    data: st.DataObject, history: list[BillingEvent]
+) -> None:
+    ledger = Ledger(ANY)
+    for batch in data.draw(deliveries(history)):
+        ledger.deliver(batch)
+    failures = {event.id for event in history if event.type == "invoice.payment_failed"}
+    paid = {event.invoice_id for event in history if event.type == "invoice.payment_succeeded"}
+    unpaid = {event.id for event in history if event.id in failures and event.invoice_id not in paid}
+    assert sorted(ledger.told) == sorted(set(ledger.told))
+    assert unpaid <= set(ledger.told) <= failures
+
+
+@given(histories())
+def test_the_history_in_order_is_told_in_full(history: list[BillingEvent]) -> None:
+    ledger = Ledger(ANY)
+    for event in history:
+        ledger.deliver([event])
+    assert ledger.told == [event.id for event in history if event.type == "invoice.payment_failed"]
+
+
+loose_events = st.builds(
+    BillingEvent,
+    id=st.uuids().map(str),
+    type=st.sampled_from(sorted(FOLDED_TYPES)),
+    created=st.integers(0, 6),
+    org_id=st.just("acme"),
+    customer_id=st.just(CUSTOMER),
+    subscription_id=st.sampled_from(["sub_1", "sub_2", None]),
+    subscription_created=st.sampled_from([1, 2, None]),
+    status=st.sampled_from([*STATUSES, "canceled"]),
+    price_id=st.sampled_from([*PRICES, None]),
+    current_period_end=st.sampled_from([None, 1, 2]),
+    cancel_at_period_end=st.booleans(),
+    previous=st.none()
+    | st.fixed_dictionaries({}, optional={"status": st.sampled_from(STATUSES), "price_id": st.sampled_from(PRICES)}),
+)
+
+
+@given(st.data(), st.lists(loose_events, min_size=1, max_size=14), st.sampled_from([ANY, NEWEST]))
+def test_batches_and_checkpoints_make_no_difference(
+    data: st.DataObject, events: list[BillingEvent], policy: BillingPolicy
+) -> None:
+    """Whatever the events say, ties without proof included: one by one or in batches, the same order of arrival."""
+    one_by_one, in_batches = Ledger(policy), Ledger(policy)
+    batches = data.draw(deliveries(events))
+    for batch in batches:
+        in_batches.deliver(batch)
+        for event in batch:
+            one_by_one.deliver([event])
+    assert in_batches.account == one_by_one.account
+    assert in_batches.told == one_by_one.told

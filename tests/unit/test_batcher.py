@@ -1,0 +1,191 @@
+"""Grouping requests."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tenantry.db.batcher import Batcher
+from tenantry.domain.errors import DatabaseUnavailableError
+
+Answers = Sequence[int | Exception]
+
+
+class Doubler:
+    """Doubles numbers, a batch at a time; each batch waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.begun = asyncio.Event()
+
+    async def run(self, items: Sequence[int]) -> Answers:
+        self.batches.append(list(items))
+        self.begun.set()
+        await self.gate.wait()
+        return [item * 2 for item in items]
+
+
+async def held(batcher: Batcher[int, int], doubler: Doubler, first: int) -> asyncio.Task[int]:
+    """A submitted item whose batch is in flight."""
+    task = asyncio.create_task(batcher.submit(first))
+    await doubler.begun.wait()
+    return task
+
+
+async def submitted(batcher: Batcher[int, int], *items: int) -> list[asyncio.Task[int]]:
+    """Further items that wait in the batcher."""
+    tasks = [asyncio.create_task(batcher.submit(item)) for item in items]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_a_lone_item_goes_at_once() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    assert await Batcher(doubler.run).submit(1) == 2
+    assert doubler.batches == [[1]]
+
+
+async def test_items_that_wait_form_the_next_batch() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run)
+    first = await held(batcher, doubler, 1)
+    others = await submitted(batcher, 2, 3, 4)
+    assert doubler.batches == [[1]]
+    doubler.gate.set()
+    assert await asyncio.gather(first, *others) == [2, 4, 6, 8]
+    assert doubler.batches == [[1], [2, 3, 4]]
+
+
+async def test_a_batch_has_a_bound() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    batcher = Batcher(doubler.run, most=2)
+    await asyncio.gather(*(batcher.submit(number) for number in range(5)))
+    assert doubler.batches == [[0, 1], [2, 3], [4]]
+
+
+async def test_a_failure_of_one_item_reaches_its_submitter_alone() -> None:
+    async def run(items: Sequence[int]) -> Answers:
+        return [ValueError("two") if item == 2 else item for item in items]
+
+    batcher = Batcher(run)
+    answers = await asyncio.gather(*(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True)
+    assert [repr(answer) for answer in answers] == ["1", "ValueError('two')", "3"]
+
+
+async def test_a_failure_of_the_run_reaches_its_whole_batch_and_no_other() -> None:
+    async def run(items: Sequence[int]) -> Answers:
+        if 2 in items:
+            raise ValueError("two")
+        return list(items)
+
+    batcher = Batcher(run, most=2)
+    answers = await asyncio.gather(*(batcher.submit(number) for number in range(1, 5)), return_exceptions=True)
+    assert [repr(answer) for answer in answers] == ["ValueError('two')", "ValueError('two')", "3", "4"]
+
+
+async def test_too_few_answers_are_a_failure_of_the_run() -> None:
+    async def run(_items: Sequence[int]) -> Answers:
+        return [1]
+
+    batcher = Batcher(run)
+    answers = await asyncio.gather(batcher.submit(1), batcher.submit(2), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [RuntimeError, RuntimeError]
+
+
+async def test_a_hanging_run_is_given_up_and_all_who_wait_are_refused() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, deadline=0.05)
+    first = await held(batcher, doubler, 1)
+    others = await submitted(batcher, 2, 3)
+    answers = await asyncio.gather(first, *others, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [DatabaseUnavailableError] * 3
+
+
+async def test_a_hanging_run_is_followed_by_sound_ones() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, deadline=0.05)
+    with pytest.raises(DatabaseUnavailableError):
+        await batcher.submit(1)
+    await batcher.close()
+    doubler.gate.set()
+    assert await batcher.submit(2) == 4
+
+
+async def test_while_a_run_does_not_let_go_everybody_is_refused_at_once() -> None:
+    let_go = asyncio.Event()
+
+    async def run(_items: Sequence[int]) -> Answers:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await let_go.wait()
+        return []
+
+    batcher: Batcher[int, int] = Batcher(run, deadline=0.01)
+    with pytest.raises(DatabaseUnavailableError):
+        await batcher.submit(1)
+    with pytest.raises(DatabaseUnavailableError):
+        await batcher.submit(2)
+    let_go.set()
+    await batcher.close()
+
+
+async def test_an_item_does_not_wait_longer_than_its_own_deadline() -> None:
+    """However many sound runs come before it."""
+    turns = 0
+
+    async def run(items: Sequence[int]) -> Answers:
+        nonlocal turns
+        turns += 1
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.04)
+        return list(items)
+
+    batcher: Batcher[int, int] = Batcher(run, most=1, deadline=0.05)
+    answers = await asyncio.gather(*(batcher.submit(number) for number in range(20)), return_exceptions=True)
+    assert isinstance(answers[-1], DatabaseUnavailableError)
+    await batcher.close()
+    assert turns < 20
+
+
+async def test_the_queue_has_a_bound() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, most_waiting=2)
+    first = await held(batcher, doubler, 1)
+    others = await submitted(batcher, 2, 3)
+    with pytest.raises(DatabaseUnavailableError):
+        await batcher.submit(4)
+    doubler.gate.set()
+    assert await asyncio.gather(first, *others) == [2, 4, 6]
+
+
+async def test_a_submitter_that_is_cancelled_while_waiting_takes_its_item_along() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run)
+    first = await held(batcher, doubler, 1)
+    second, third = await submitted(batcher, 2, 3)
+    second.cancel()
+    doubler.gate.set()
+    assert await asyncio.gather(first, third) == [2, 6]
+    assert doubler.batches == [[1], [3]]
+
+
+async def test_a_submitter_that_is_cancelled_in_flight_hurts_nobody() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run)
+    first = await held(batcher, doubler, 1)
+    (second,) = await submitted(batcher, 2)
+    first.cancel()
+    doubler.gate.set()
+    assert await second == 4
+
+
+async def test_closing_waits_for_what_was_submitted() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run)
+    first = await held(batcher, doubler, 1)
+    doubler.gate.set()
+    await batcher.close()
+    assert await first == 2

@@ -1,0 +1,301 @@
+"""What a batch of events comes to: links, parking and healing, and who is told."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenantry.domain.billing.events import BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
+from tenantry.domain.billing.settlement import Gaps, Settlement, anomaly, gaps, reaches, useless
+from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.timeline import Reach
+from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, succeeded, updated
+
+NOW = datetime.fromtimestamp(1000, UTC)
+HOUR = 3600
+
+
+def standing(*accounts: Account, **customers: str) -> Standing:
+    return Standing(
+        accounts={account.tenant_id: account for account in accounts},
+        tenant_of_customer=customers,
+        seen=frozenset(),
+        first_arrival=1,
+    )
+
+
+def arrivals(*events: BillingEvent) -> list[Arrival]:
+    return [
+        Arrival(msgspec.structs.replace(event, arrival=number), NOW) for number, event in enumerate(events, start=1)
+    ]
+
+
+def settlement(known: Standing, *, policy: BillingPolicy = ANY, now: datetime = NOW, **parked: Any) -> Settlement:
+    waiting = {customer: arrivals(*events) for customer, events in parked.items()}
+    return Settlement(known, policy, now, reaches={}, histories={}, parked=waiting)
+
+
+def received(known: Standing, *events: BillingEvent, **parked: Any) -> Settlement:
+    result = settlement(known, **parked)
+    for arrival in arrivals(*events):
+        result.receive(arrival)
+    return result
+
+
+def healed(*events: BillingEvent, known: Standing | None = None, **options: Any) -> Settlement:
+    result = settlement(known or standing(account(), cus_1="acme"), **options)
+    result.heal("acme", arrivals(*events))
+    return result
+
+
+def outcomes(entries: list[Entry]) -> list[tuple[str, str | None]]:
+    return [(entry.outcome.value, entry.tenant_id) for entry in entries]
+
+
+def told(result: Settlement) -> list[str]:
+    return [failure.event_id for failure in result.failed_payments()]
+
+
+def state(result: Settlement) -> BillingState:
+    [(changed, _)] = result.changed_accounts()
+    return changed.state
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        BillingEvent(id="evt_1", type="charge.refunded", created=1),
+        updated(org_id=None),
+        deleted(org_id=None),
+        failed(customer_id=None),
+        succeeded(customer_id=None),
+        completed(org_id=None),
+        completed(customer_id=None),
+        completed(checkout_mode="payment"),
+        completed(checkout_mode="setup"),
+        completed(checkout_mode=None),
+    ],
+)
+def test_an_event_that_can_concern_nobody_is_ignored(event: BillingEvent) -> None:
+    result = received(standing(account(), cus_1="acme"), event)
+    assert outcomes(result.entries) == [("ignored", None)]
+    assert result.changed_accounts() == []
+    assert result.links == []
+
+
+def test_an_object_of_no_use_is_invalid() -> None:
+    event = updated(problem="status is missing")
+    assert useless(event) == (Outcome.INVALID, "status is missing")
+
+
+@pytest.mark.parametrize("event", [updated(), deleted(), completed()])
+def test_an_event_of_an_unknown_tenant_is_parked(event: BillingEvent) -> None:
+    assert outcomes(received(standing(), event).entries) == [("parked", None)]
+
+
+@pytest.mark.parametrize("event", [failed(), succeeded()])
+def test_an_invoice_of_an_unknown_customer_is_parked(event: BillingEvent) -> None:
+    result = received(standing(account()), event)
+    assert outcomes(result.entries) == [("parked", None)]
+    assert told(result) == []
+
+
+def test_an_invoice_finds_its_tenant_by_customer_alone() -> None:
+    result = received(standing(account(), account("other"), cus_1="other"), failed(org_id="acme"))
+    assert outcomes(result.entries) == [("applied", "other")]
+
+
+def test_a_checkout_links_its_customer() -> None:
+    result = received(standing(account()), completed())
+    assert result.links == [Link("cus_1", "acme", "evt_c")]
+    [(changed, visible)] = result.changed_accounts()
+    assert (changed.customer_id, visible) == ("cus_1", True)
+
+
+def test_a_checkout_links_a_further_customer_and_the_last_one_shows() -> None:
+    result = received(standing(account(customer_id="cus_0"), cus_0="acme"), completed())
+    [(changed, _)] = result.changed_accounts()
+    assert changed.customer_id == "cus_1"
+
+
+def test_the_first_claim_on_a_customer_stands() -> None:
+    result = received(standing(account(), account("other"), cus_1="other"), completed())
+    assert result.links == []
+    [entry] = result.entries
+    assert (entry.outcome, entry.tenant_id) == (Outcome.NO_CHANGE, "acme")
+    assert "belongs to another tenant" in entry.reason
+
+
+def test_the_first_claim_in_a_batch_stands() -> None:
+    result = received(
+        standing(account(), account("other")), completed(event_id="1"), completed(event_id="2", org_id="other")
+    )
+    assert result.links == [Link("cus_1", "acme", "1")]
+
+
+def test_a_subscription_that_claims_anothers_customer_is_applied_and_says_so() -> None:
+    result = received(standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1"))
+    [entry] = result.entries
+    assert (entry.outcome, entry.tenant_id) == (Outcome.APPLIED, "acme")
+    assert "belongs to another tenant" in entry.reason
+
+
+def test_a_subscription_links_where_neither_side_is_linked() -> None:
+    assert received(standing(account()), updated(customer_id="cus_1")).links == [Link("cus_1", "acme", "evt_u")]
+
+
+def test_a_subscription_links_nothing_where_the_tenant_is_linked() -> None:
+    known = standing(account(customer_id="cus_0"), cus_0="acme")
+    assert received(known, updated(customer_id="cus_1")).links == []
+
+
+def test_an_end_links_nothing() -> None:
+    assert received(standing(account()), deleted(customer_id="cus_1")).links == []
+
+
+def test_a_link_counts_at_once() -> None:
+    result = received(standing(account()), completed(), failed())
+    assert outcomes(result.entries) == [("applied", "acme"), ("applied", "acme")]
+    assert told(result) == ["evt_f"]
+
+
+def test_a_link_heals_what_waited_for_the_customer() -> None:
+    result = received(standing(account()), completed(900), cus_1=[failed(800)])
+    assert outcomes(result.healed) == [("applied", "acme")]
+    assert state(result).subscription_status == "past_due"
+
+
+def test_the_ledger_shows_the_state_within_the_batch() -> None:
+    result = received(standing(account()), updated(), completed(200))
+    assert [entry.before and entry.before.subscription_status for entry in result.entries] == ["none", "active"]
+
+
+def test_parked_events_take_their_place_by_their_order() -> None:
+    result = healed(updated(100), deleted(200))
+    assert outcomes(result.healed) == [("applied", "acme"), ("applied", "acme")]
+    assert state(result).subscription_status == "canceled"
+
+
+def test_parked_events_take_their_place_before_newer_ones() -> None:
+    known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
+    result = Settlement(
+        known, ANY, NOW,
+        reaches={"acme": (Reach.BEGINNING, 900)}, histories={"acme": [updated(900, status="trialing")]}, parked={},
+    )  # fmt: skip
+    result.heal("acme", arrivals(failed(100)))
+    assert outcomes(result.healed) == [("late", "acme")]
+    assert state(result).subscription_status == "trialing"
+
+
+def test_a_healed_checkout_links_and_heals_what_waited_for_it() -> None:
+    result = healed(completed(100), known=standing(account()), cus_1=[failed(200)])
+    assert outcomes(result.healed) == [("applied", "acme"), ("applied", "acme")]
+    assert result.links == [Link("cus_1", "acme", "evt_c")]
+
+
+def test_a_parked_failure_is_told_while_the_tenant_is_past_due() -> None:
+    assert told(healed(failed(900))) == ["evt_f"]
+
+
+@pytest.mark.parametrize("later", [updated(950), succeeded(950), deleted(950)])
+def test_a_parked_failure_is_not_told_once_the_tenant_is_not_past_due(later: BillingEvent) -> None:
+    assert told(healed(failed(900), later)) == []
+
+
+def test_a_parked_failure_is_not_told_once_its_invoice_is_paid() -> None:
+    other = failed(960, "evt_2", invoice_id="in_2")
+    assert told(healed(failed(900), succeeded(950), other)) == ["evt_2"]
+
+
+@pytest.mark.parametrize(("age", "expected"), [(3 * HOUR - 1, ["evt_f"]), (3 * HOUR, []), (3 * HOUR + 1, [])])
+def test_a_parked_failure_is_told_only_while_young(age: int, expected: list[str]) -> None:
+    policy = BillingPolicy(catalog=CATALOG, parked_mail_hours=3)
+    now = datetime.fromtimestamp(900 + age, UTC)
+    assert told(healed(failed(900), policy=policy, now=now)) == expected
+
+
+def test_an_old_failure_that_was_not_parked_is_told() -> None:
+    now = datetime.fromtimestamp(10**9, UTC)
+    result = settlement(standing(account(), cus_1="acme"), now=now)
+    result.receive(arrivals(failed(1))[0])
+    assert told(result) == ["evt_f"]
+
+
+def test_nobody_is_told_of_a_tenant_that_has_ended() -> None:
+    gone = standing(account(deleted=True), cus_1="acme")
+    assert told(received(gone, failed())) == []
+    assert told(healed(failed(900), known=gone)) == []
+
+
+def test_the_owner_is_told_with_the_invoice() -> None:
+    [failure] = received(standing(account(), cus_1="acme"), failed()).failed_payments()
+    assert (failure.tenant_id, failure.owner_id, failure.event_id) == ("acme", "usr_acme", "evt_f")
+    assert failure.invoice_url == "https://pay.example/in_1"
+
+
+def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
+    known = account(
+        customer_id="cus_1", state=received(standing(account(), cus_1="acme"), updated()).changed_accounts()[0][0].state
+    )
+    [(changed, visible)] = received(standing(known, cus_1="acme"), updated(200, customer_id="cus_1")).changed_accounts()
+    assert (changed.tip_created, visible) == (200, False)
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (updated(), None),
+        (updated(price_id=None), "missing_price"),
+        (updated(price_id="price_other"), "unknown_price"),
+        (updated(org_id=None), "missing_org_id"),
+        (deleted(org_id=None), "missing_org_id"),
+        (deleted(price_id=None), None),
+        (failed(problem="x"), "unusable_object"),
+    ],
+)
+def test_what_is_unexpected_has_a_name(event: BillingEvent, kind: str | None) -> None:
+    assert anomaly(event, CATALOG) == kind
+
+
+def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
+    known = standing(account(tip_created=100), account("fresh"))
+    events = [
+        ("acme", updated(101)),
+        ("fresh", updated(1)),
+        (None, failed(1)),
+        ("acme", completed(1)),
+        ("gone", updated(1)),
+    ]
+    assert reaches(known, events) == {}
+
+
+def test_the_farthest_need_counts() -> None:
+    known = standing(account(tip_created=100))
+    assert reaches(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
+        "acme": (Reach.BEGINNING, 100)
+    }
+
+
+def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
+    known = standing(account(), account("linked", customer_id="cus_2"), cus_2="linked")
+    events = [
+        updated(org_id="nobody", customer_id="cus_9"),
+        failed(customer_id="cus_3"),
+        failed(customer_id="cus_2"),
+        completed(customer_id="cus_4"),
+        completed(customer_id="cus_2"),
+        completed(org_id="nobody2", customer_id="cus_9"),
+        updated(customer_id="cus_5"),
+        updated(org_id="linked", customer_id="cus_6"),
+        deleted(org_id="linked", customer_id="cus_7"),
+    ]
+    assert gaps(events, known) == Gaps(
+        frozenset({"nobody", "nobody2"}), frozenset({"cus_3"}), frozenset({"cus_4", "cus_5"})
+    )
+
+
+def test_there_are_no_gaps_on_the_ordinary_path() -> None:
+    known = standing(account(customer_id="cus_1"), cus_1="acme")
+    assert gaps([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known) == Gaps()
