@@ -26,20 +26,10 @@ async def test_what_is_left_out_stays(service: Service) -> None:
     fields = {**BODY, "ownerId": "user_9", "stripeCustomerId": "cus_stays", "suspended": True}
     made = (await service.operator.put(f"{TENANTS}/stays", fields)).json()
     assert (made["ownerId"], made["stripeCustomerId"]) == ("user_9", "cus_stays")
-    assert (await service.operator.put(f"{TENANTS}/stays", BODY)).json() == {**made, "updatedAt": any_time(made)}
+    again = (await service.operator.put(f"{TENANTS}/stays", BODY)).json()
+    assert again == {**made, "updatedAt": again["updatedAt"]}
     export = (await service.operator.get(f"{TENANTS}/stays/export")).json()
     assert (export["suspended"], export["ownerEmail"], export["customers"]) == (True, BODY["ownerEmail"], ["cus_stays"])
-
-
-class any_time:  # noqa: N801  # reads as a value
-    """Equal to every time."""
-
-    def __init__(self, _tenant: object) -> None: ...
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and other.endswith("Z")
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("tenant_id", ["a b", "a" * 65, "ö", "a.b", "a%0A", "%00"])
@@ -131,7 +121,10 @@ async def test_export_holds_everything_and_no_secret(service: Service) -> None:
     projects = [(await caller.post(PROJECTS, {"name": "p"})).json() for caller in (org.owner, test.caller)]
     answer = await service.operator.get(f"{org.path}/export")
     assert answer.status_code == 200
-    assert answer.json() == {
+    exported = answer.json()
+    for key in exported["apiKeys"]:
+        key["lastUsedAt"] = None  # is written now and then
+    assert exported == {
         "tenant": (await org.owner.get(org.path)).json(),
         "ownerEmail": "owner@x.example",
         "suspended": False,

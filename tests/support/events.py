@@ -5,8 +5,8 @@ import json
 from enum import StrEnum
 from typing import Any, Final
 
-NOW: Final = 1_772_366_400
-"""2026-03-01 12:00 UTC: when everything happens unless a test says otherwise."""
+NOW: Final = 1_767_268_800
+"""2026-01-01 12:00 UTC: when everything happens unless a test says otherwise."""
 MONTH: Final = 30 * 24 * 3600
 INVOICE_URL: Final = "https://invoice.stripe.com/i/acct_1M/test_YWNjdF8xTQ?s=ap"
 

@@ -168,7 +168,7 @@ async def test_a_submitter_that_is_cancelled_while_waiting_takes_its_item_along(
     second, third = await submitted(batcher, 2, 3)
     second.cancel()
     doubler.gate.set()
-    assert await asyncio.gather(first, third) == [2, 6]
+    assert [await first, await third] == [2, 6]
     assert doubler.batches == [[1], [3]]
 
 

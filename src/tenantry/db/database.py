@@ -15,7 +15,8 @@ Connection = psycopg.AsyncConnection[Any]
 _POOL_TIMEOUT: Final = 3.0
 _CONNECT_TIMEOUT: Final = 3
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-_STATEMENT_TIMEOUT: Final = "-c statement_timeout=4000"
+# Times come back in the session's zone, and are answered as they come.
+_SESSION: Final = "-c statement_timeout=4000 -c TimeZone=UTC"
 # A connection that silently leads nowhere is noticed within half a minute instead of a quarter of an hour.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 
@@ -28,13 +29,13 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
 
 
 def with_statement_timeout(conninfo: str) -> str:
-    """The connection string with a limit of 4 s on every statement, beside the options it has, and with keepalives."""
+    """The connection string with 4 s for every statement, in UTC, beside the options it has, and with keepalives."""
     given = psycopg.conninfo.conninfo_to_dict(conninfo)
     options = given.get("options")
     with_keepalives = psycopg.conninfo.make_conninfo("", **{**_KEEPALIVE, **given})
     return psycopg.conninfo.make_conninfo(
         with_keepalives,
-        options=f"{options} {_STATEMENT_TIMEOUT}" if options else _STATEMENT_TIMEOUT,
+        options=f"{options} {_SESSION}" if options else _SESSION,
         connect_timeout=_CONNECT_TIMEOUT,
     )
 

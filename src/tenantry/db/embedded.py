@@ -9,9 +9,11 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import signal
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -19,6 +21,8 @@ from typing import IO, Any, Final
 _SUPERUSER: Final = "postgres"
 _LONGEST_SOCKET_PATH: Final = 90
 _START_TIMEOUT: Final = 60
+_POLL_SECONDS: Final = 0.01
+_STATUS_LINE: Final = 8
 _ROOT: Final = 0
 
 
@@ -38,8 +42,10 @@ class EmbeddedServer:
         self._binaries = binaries or _wheel_binaries()
         self._options = options
         self._sockets = _socket_directory(self._cluster)
+        self._log = self._cluster.parent / "postgres.log"
         self._account = _account(self._cluster)
         self._lock: IO[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def conninfo(self) -> str:
@@ -66,9 +72,16 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """Stop the server if this process started it."""
-        if self._lock is not None:
-            if self._runs():
+        if self._lock is None:
+            return
+        try:
+            if self._process is not None:
+                self._process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
+                self._process.wait(_START_TIMEOUT)
+                self._process = None
+            elif self._runs():
                 self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
+        finally:
             self._release()
 
     def _release(self) -> None:
@@ -94,36 +107,58 @@ class EmbeddedServer:
 
     def _launch(self) -> None:
         settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
-        options = " ".join(f"-c '{setting}'" for setting in settings)
-        log = self._cluster / "server.log"
-        self._run("pg_ctl", "-D", str(self._cluster), "-l", str(log), "-o", options, "-w", "-s", "start")
+        arguments = [part for setting in settings for part in ("-c", setting)]
+        with self._log.open("a") as log:
+            # a child of ours, not of pg_ctl, so that nothing of it is left once it has ended
+            self._process = subprocess.Popen(  # noqa: S603  # the program is the wheel's own
+                [str(self._binaries / "postgres"), "-D", str(self._cluster), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                **self._identity(),
+            )
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not self._is_ready(self._process.pid):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                self._process.wait()
+                raise EmbeddedServerError(f"postgres does not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+            time.sleep(_POLL_SECONDS)
+
+    def _is_ready(self, pid: int) -> bool:
+        """Whether this server takes connections: it says so in the eighth line of its pid file."""
+        try:
+            lines = (self._cluster / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        if len(lines) < _STATUS_LINE or lines[0] != str(pid):  # still without a status, or left by one that was killed
+            return False
+        return lines[_STATUS_LINE - 1].strip() == "ready"
 
     def _run(self, program: str, *arguments: str) -> None:
         done = self._call(program, *arguments)
         if done.returncode != 0:
-            log = self._cluster / "server.log"
-            tail = log.read_text(errors="replace")[-2000:] if program == "pg_ctl" and log.exists() else ""
-            raise EmbeddedServerError(f"{program} failed:\n{done.stderr.strip()}\n{tail}".strip())
+            raise EmbeddedServerError(f"{program} failed:\n{done.stderr.strip()}")
 
     def _call(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        identity: dict[str, Any] = {}
-        if self._account is not None:
-            identity = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
-        # pg_ctl hands its output streams to the server, so a pipe would never end: a file does
-        with tempfile.TemporaryFile("w+") as errors:
-            done = subprocess.run(  # noqa: S603  # the program is the wheel's own
-                [str(self._binaries / program), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                timeout=_START_TIMEOUT,
-                check=False,
-                cwd="/",
-                start_new_session=True,
-                **identity,
-            )
-            errors.seek(0)
-            return subprocess.CompletedProcess(done.args, done.returncode, "", errors.read())
+        return subprocess.run(  # noqa: S603  # the program is the wheel's own
+            [str(self._binaries / program), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT,
+            check=False,
+            cwd="/",
+            start_new_session=True,
+            **self._identity(),
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        if self._account is None:
+            return {}
+        return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
 
 
 def _wheel_binaries() -> Path:

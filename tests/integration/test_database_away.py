@@ -1,0 +1,92 @@
+"""Without its database the service answers 503: never 401, never a way in, never a wait without end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.support.database_link import DatabaseLink, database_link
+from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY, WHOAMI, Organization, Service, refusal, running_service
+
+BODY: Final = {"name": "x", "ownerEmail": "a@x.example"}
+AUTH: Final = (503, "auth_unavailable")
+DATABASE: Final = (503, "database_unavailable")
+
+
+@pytest.fixture
+async def link(conninfo: str) -> AsyncIterator[DatabaseLink]:
+    async with database_link(conninfo) as link:
+        yield link
+
+
+@pytest.fixture
+async def service(link: DatabaseLink) -> AsyncIterator[Service]:
+    async with running_service(link.conninfo) as service:
+        yield service
+
+
+async def answers_of(service: Service, org: Organization) -> dict[str, tuple[httpx2.Response, tuple[int, str]]]:
+    """What callers of every kind get on hot and ordinary routes, all at once, and what they should get."""
+    user = service.user(org=org.id, role="owner")
+    calls = {
+        "key, hot": (org.owner.get(PROJECTS), AUTH),
+        "key, gateway check": (org.owner.get(f"{VERIFY}projects:read"), AUTH),
+        "key, ordinary": (org.owner.get(KEYS), AUTH),
+        "key, body": (org.owner.post(PROJECTS, {"name": "a"}), AUTH),
+        "unknown key": (service.caller(str(org.owner.credential)[:-7] + "0000000").get(WHOAMI), (401, "invalid_credential")),
+        "token, hot": (user.get(PROJECTS), AUTH),
+        "token, ordinary": (user.get(TENANTS), AUTH),
+        "token, new tenant": (service.user("new").post(TENANTS, BODY), DATABASE),
+        "operator": (service.operator.put(f"{TENANTS}/new", BODY), DATABASE),
+        "nobody": (service.nobody.get(PROJECTS), (401, "missing_credential")),
+    }
+    answers = await asyncio.gather(*(call for call, _ in calls.values()))
+    return {name: (answer, expected) for (name, (_, expected)), answer in zip(calls.items(), answers, strict=True)}
+
+
+def check(answers: dict[str, tuple[httpx2.Response, tuple[int, str]]]) -> None:
+    for name, (answer, expected) in answers.items():
+        assert refusal(answer) == expected, name
+        assert ("retry-after" in answer.headers) == (expected[0] == 503), name
+
+
+async def test_database_that_refuses_connections_is_503_and_comes_back(link: DatabaseLink, service: Service) -> None:
+    org = await service.organization()
+    assert (await org.owner.get(PROJECTS)).status_code == 200
+    await link.cut()
+    answers, health, ready, metrics = await asyncio.gather(
+        answers_of(service, org), *(service.nobody.get(path) for path in ("/healthz", "/readyz", "/metrics"))
+    )
+    check(answers)
+    assert health.status_code == 200
+    assert (ready.status_code, ready.json()["waitingFor"]) == (503, ["database"])
+    assert metrics.status_code == 200
+    assert "\ntenantry_database_up 0\n" in metrics.text
+    await link.restore()
+    assert (await org.owner.get(PROJECTS)).status_code == 200
+
+
+async def test_database_that_does_not_answer_is_503(link: DatabaseLink, service: Service) -> None:
+    org = await service.organization()
+    assert (await org.owner.get(PROJECTS)).status_code == 200
+    link.block()
+    answers, health = await asyncio.gather(answers_of(service, org), service.nobody.get("/healthz"))
+    check(answers)
+    assert health.status_code == 200
+    link.unblock()
+
+
+async def test_service_starts_without_its_database(conninfo: str) -> None:
+    async with database_link(conninfo) as link:
+        await link.cut()
+        async with running_service(link.conninfo) as service:
+            health, ready, refused = await asyncio.gather(
+                service.nobody.get("/healthz"),
+                service.nobody.get("/readyz"),
+                service.operator.put(f"{TENANTS}/new", BODY),
+            )
+            assert (health.status_code, ready.status_code) == (200, 503)
+            assert refusal(refused) == DATABASE
+            await link.restore()

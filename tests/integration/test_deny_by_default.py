@@ -1,0 +1,84 @@
+"""Every route asks for a credential, but for the few that are named here."""
+
+from collections.abc import Iterator
+from typing import Final, cast
+
+import pytest
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+from tenantry.http.front import Front
+from tenantry.main import build_app
+from tests.support.app import make_settings
+from tests.support.service import PROJECTS, VERIFY, Service, refusal
+
+PUBLIC: Final = {
+    "/", "/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs", "/docs/style.css",
+}  # fmt: skip
+WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
+HIDDEN: Final = "/-"
+"""Where Litestar would serve its own description."""
+
+
+def front() -> Front:
+    return cast("Front", build_app(make_settings(), "host=/nowhere"))
+
+
+def routes() -> Iterator[tuple[str, str]]:
+    """Method and path of everything that is answered behind the front, with ``x`` for each parameter."""
+    for route in cast("Litestar", front()._app).routes:
+        assert isinstance(route, HTTPRoute)
+        path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
+        yield from ((method, path) for method in sorted(route.methods - {"OPTIONS"}))
+
+
+GUARDED: Final = [one for one in routes() if one[1] not in PUBLIC and not one[1].startswith(HIDDEN)]
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED, ids=lambda part: part)
+async def test_route_asks_for_a_credential(service: Service, method: str, path: str) -> None:
+    answer = await service.nobody.call(method, path)
+    assert refusal(answer) == (401, "missing_credential")
+    assert answer.headers["www-authenticate"] == 'Bearer realm="api"'
+
+
+def test_hot_routes_are_the_three_that_are_tested_here() -> None:
+    hot = front()._hot
+    assert list(hot._exact) == [("GET", PROJECTS)]
+    assert list(hot._any_method) == [WEBHOOK]
+    assert [prefix for prefix, _, _ in hot._prefixes] == [VERIFY]
+
+
+@pytest.mark.parametrize("path", [PROJECTS, f"{VERIFY}-", f"{VERIFY}projects:read", f"{VERIFY}a:b/c"])
+async def test_hot_route_asks_for_a_credential(service: Service, path: str) -> None:
+    assert refusal(await service.nobody.get(path)) == (401, "missing_credential")
+
+
+async def test_webhook_asks_for_a_signature(service: Service) -> None:
+    answer = await service.nobody.call("POST", WEBHOOK, content=b"{}")
+    assert (answer.status_code, answer.text) == (400, "Missing Provider-Signature header")
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC - {"/"}))
+async def test_public_route_answers_without_a_credential(service: Service, path: str) -> None:
+    assert (await service.nobody.get(path)).status_code == 200
+
+
+async def test_litestar_serves_no_description_of_its_own(service: Service) -> None:
+    for path in ("/-", "/-/openapi.json", "/-/swagger", "/schema", "/schema/openapi.json", "/openapi.json", "/unused"):
+        assert refusal(await service.nobody.get(path)) == (404, "not_found")
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", PROJECTS), ("DELETE", "/healthz"), ("POST", "/api/v1/plans")])
+async def test_other_methods_are_refused_with_those_that_are_answered(
+    service: Service, method: str, path: str
+) -> None:
+    answer = await service.nobody.call(method, path)
+    assert refusal(answer) == (405, "method_not_allowed")
+    assert "GET" in answer.headers["allow"]
+    assert method not in answer.headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/api", "/api/v1", "/api/v2/projects", "/api/v1/nowhere", "/%00"])
+async def test_unknown_address_is_not_found(service: Service, path: str) -> None:
+    assert refusal(await service.nobody.get(path)) == (404, "not_found")

@@ -1,0 +1,96 @@
+"""The embedded PostgreSQL."""
+
+import os
+import signal
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
+
+
+def read(conninfo: str) -> int:
+    with psycopg.connect(conninfo) as connection:
+        row = connection.execute("SELECT n FROM kept").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def write(conninfo: str) -> None:
+    with psycopg.connect(conninfo) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS n")
+
+
+def postmaster(folder: Path) -> int:
+    return int((folder / "postgres" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def test_second_start_keeps_the_data(tmp_path: Path) -> None:
+    for first in (True, False):
+        server = EmbeddedServer(tmp_path)
+        server.start()
+        if first:
+            write(server.conninfo)
+        assert read(server.conninfo) == 42
+        server.stop()
+
+
+def test_stop_leaves_no_process(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    pid = postmaster(tmp_path)
+    server.stop()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_server_that_was_killed_starts_again(tmp_path: Path) -> None:
+    killed = EmbeddedServer(tmp_path)
+    killed.start()
+    write(killed.conninfo)
+    os.kill(postmaster(tmp_path), signal.SIGKILL)
+    killed.stop()
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    try:
+        assert read(server.conninfo) == 42
+    finally:
+        server.stop()
+
+
+def test_second_user_of_the_folder_shares_the_server_and_does_not_stop_it(tmp_path: Path) -> None:
+    owner, guest = EmbeddedServer(tmp_path), EmbeddedServer(tmp_path)
+    owner.start()
+    try:
+        guest.start()
+        write(guest.conninfo)
+        guest.stop()
+        assert read(owner.conninfo) == 42
+    finally:
+        owner.stop()
+
+
+def test_server_listens_on_no_network_address_and_lets_nobody_else_into_its_folder(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    try:
+        with psycopg.connect(server.conninfo) as connection:
+            row = connection.execute("SHOW listen_addresses").fetchone()
+        assert row == ("",)
+        assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+    finally:
+        server.stop()
+
+
+def test_long_path_does_not_keep_the_server_from_starting(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    server = EmbeddedServer(deep)
+    server.start()
+    write(server.conninfo)
+    server.stop()
+
+
+def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path, options=("shared_buffers=nonsense",))
+    with pytest.raises(EmbeddedServerError, match="shared_buffers"):
+        server.start()

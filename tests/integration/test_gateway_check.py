@@ -1,0 +1,80 @@
+"""The check for gateways: may this request pass?"""
+
+import pytest
+
+from tests.support.service import VERIFY, Service, refusal
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "REPORT")
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_any_method_is_answered_with_the_callers_identity(service: Service, method: str) -> None:
+    org = await service.organization()
+    answer = await org.owner.call(method, f"{VERIFY}projects:read")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert {name: answer.headers[name] for name in answer.headers if name.startswith(("x-", "X-"))} == {
+        "x-tenant-id": org.id,
+        "x-principal-id": org.key.id,
+        "x-principal-kind": "api_key",
+        "x-plan": "free",
+        "x-subscription-status": "none",
+        "x-request-id": answer.headers["x-request-id"],
+    }
+
+
+async def test_user_is_named_by_the_subject_of_the_token(service: Service) -> None:
+    org = await service.organization()
+    answer = await service.user("auth0|1:2", org=org.id).get(f"{VERIFY}projects:write")
+    assert (answer.headers["x-principal-id"], answer.headers["x-principal-kind"]) == ("auth0|1:2", "user")
+
+
+async def test_missing_scope_is_403(service: Service) -> None:
+    org = await service.organization()
+    reader = (await service.key(org.owner, org.id, "projects:read")).caller
+    assert (await reader.get(f"{VERIFY}projects:read")).status_code == 200
+    for scope in ("projects:write", "other:read", "projects:*", "*:*"):
+        answer = await reader.get(f"{VERIFY}{scope}")
+        assert refusal(answer) == (403, "insufficient_scope")
+        assert answer.headers["www-authenticate"] == (
+            f'Bearer realm="api", error="insufficient_scope", scope="{scope}"'
+        )
+        assert "x-tenant-id" not in answer.headers
+
+
+async def test_dash_asks_for_no_scope_but_for_a_credential(service: Service) -> None:
+    org = await service.organization()
+    nothing = (await service.key(org.owner, org.id, "nothing:here")).caller
+    assert (await nothing.get(f"{VERIFY}-")).status_code == 200
+    assert refusal(await service.nobody.get(f"{VERIFY}-")) == (401, "missing_credential")
+
+
+async def test_scope_is_in_the_path_and_nowhere_else(service: Service) -> None:
+    org = await service.organization()
+    reader = (await service.key(org.owner, org.id, "projects:read")).caller
+    assert (await reader.get(f"{VERIFY}projects:read/any/path", scope="projects:write")).status_code == 200
+    for path in (f"{VERIFY}projects:write/projects:read", f"{VERIFY}projects:write/"):
+        assert refusal(await reader.get(path, scope="projects:read"))[0] == 403
+    forwarded = {"X-Original-Uri": f"{VERIFY}projects:read", "X-Forwarded-Uri": "/", "X-Scope": "projects:read"}
+    answer = await reader.call("GET", f"{VERIFY}projects:write", headers=forwarded)
+    assert refusal(answer) == (403, "insufficient_scope")
+
+
+@pytest.mark.parametrize("scope", ["", "projects", "OWNER", "Projects:read", "a:b:c", "--", "%00", "a:b%0A", " -"])
+async def test_what_is_no_scope_lets_nobody_in(service: Service, scope: str) -> None:
+    org = await service.organization()
+    assert refusal(await org.owner.get(f"{VERIFY}{scope}")) == (404, "not_found")
+
+
+async def test_body_is_not_read(service: Service) -> None:
+    org = await service.organization()
+    answer = await org.owner.call("POST", f"{VERIFY}-", content=b"x" * (2 << 20))
+    assert answer.status_code == 200
+
+
+async def test_suspended_and_ended_tenants_do_not_pass(service: Service) -> None:
+    org = await service.organization()
+    body = {"name": "x", "ownerEmail": "a@x.example", "suspended": True}
+    await service.operator.put(org.path, body)
+    assert refusal(await org.owner.get(f"{VERIFY}-")) == (403, "org_suspended")
+    await service.operator.delete(org.path)
+    assert refusal(await org.owner.get(f"{VERIFY}-")) == (401, "api_key_revoked")

@@ -1,0 +1,120 @@
+"""The hot routes answer as Litestar's do: the list of projects has a twin behind a slash at the end."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx2
+import pytest
+
+from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, Caller, Service, refusal
+
+HOT: Final = PROJECTS
+TWIN: Final = f"{PROJECTS}/"
+MADE_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and body, without what differs from request to request."""
+    request_id = answer.headers["x-request-id"]
+    headers = {name.lower(): text for name, text in answer.headers.items() if text != request_id}
+    body = answer.json()
+    if "requestId" in body:
+        assert body.pop("requestId") == request_id
+    return answer.status_code, headers, body
+
+
+async def both(caller: Caller, headers: Mapping[str, str | bytes] | None = None, **params: str) -> httpx2.Response:
+    """The answer of the hot route, once its twin's is known to be the same."""
+    hot, twin = [await caller.call("GET", path, headers=headers, params=params) for path in (HOT, TWIN)]
+    assert comparable(hot) == comparable(twin)
+    return hot
+
+
+async def test_lists_are_the_same(service: Service) -> None:
+    org = await service.organization()
+    for name in "abc":
+        await org.owner.post(PROJECTS, {"name": name, "description": "ä"})
+    assert len((await both(org.owner)).json()["data"]) == 3
+    first = (await both(org.owner, limit="2")).json()
+    assert first["nextCursor"] is not None
+    assert (await both(org.owner, limit="2", cursor=first["nextCursor"])).json()["nextCursor"] is None
+    assert (await both(org.owner, unknown="1", limit="100")).status_code == 200
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "-5", "", "a", "1.5", "007", "+1", " 1", "٣", "1_0", "9" * 400])
+async def test_limits_are_refused_in_the_same_words(service: Service, limit: str) -> None:
+    org = await service.organization()
+    assert refusal(await both(org.owner, limit=limit)) == (422, "validation_failed")
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "é", "\x00", "a b", "a+b", "%41", "a" * 1001])
+async def test_cursors_are_refused_in_the_same_words(service: Service, cursor: str) -> None:
+    org = await service.organization()
+    assert (await both(org.owner, cursor=cursor)).status_code in (400, 422)
+
+
+async def test_last_of_several_values_counts(service: Service) -> None:
+    org = await service.organization()
+    for query in ("limit=0&limit=1", "limit=1&limit=0", "limit", "limit=1&&", "&=&limit=1", "limit=%31"):
+        hot, twin = [await org.owner.call("GET", f"{path}?{query}") for path in (HOT, TWIN)]
+        assert comparable(hot) == comparable(twin), query
+
+
+async def test_callers_are_refused_in_the_same_words(service: Service) -> None:
+    org = await service.organization()
+    writer = await service.key(org.owner, org.id, "projects:write")
+    revoked = await service.key(org.owner, org.id, "projects:read")
+    await org.owner.delete(revoked.path)
+    now = int(service.clock.now.timestamp())
+    callers = {
+        "missing_credential": service.nobody,
+        "invalid_credential": service.caller("nonsense"),
+        "api_key_revoked": revoked.caller,
+        "insufficient_scope": writer.caller,
+        "token_expired": service.user(org=org.id, iat=now - 7200, exp=now - 3600),
+        "no_organization": service.user("stranger"),
+        "org_mismatch": service.user(org=org.id, asks_for="other"),
+    }
+    for code, caller in callers.items():
+        assert refusal(await both(caller))[1] == code
+
+
+@pytest.mark.parametrize("authorization", [b"", b"Basic x", b"Bearer \xff", b"Bearer a.b.c", b"Bearer a, Bearer b"])
+async def test_headers_are_read_in_the_same_way(service: Service, authorization: bytes) -> None:
+    assert (await both(service.nobody, {"Authorization": authorization})).status_code == 401
+
+
+PATHS: Final = (HOT, TWIN, KEYS, WHOAMI, f"{VERIFY}-", "/healthz", "/nowhere")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_request_id_of_the_client_is_kept(service: Service, path: str) -> None:
+    org = await service.organization()
+    for caller in (org.owner, service.nobody):
+        answer = await caller.call("GET", path, headers={"X-Request-Id": "my.own_ID-1"})
+        assert answer.headers.get_list("x-request-id") == ["my.own_ID-1"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("sent", [None, b"", b"a b", b"a" * 129, b"\xe9", b"a\tb", b'"', b"a,b"])
+async def test_request_id_is_made_where_there_is_none_that_is_a_plain_word(
+    service: Service, path: str, sent: bytes | None
+) -> None:
+    headers = None if sent is None else {"X-Request-Id": sent}
+    first, second = [await service.nobody.call("GET", path, headers=headers) for _ in range(2)]
+    for answer in (first, second):
+        assert MADE_ID.fullmatch(answer.headers["x-request-id"])
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+
+
+async def test_both_count_in_the_metrics_of_the_same_route(fresh_service: Service) -> None:
+    org = await fresh_service.organization()
+    for path, times in ((HOT, 2), (TWIN, 3)):
+        for _ in range(times):
+            await org.owner.get(path)
+    await both(fresh_service.nobody)
+    metrics = (await fresh_service.nobody.get("/metrics")).text
+    assert 'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="200"} 5.0' in metrics
+    assert 'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="401"} 2.0' in metrics
+    assert 'tenantry_http_request_seconds_count{route="/api/v1/projects"} 7.0' in metrics

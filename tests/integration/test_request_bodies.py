@@ -1,0 +1,117 @@
+"""Bodies that are not what a route takes."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
+
+JSON = {"Content-Type": "application/json"}
+MALFORMED = (400, "invalid_json")
+UNFIT = (422, "validation_failed")
+
+BODIES = {
+    "empty": (b"", UNFIT, "body"),
+    "blank": (b"  ", MALFORMED, None),
+    "half an object": (b'{"name": ', MALFORMED, None),
+    "two objects": (b'{"name": "a"} {}', MALFORMED, None),
+    "no JSON": (b"name=a", MALFORMED, None),
+    "NaN": (b'{"name": NaN}', MALFORMED, None),
+    "single quotes": (b"{'name': 'a'}", MALFORMED, None),
+    "not UTF-8": (b'{"name": "\xff"}', MALFORMED, None),
+    "UTF-16": '{"name": "a"}'.encode("utf-16"),
+    "byte order mark": b'\xef\xbb\xbf{"name": "a"}',
+    "lone surrogate": (b'{"name": "\\ud800"}', MALFORMED, None),
+    "NUL": (b'{"name": "a\x00"}', MALFORMED, None),
+    "array": (b"[]", UNFIT, "body"),
+    "null": (b"null", UNFIT, "body"),
+    "number": (b"1", UNFIT, "body"),
+    "text": (b'"name"', UNFIT, "body"),
+    "truth": (b"true", UNFIT, "body"),
+    "deep array": (b"[" * 100_000, UNFIT, "body"),
+    "deep value": (b'{"x": ' + b"[" * 100_000, None, None),
+    "huge number": (b'{"name": ' + b"9" * 100_000 + b"}", UNFIT, "name"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_body_is_refused_and_never_a_fault_of_ours(service: Service, name: str) -> None:
+    org = await service.organization()
+    case = BODIES[name]
+    body, expected, location = case if isinstance(case, tuple) else (case, MALFORMED, None)
+    for method, path in (
+        ("POST", PROJECTS), ("POST", KEYS), ("PATCH", org.key.path), ("PATCH", f"{PROJECTS}/proj_1"),
+        ("PATCH", org.path),
+    ):  # fmt: skip
+        answer = await org.owner.call(method, path, content=body, headers=JSON)
+        assert refusal(answer)[0] in (400, 422)
+        if expected is not None and path == PROJECTS:
+            assert refusal(answer) == expected
+        if location is not None and path == PROJECTS:
+            assert answer.json()["errors"][0]["location"] == location
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
+     "application/msgpack", ";", "text/json"],
+)  # fmt: skip
+async def test_other_content_types_are_refused(service: Service, content_type: str) -> None:
+    org = await service.organization()
+    answer = await org.owner.call("POST", PROJECTS, content=b'{"name": "a"}', headers={"Content-Type": content_type})
+    assert refusal(answer) == (415, "unsupported_media_type")
+    assert (await org.owner.get(PROJECTS)).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"]
+)
+async def test_json_is_taken_under_its_names_and_without_one(service: Service, content_type: str | None) -> None:
+    org = await service.organization()
+    headers = {"Content-Type": content_type} if content_type else {}
+    answer = await org.owner.call("POST", PROJECTS, content=b'{"name": "a"}', headers=headers)
+    assert answer.status_code == 201
+
+
+async def chunks(count: int, size: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield b" " * size
+
+
+async def test_body_over_a_mebibyte_is_413(service: Service) -> None:
+    org = await service.organization()
+    for content in (b'{"name": "' + b"a" * (10 << 20) + b'"}', chunks(11, 100_000)):
+        answer = await org.owner.call("POST", PROJECTS, content=content, headers=JSON)
+        assert refusal(answer) == (413, "payload_too_large")
+    for caller, path in ((service.operator, f"{TENANTS}/big"), (service.user("big"), TENANTS)):
+        method = "PUT" if caller is service.operator else "POST"
+        answer = await caller.call(method, path, content=b" " * ((1 << 20) + 1), headers=JSON)
+        assert refusal(answer) == (413, "payload_too_large")
+
+
+async def test_body_of_a_mebibyte_is_read(service: Service) -> None:
+    org = await service.organization()
+    body = b'{"name": "a"}'.rjust(1 << 20)
+    assert (await org.owner.call("POST", PROJECTS, content=body, headers=JSON)).status_code == 201
+
+
+async def test_credential_is_looked_at_before_the_body(service: Service) -> None:
+    for content in (b"{", b" " * (2 << 20)):
+        answer = await service.nobody.call("POST", PROJECTS, content=content, headers=JSON)
+        assert refusal(answer) == (401, "missing_credential")
+
+
+async def test_unknown_field_is_named(service: Service) -> None:
+    org = await service.organization()
+    answer = await org.owner.post(PROJECTS, {"name": "a", "colour": "red"})
+    assert refusal(answer) == UNFIT
+    assert answer.json()["errors"] == [
+        {"location": "colour", "message": "Object contains unknown field `colour`"}
+    ]
+
+
+async def test_body_where_none_is_taken_does_no_harm(service: Service) -> None:
+    org = await service.organization()
+    for method, path, status in (("GET", org.key.path, 200), ("DELETE", f"{PROJECTS}/proj_1", 404)):
+        answer = await org.owner.call(method, path, content=b"{", headers=JSON)
+        assert answer.status_code == status

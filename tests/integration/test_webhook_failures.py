@@ -1,0 +1,216 @@
+"""When handling fails: an event that cannot be stored, and a database that goes away."""
+
+import asyncio
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tenantry.db.embedded import EmbeddedServer
+from tenantry.db.migrate import migrate
+from tests.support import events
+from tests.support.billing import Provider, rows
+from tests.support.events import NOW
+from tests.support.service import PROJECTS, Service, running_service
+
+POISON = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.id = '%s' THEN RAISE EXCEPTION 'poison'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON billing_events FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+
+
+@pytest.fixture
+def provider(fresh_service: Service) -> Provider:
+    return Provider(fresh_service)
+
+
+@asynccontextmanager
+async def poisoned(conninfo: str, event_id: str) -> AsyncIterator[None]:
+    """A database that refuses one event."""
+    await rows(conninfo, POISON % event_id)
+    yield
+    await rows(conninfo, "DROP TRIGGER refuse ON billing_events")
+
+
+async def test_one_event_that_fails_in_a_full_batch_fails_alone(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscribers = [await provider.subscriber() for _ in range(64)]
+    failures = [events.failed(customer=subscriber.customer) for subscriber in subscribers]
+    unlucky, poison = subscribers[40], failures[40]
+    async with poisoned(provider.service.conninfo, poison["id"]):
+        with caplog.at_level(logging.CRITICAL + 1):
+            statuses = await provider.send_together(failures)
+        assert statuses.count(200) == 63
+        assert statuses[40] == 500
+        for subscriber in subscribers:
+            assert await provider.state(subscriber) == (
+                ("free", "none") if subscriber is unlucky else ("free", "past_due")
+            )
+            assert len(await provider.notifications(subscriber)) == (0 if subscriber is unlucky else 1)
+        assert await provider.stored(poison["id"]) is None
+    await provider.send(poison)
+    assert await provider.state(unlucky) == ("free", "past_due")
+    assert len(await provider.notifications(unlucky)) == 1
+
+
+async def test_a_failure_is_answered_as_text(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
+    event = events.updated(org="nobody")
+    async with poisoned(provider.service.conninfo, event["id"]):
+        with caplog.at_level(logging.ERROR):
+            answer = await provider.post(event)
+    assert (answer.status_code, answer.text) == (500, "Handling failed")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert event["id"] in caplog.text
+
+
+async def test_twins_that_fail_both_fail(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
+    subscriber = await provider.subscriber()
+    failure = events.failed(customer=subscriber.customer)
+    async with poisoned(provider.service.conninfo, failure["id"]):
+        with caplog.at_level(logging.CRITICAL + 1):
+            assert await provider.send_together([failure] * 10) == [500] * 10
+    assert await provider.send_together([failure] * 10) == [200] * 10
+    assert len(await provider.notifications(subscriber)) == 1
+
+
+async def test_a_failing_link_is_rolled_back_with_its_event(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    claim = events.completed(org=subscriber.id, customer=subscriber.customer)
+    async with poisoned(provider.service.conninfo, claim["id"]):
+        with caplog.at_level(logging.CRITICAL + 1):
+            assert (await provider.post(claim)).status_code == 500
+    assert (await provider.tenant(subscriber))["stripeCustomerId"] is None
+    await provider.send(claim)
+    assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    """A server of these tests' own, to be stopped and started."""
+    with tempfile.TemporaryDirectory(prefix="tenantry-test-") as folder:
+        server = EmbeddedServer(Path(folder), options=("fsync=off", "max_connections=50"))
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+async def fragile(server: EmbeddedServer) -> AsyncIterator[Provider]:
+    """The provider of a service whose database may go away."""
+    name = events.new_id("fragile").lower()
+    await rows(server.conninfo, f"CREATE DATABASE {name}")
+    conninfo = make_conninfo(server.conninfo, dbname=name)
+    migrate(conninfo)
+    async with running_service(conninfo) as service:
+        yield Provider(service)
+
+
+def processes_of(server: EmbeddedServer) -> list[int]:
+    """The server's processes, its first one last."""
+    [directory] = Path(server.conninfo.split()[0].removeprefix("host=")).parent.glob("postgres/postmaster.pid")
+    first = int(directory.read_text().split()[0])
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == first:
+            children.append(int(stat.parent.name))
+    return [*children, first]
+
+
+@contextmanager
+def paused(server: EmbeddedServer) -> Iterator[None]:
+    """The server neither works nor goes away."""
+    stopped = processes_of(server)
+    for process in reversed(stopped):
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in stopped:
+            os.kill(process, signal.SIGCONT)
+
+
+async def redelivered(provider: Provider, event: dict[str, object]) -> None:
+    """Deliver an event until it is taken, as the provider does."""
+    async with asyncio.timeout(20):
+        while (await provider.post(event)).status_code != 200:
+            pass
+
+
+async def test_a_database_that_is_gone(server: EmbeddedServer, fragile: Provider) -> None:
+    subscriber = await fragile.subscriber()
+    await fragile.send(events.updated(**subscriber.names))
+    failure = events.failed(customer=subscriber.customer, created=NOW + 1)
+    assert subscriber.organization is not None
+    owner = subscriber.organization.owner
+    server.stop()
+    try:
+        answer = await fragile.post(failure)
+        assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (503, "Service unavailable", "1")
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert await fragile.send_together([failure] * 20) == [503] * 20
+        answers = await asyncio.gather(
+            owner.get(PROJECTS), owner.get(subscriber.organization.path), fragile.service.client.get("/readyz")
+        )
+        assert [answer.status_code for answer in answers] == [503, 503, 503]
+    finally:
+        server.start()
+    await redelivered(fragile, failure)
+    assert (await owner.get(PROJECTS)).status_code == 200
+    assert await fragile.state(subscriber) == ("pro", "past_due")
+    assert len(await fragile.notifications(subscriber)) == 1
+
+
+async def test_a_restart_between_two_events_goes_unnoticed(server: EmbeddedServer, fragile: Provider) -> None:
+    subscriber = await fragile.subscriber()
+    assert subscriber.organization is not None
+    await fragile.send(events.updated(**subscriber.names))
+    server.stop()
+    server.start()
+    await fragile.send(events.failed(customer=subscriber.customer, created=NOW + 1))
+    assert (await subscriber.organization.owner.get(PROJECTS)).status_code == 200
+    assert (await subscriber.organization.owner.get(subscriber.organization.path)).status_code == 200
+
+
+async def test_a_database_that_hangs(
+    server: EmbeddedServer, fragile: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscriber = await fragile.subscriber()
+    await fragile.send(events.updated(**subscriber.names))
+    failures = [events.failed(customer=subscriber.customer, created=NOW + number) for number in range(1, 4)]
+    assert subscriber.organization is not None
+    owner = subscriber.organization.owner
+    with caplog.at_level(logging.CRITICAL + 1), paused(server):
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(
+                *(fragile.post(failure) for failure in failures),
+                owner.get(PROJECTS),
+                owner.get(subscriber.organization.path),
+            )
+        assert {answer.status_code for answer in answers} == {503}
+        async with asyncio.timeout(5):
+            again = await fragile.post(failures[0])
+        assert (again.status_code, again.headers["retry-after"]) == (503, "1")
+    for failure in failures:
+        await redelivered(fragile, failure)
+    assert await fragile.state(subscriber) == ("pro", "past_due")
+    assert len(await fragile.notifications(subscriber)) == 3
+    async with asyncio.timeout(20):
+        while (await owner.get(subscriber.organization.path)).status_code != 200:
+            pass

@@ -1,0 +1,202 @@
+"""Events whose tenant or customer is not known yet: they wait, and take their place as soon as it is (CONTRACT 6)."""
+
+import pytest
+
+from tests.support import events
+from tests.support.billing import Provider, Subscriber
+from tests.support.events import NOW
+from tests.support.service import Service, running_service
+
+HOUR = 3600
+
+
+@pytest.fixture
+def provider(service: Service) -> Provider:
+    return Provider(service)
+
+
+async def told(provider: Provider, subscriber: Subscriber) -> list[str]:
+    return [made["event_id"] for made in await provider.notifications(subscriber)]
+
+
+async def test_events_wait_for_their_tenant(provider: Provider) -> None:
+    stranger = provider.stranger()
+    first = events.updated(**stranger.names)
+    await provider.send(events.deleted(**stranger.names, created=NOW + 5), first)
+    await provider.arrives(stranger)
+    assert await provider.state(stranger) == ("free", "canceled")
+    assert {entry["outcome"] for entry in (await provider.ledger(stranger)).values()} == {"applied"}
+
+
+async def test_the_made_tenant_is_answered_with_what_waited_for_it(provider: Provider) -> None:
+    stranger = provider.stranger()
+    await provider.send(events.updated(**stranger.names))
+    body = {"name": "x", "ownerEmail": "owner@x.example"}
+    made = (await provider.service.operator.put(f"/api/v1/tenants/{stranger.id}", body)).json()
+    assert (made["plan"], made["subscriptionStatus"], made["stripeCustomerId"]) == ("pro", "active", stranger.customer)
+
+
+async def test_a_tenant_that_a_user_makes_gets_what_waited_for_it(provider: Provider) -> None:
+    stranger = provider.stranger()
+    await provider.send(events.updated(**stranger.names))
+    user = provider.service.user("founder", org=stranger.id, role="owner")
+    made = await user.post("/api/v1/tenants", {"name": "x", "ownerEmail": "owner@x.example"})
+    assert (made.status_code, made.json()["plan"]) == (201, "pro")
+
+
+async def test_invoices_wait_for_their_customers_checkout(provider: Provider) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    failure = events.failed(customer=subscriber.customer)
+    await provider.send(failure)
+    assert await provider.state(subscriber) == ("free", "none")
+    await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 5))
+    assert await provider.state(subscriber) == ("free", "past_due")
+    assert await told(provider, subscriber) == [failure["id"]]
+
+
+async def test_invoices_wait_for_their_customers_subscription(provider: Provider) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    await provider.send(
+        events.failed(customer=subscriber.customer), events.updated(**subscriber.names, created=NOW - 5)
+    )
+    assert await provider.state(subscriber) == ("pro", "past_due")
+
+
+async def test_invoices_wait_for_the_operators_link(provider: Provider) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    failure = events.failed(customer=subscriber.customer)
+    await provider.send(failure)
+    await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
+    assert await provider.state(subscriber) == ("free", "past_due")
+    assert await told(provider, subscriber) == [failure["id"]]
+
+
+async def test_invoices_wait_for_a_tenant_and_its_link_at_once(provider: Provider) -> None:
+    stranger = provider.stranger()
+    failure = events.failed(customer=stranger.customer, created=NOW + 2)
+    await provider.send(
+        failure,
+        events.completed(org=stranger.id, customer=stranger.customer, created=NOW + 3),
+        events.updated(**stranger.names, created=NOW + 1),
+    )
+    await provider.arrives(stranger)
+    assert await provider.state(stranger) == ("pro", "past_due")
+    assert (await provider.tenant(stranger))["stripeCustomerId"] == stranger.customer
+    assert await told(provider, stranger) == [failure["id"]]
+
+
+async def test_a_parked_event_that_comes_again_is_a_duplicate(provider: Provider) -> None:
+    stranger = provider.stranger()
+    event = events.updated(**stranger.names)
+    await provider.send(event, event)
+    await provider.arrives(stranger)
+    await provider.send(event)
+    assert list(await provider.ledger(stranger)) == [event["id"]]
+
+
+async def test_a_parked_event_takes_its_place_before_newer_ones(provider: Provider) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    failure = events.failed(customer=subscriber.customer, created=NOW - 50)
+    await provider.send(
+        failure, events.updated(org=subscriber.id, customer=subscriber.customer, status="trialing", created=NOW)
+    )
+    assert await provider.state(subscriber) == ("pro", "trialing")
+    assert (await provider.ledger(subscriber))[failure["id"]]["outcome"] == "applied"
+
+
+async def test_a_parked_event_that_newer_ones_have_overtaken_is_late(provider: Provider) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    failure = events.failed(customer=subscriber.customer, created=NOW - 50)
+    claim = events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 50)
+    await provider.send(failure, events.deleted(org=subscriber.id, created=NOW), claim)
+    assert await provider.state(subscriber) == ("free", "canceled")
+    assert (await provider.ledger(subscriber))[failure["id"]]["outcome"] == "late"
+    assert await told(provider, subscriber) == []
+
+
+async def test_a_parked_failure_is_not_told_when_the_tenant_does_not_end_past_due(provider: Provider) -> None:
+    stranger = provider.stranger()
+    await provider.send(
+        events.failed(customer=stranger.customer),
+        events.succeeded(customer=stranger.customer, created=NOW + 1),
+        events.updated(**stranger.names, created=NOW - 1),
+    )
+    await provider.arrives(stranger)
+    assert await provider.state(stranger) == ("pro", "active")
+    assert await told(provider, stranger) == []
+
+
+async def test_a_parked_failure_whose_invoice_was_paid_is_not_told_although_another_is_due(provider: Provider) -> None:
+    stranger = provider.stranger()
+    due = events.failed(customer=stranger.customer, invoice_id="in_2", created=NOW + 2)
+    await provider.send(
+        events.failed(customer=stranger.customer),
+        events.succeeded(customer=stranger.customer, created=NOW + 1),
+        due,
+    )
+    await provider.arrives(stranger, stripeCustomerId=stranger.customer)
+    assert await told(provider, stranger) == [due["id"]]
+
+
+@pytest.mark.parametrize(("hours", "expected"), [(2, 1), (3, 0), (4, 0)])
+async def test_a_parked_failure_is_told_only_while_young(conninfo: str, hours: int, expected: int) -> None:
+    async with running_service(conninfo, PARKED_MAIL_HOURS="3") as service:
+        provider = Provider(service)
+        stranger = provider.stranger()
+        await provider.send(events.failed(customer=stranger.customer))
+        service.clock.advance(hours=hours)
+        await provider.arrives(stranger, stripeCustomerId=stranger.customer)
+        assert await provider.state(stranger) == ("free", "past_due")
+        assert len(await provider.notifications(stranger)) == expected
+
+
+async def test_a_healed_event_is_not_told_again(provider: Provider) -> None:
+    stranger = provider.stranger()
+    failure = events.failed(customer=stranger.customer)
+    await provider.send(failure)
+    await provider.arrives(stranger, stripeCustomerId=stranger.customer)
+    await provider.arrives(stranger, stripeCustomerId=stranger.customer)
+    await provider.send(failure)
+    assert await told(provider, stranger) == [failure["id"]]
+
+
+async def test_two_claims_that_waited_are_taken_in_the_order_of_their_tenants(provider: Provider) -> None:
+    first, second = provider.stranger(), provider.stranger()
+    customer = first.customer
+    await provider.send(
+        events.completed(org=second.id, customer=customer), events.completed(org=first.id, customer=customer)
+    )
+    await provider.arrives(first)
+    await provider.arrives(second)
+    assert (await provider.tenant(first))["stripeCustomerId"] == customer
+    assert (await provider.tenant(second))["stripeCustomerId"] is None
+
+
+async def test_an_event_waits_for_thirty_days(fresh_service: Service) -> None:
+    provider = Provider(fresh_service)
+    stranger = provider.stranger()
+    await provider.send(events.updated(**stranger.names))
+    fresh_service.clock.advance(days=29)
+    await provider.arrives(stranger)
+    assert await provider.state(stranger) == ("pro", "active")
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_one_batch_may_link_park_and_heal(provider: Provider, together: bool) -> None:
+    """A customer that two tenants claim at once, with older invoices that wait and newer ones that come along."""
+    one, two = await provider.subscriber(linked=False), await provider.subscriber(linked=False)
+    await provider.send(
+        events.failed(customer=one.customer, created=NOW - 100),
+        events.updated(org=one.id, customer=None, created=NOW),
+        events.updated(org=two.id, customer=None, created=NOW),
+    )
+    batch = [
+        events.completed(org=one.id, customer=one.customer, created=NOW + 1),
+        events.completed(org=two.id, customer=one.customer, created=NOW + 1),
+        events.succeeded(customer=one.customer, invoice_id="in_2", created=NOW + 2),
+    ]
+    if together:
+        assert set(await provider.send_together(batch)) == {200}
+    else:
+        await provider.send(*batch)
+    assert {await provider.state(one), await provider.state(two)} == {("pro", "active")}
