@@ -1,0 +1,189 @@
+"""The commands for operators, as processes of their own."""
+
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from tests.support.commands import SECRETS, Done, run, running
+from tests.support.findings import free_port
+from tests.support.postgres import PostgresServer, as_url
+
+TENANT: Final = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
+PEPPER: Final = {"API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
+
+
+@pytest.fixture(scope="module")
+async def with_tenant(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> AsyncIterator[str]:
+    """The address of a database with the tenant ``acme``."""
+    with postgres.database() as conninfo:
+        made = await run(*TENANT, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo))
+        assert (made.code, made.err) == (0, "")
+        yield as_url(conninfo)
+
+
+async def create_key(folder: Path, database_url: str, *arguments: str) -> Done:
+    fixed = ("admin", "create-key", "--org", "acme", "--name", "key")
+    return await run(*fixed, *arguments, folder=folder, DATABASE_URL=database_url, **PEPPER)
+
+
+async def test_tenant_is_made_and_shown_as_the_api_gives_it(tmp_path: Path, database_url: str) -> None:
+    options = ("--owner-id", "user_7", "--customer", "cus_7", "--plan", "pro")
+    made = await run(*TENANT, *options, folder=tmp_path, DATABASE_URL=database_url)
+    assert (made.code, made.err) == (0, "")
+    tenant = json.loads(made.out)
+    assert tenant == {
+        "id": "acme",
+        "name": "Acme",
+        "plan": "pro",
+        "subscriptionStatus": "none",
+        "currentPeriodEnd": None,
+        "cancelAtPeriodEnd": False,
+        "stripeCustomerId": "cus_7",
+        "ownerId": "user_7",
+        "createdAt": tenant["createdAt"],
+        "updatedAt": tenant["createdAt"],
+    }
+    shown = await run("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
+    assert (shown.code, shown.err, json.loads(shown.out)) == (0, "", tenant)
+    again = await run(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    assert (again.code, again.out) == (1, "")
+    assert "exists" in again.err
+
+
+async def test_secret_is_alone_on_stdout_and_works(tmp_path: Path, with_tenant: str) -> None:
+    made = await create_key(tmp_path, with_tenant, "--owner")
+    secret = made.out.removesuffix("\n")
+    assert (made.code, made.err) == (0, "")
+    assert secret.startswith("svc_live_")
+    assert len(secret) == 58
+    test = await create_key(
+        tmp_path, with_tenant, "--scope", "projects:read", "--scope", "a:b", "--mode", "test",
+        "--expires-at", "2099-01-01T00:00:00+01:00",
+    )  # fmt: skip
+    assert (test.code, test.err) == (0, "")
+    assert test.out.startswith("svc_test_")
+    with psycopg.connect(with_tenant) as connection:
+        rows = connection.execute(
+            "SELECT access_level, mode, scopes, expires_at::text, created_by FROM api_keys "
+            "WHERE left(start, 13) = ANY(%s) ORDER BY created_at",
+            ([secret[:13], test.out[:13]],),
+        ).fetchall()
+    assert [row[:3] for row in rows] == [
+        ("OWNER", "live", ["*:*"]),
+        ("SCOPED", "test", ["projects:read", "a:b"]),
+    ]
+    assert rows[1][3].startswith(("2098-12-31", "2099-01-01"))
+    assert {row[4] for row in rows} == {"operator"}
+
+
+WRONG_USE = {
+    "neither scope nor owner": (),
+    "scope and owner": ("--owner", "--scope", "a:b"),
+    "no scope": ("--scope", "everything"),
+    "unknown mode": ("--owner", "--mode", "prod"),
+    "no time": ("--owner", "--expires-at", "soon"),
+    "past": ("--owner", "--expires-at", "2020-01-01T00:00:00Z"),
+    "unknown option": ("--owner", "--colour", "red"),
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_USE.values(), ids=WRONG_USE)
+async def test_wrong_use_exits_with_2(tmp_path: Path, with_tenant: str, arguments: tuple[str, ...]) -> None:
+    done = await create_key(tmp_path, with_tenant, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--id", "not an id", "--name", "x", "--owner-email", "a@b.example"),
+        ("--id", "x", "--name", "x", "--owner-email", "nobody"),
+        ("--id", "x", "--name", "x"),
+        ("--id", "x", "--name", "x", "--owner-email", "a@b.example", "--plan", "gold"),
+    ],
+)
+async def test_tenant_with_a_faulty_field_exits_with_2(
+    tmp_path: Path, database_url: str, options: tuple[str, ...]
+) -> None:
+    done = await run("admin", "create-tenant", *options, folder=tmp_path, DATABASE_URL=database_url)
+    assert (done.code, done.out) == (2, "")
+
+
+async def test_missing_tenant_exits_with_5(tmp_path: Path, database_url: str) -> None:
+    shown = await run("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
+    assert (shown.code, shown.out) == (5, "")
+    made = await create_key(tmp_path, database_url, "--owner")
+    assert (made.code, made.out) == (5, "")
+
+
+async def test_key_without_the_pepper_is_not_made(tmp_path: Path, with_tenant: str) -> None:
+    arguments = ("admin", "create-key", "--org", "acme", "--name", "key", "--owner")
+    done = await run(*arguments, folder=tmp_path, DATABASE_URL=with_tenant)
+    assert (done.code, done.out) == (1, "")
+    assert "API_KEY_PEPPER: is missing" in done.err
+
+
+async def test_database_out_of_reach_exits_with_1_and_no_traceback(tmp_path: Path) -> None:
+    nowhere = f"postgresql://nobody:hunter2hunter2@127.0.0.1:{free_port()}/none"
+    for arguments in (TENANT, ("migrate",), ("admin", "show-tenant", "acme")):
+        done = await run(*arguments, folder=tmp_path, DATABASE_URL=nowhere)
+        assert (done.code, done.out) == (1, "")
+        assert "DATABASE_URL" in done.err
+        assert "Traceback" not in done.err
+        assert "hunter2" not in done.err
+
+
+async def test_settings_are_read_from_the_env_file_too(tmp_path: Path, with_tenant: str) -> None:
+    (tmp_path / ".env").write_text(f"DATABASE_URL={with_tenant}\nAPI_KEY_PEPPER={PEPPER['API_KEY_PEPPER']}\n")
+    done = await run("admin", "create-key", "--org", "acme", "--name", "key", "--owner", folder=tmp_path)
+    assert (done.code, done.err) == (0, "")
+
+
+async def test_migrate_says_what_it_did(tmp_path: Path, postgres: PostgresServer) -> None:
+    with postgres.database(migrated=False) as conninfo:
+        first, second = [await run("migrate", folder=tmp_path, DATABASE_URL=as_url(conninfo)) for _ in range(2)]
+    assert (first.code, second.code) == (0, 0)
+    assert first.out.startswith("schema: none -> ")
+    assert second.out.endswith("up to date\n")
+
+
+async def test_serve_refuses_with_one_message_that_names_every_faulty_setting(tmp_path: Path) -> None:
+    values = {"API_KEY_PEPPER": "short", "PORT": "x", "OIDC_ISSUER": "http://id.example", "WORKERS": "0"}
+    done = await run("serve", folder=tmp_path, **values)
+    assert (done.code, done.out) == (1, "")
+    named = [line.split(":")[0].strip() for line in done.err.splitlines()[1:]]
+    assert sorted(named) == [
+        "API_KEY_PEPPER", "OIDC_AUDIENCE", "OIDC_ISSUER", "PORT", "PROVIDER_WEBHOOK_SECRET", "SESSION_SECRET",
+        "WORKERS",
+    ]  # fmt: skip
+    assert "Traceback" not in done.err
+    assert not (tmp_path / ".tenantry").exists()
+
+
+async def test_serve_says_when_its_port_is_taken(tmp_path: Path, database_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = await run("serve", folder=tmp_path, DATABASE_URL=database_url, PORT=port, **SECRETS)
+    assert (done.code, done.out) == (1, "")
+    assert f"cannot listen on 127.0.0.1:{port}" in done.err
+
+
+async def test_worker_runs_until_it_is_told_to_end(tmp_path: Path, database_url: str) -> None:
+    async with running("worker", folder=tmp_path, DATABASE_URL=database_url, **SECRETS) as worker:
+        await worker.until("worker: running the jobs", "err")
+        assert await worker.end(signal.SIGTERM) == 0
+        assert "Traceback" not in worker.text["err"]
+        assert worker.text["out"] == ""
+
+
+async def test_worker_refuses_faulty_settings(tmp_path: Path) -> None:
+    done = await run("worker", folder=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    assert "PROVIDER_WEBHOOK_SECRET: is missing" in done.err

@@ -1,0 +1,117 @@
+"""``tenantry`` as people run it: processes of its own."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+SECRETS: Final = {
+    "PROVIDER_WEBHOOK_SECRET": "whsec_of_the_commands_0123456789",
+    "API_KEY_PEPPER": "pepper-of-the-commands-0123456789abcdef",
+    "SESSION_SECRET": "session-of-the-commands-0123456789abcdef",
+}
+_PATIENCE: Final = 60.0
+_KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START", "COVERAGE_FILE")
+
+
+class Done(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Running:
+    """A command that goes on; what it writes on both streams is collected."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._changed = asyncio.Condition()
+        self._readers = [
+            asyncio.create_task(self._collect(stream, name))
+            for name, stream in (("out", process.stdout), ("err", process.stderr))
+            if stream is not None
+        ]
+        self.text = {"out": "", "err": ""}
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all that it has started."""
+        own = psutil.Process(self.pid)
+        return [own, *own.children(recursive=True)]
+
+    async def until(self, text: str, stream: str) -> None:
+        """Return once this text was written; fail if the command ends without it."""
+        async with asyncio.timeout(_PATIENCE), self._changed:
+            await self._changed.wait_for(lambda: text in self.text[stream] or self._has_ended())
+        assert text in self.text[stream], f"it ended: {self.text}"
+
+    async def end(self, how: signal.Signals) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        self._process.send_signal(how)
+        return await self.wait()
+
+    async def wait(self) -> int:
+        """Wait for the end; returns the exit code."""
+        async with asyncio.timeout(_PATIENCE):
+            await asyncio.gather(*self._readers)
+            return await self._process.wait()
+
+    def kill(self) -> None:
+        """End it and all that it has started, if that is still there."""
+        if self._process.returncode is None:
+            for process in self.family():
+                process.kill()
+
+    def _has_ended(self) -> bool:
+        return all(reader.done() for reader in self._readers)
+
+    async def _collect(self, stream: asyncio.StreamReader, name: str) -> None:
+        while chunk := await stream.read(4096):
+            async with self._changed:
+                self.text[name] += chunk.decode(errors="replace")
+                self._changed.notify_all()
+        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(self._notify()))
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+@asynccontextmanager
+async def running(*arguments: str, folder: Path, **values: str) -> AsyncIterator[Running]:
+    """``tenantry`` with these arguments, in this folder, with these variables and no others of ours."""
+    command = Running(await _start(arguments, folder, values))
+    try:
+        yield command
+    finally:
+        command.kill()
+        await command.wait()
+
+
+async def run(*arguments: str, folder: Path, **values: str) -> Done:
+    """The same for a command that ends by itself."""
+    process = await _start(arguments, folder, values)
+    async with asyncio.timeout(_PATIENCE):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+async def _start(arguments: tuple[str, ...], folder: Path, values: Mapping[str, str]) -> asyncio.subprocess.Process:
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tenantry", *arguments,
+        cwd=folder, env={**environment, **values}, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
