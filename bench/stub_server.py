@@ -75,7 +75,7 @@ def main(port: int, secret: str) -> None:
     hot.add("GET", projects.PATH, ProjectList(_Keys(), _Projects()).handle)  # type: ignore[arg-type]
     front = Front(hot, _nothing_else, metrics)
     uvicorn.run(
-        front,  # type: ignore[arg-type]
+        front,
         port=port, loop="uvloop", http="httptools", ws="none", log_config=None, access_log=False, server_header=False,
     )  # fmt: skip
 

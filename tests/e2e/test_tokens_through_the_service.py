@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from joserfc.jwk import RSAKey
 
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.issuer import AUDIENCE, NOW, Issuer, running_issuer, segment, signing_key
@@ -68,7 +69,9 @@ def unsigned(issuer: Issuer) -> str:
 
 def signed_with_the_public_key(issuer: Issuer) -> str:
     """HS256 with the provider's public key as the shared secret."""
-    public = issuer.keys[0].private.as_pem(private=False)  # type: ignore[attr-defined]
+    key = issuer.keys[0].private
+    assert isinstance(key, RSAKey)
+    public = key.as_pem(private=False)
     head = segment(json.dumps({"alg": "HS256", "kid": "one", "typ": "JWT"}).encode())
     signed = f"{head}.{issuer.mint(claims={'org_id': 'acme'}).split('.')[1]}"
     return f"{signed}.{segment(hmac.digest(public, signed.encode(), 'sha256'))}"

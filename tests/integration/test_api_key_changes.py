@@ -38,9 +38,7 @@ async def test_change_touches_what_is_given_and_nothing_else(service: Service) -
         ({"status": "active"}, "status"),
     ],
 )
-async def test_what_cannot_be_changed_so_is_refused(
-    service: Service, change: dict[str, object], location: str
-) -> None:
+async def test_what_cannot_be_changed_so_is_refused(service: Service, change: dict[str, object], location: str) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     answer = await org.owner.patch(key.path, change)

@@ -1,5 +1,7 @@
 """The `Authorization` header: one credential, of one kind, in one place."""
 
+from typing import Any
+
 import pytest
 
 from tenantry.domain.access import Mode
@@ -92,7 +94,7 @@ async def test_key_differing_in_the_last_random_character_is_not_the_key(service
 async def test_expired_token_is_told_so_only_when_everything_else_is_right(service: Service) -> None:
     org = await service.organization()
     now = int(service.clock.now.timestamp())
-    old = {"iat": now - 7200, "exp": now - 3600}
+    old: dict[str, Any] = {"iat": now - 7200, "exp": now - 3600}
     answer = await service.user(org=org.id, **old).get(PROJECTS)
     assert refusal(answer) == (401, "token_expired")
     assert answer.headers["www-authenticate"].startswith(CHALLENGE)

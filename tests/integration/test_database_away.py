@@ -8,9 +8,20 @@ import httpx2
 import pytest
 
 from tests.support.database_link import DatabaseLink, database_link
-from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY, WHOAMI, Organization, Service, refusal, running_service
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    TENANTS,
+    VERIFY,
+    WHOAMI,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
 
 BODY: Final = {"name": "x", "ownerEmail": "a@x.example"}
+INVALID: Final = (401, "invalid_credential")
 AUTH: Final = (503, "auth_unavailable")
 DATABASE: Final = (503, "database_unavailable")
 
@@ -35,7 +46,7 @@ async def answers_of(service: Service, org: Organization) -> dict[str, tuple[htt
         "key, gateway check": (org.owner.get(f"{VERIFY}projects:read"), AUTH),
         "key, ordinary": (org.owner.get(KEYS), AUTH),
         "key, body": (org.owner.post(PROJECTS, {"name": "a"}), AUTH),
-        "unknown key": (service.caller(str(org.owner.credential)[:-7] + "0000000").get(WHOAMI), (401, "invalid_credential")),
+        "unknown key": (service.caller(f"{org.owner.credential}"[:-7] + "0000000").get(WHOAMI), INVALID),
         "token, hot": (user.get(PROJECTS), AUTH),
         "token, ordinary": (user.get(TENANTS), AUTH),
         "token, new tenant": (service.user("new").post(TENANTS, BODY), DATABASE),
@@ -56,8 +67,9 @@ async def test_database_that_refuses_connections_is_503_and_comes_back(link: Dat
     org = await service.organization()
     assert (await org.owner.get(PROJECTS)).status_code == 200
     await link.cut()
+    nobody = service.nobody
     answers, health, ready, metrics = await asyncio.gather(
-        answers_of(service, org), *(service.nobody.get(path) for path in ("/healthz", "/readyz", "/metrics"))
+        answers_of(service, org), nobody.get("/healthz"), nobody.get("/readyz"), nobody.get("/metrics")
     )
     check(answers)
     assert health.status_code == 200

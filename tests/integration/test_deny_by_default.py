@@ -70,9 +70,7 @@ async def test_litestar_serves_no_description_of_its_own(service: Service) -> No
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", PROJECTS), ("DELETE", "/healthz"), ("POST", "/api/v1/plans")])
-async def test_other_methods_are_refused_with_those_that_are_answered(
-    service: Service, method: str, path: str
-) -> None:
+async def test_other_methods_are_refused_with_those_that_are_answered(service: Service, method: str, path: str) -> None:
     answer = await service.nobody.call(method, path)
     assert refusal(answer) == (405, "method_not_allowed")
     assert "GET" in answer.headers["allow"]

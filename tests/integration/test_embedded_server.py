@@ -94,3 +94,16 @@ def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path, options=("shared_buffers=nonsense",))
     with pytest.raises(EmbeddedServerError, match="shared_buffers"):
         server.start()
+
+
+def test_cluster_whose_making_was_interrupted_is_made_again(tmp_path: Path) -> None:
+    half_made = tmp_path / "postgres.new"
+    half_made.mkdir()
+    (half_made / "PG_VERSION").write_text("18\n")
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    try:
+        write(server.conninfo)
+        assert read(server.conninfo) == 42
+    finally:
+        server.stop()

@@ -50,7 +50,8 @@ async def test_metrics_count_requests_by_route_method_and_status(conninfo: str) 
     counted = {
         (found["route"], found["method"], found["status"]): float(found["count"])
         for found in re.finditer(
-            r'^tenantry_http_requests_total\{method="(?P<method>\w+)",route="(?P<route>[^"]+)",status="(?P<status>\d+)"\} '
+            r'^tenantry_http_requests_total\{method="(?P<method>\w+)",route="(?P<route>[^"]+)",'
+            r'status="(?P<status>\d+)"\} '
             r"(?P<count>\S+)$",
             answer.text,
             re.MULTILINE,

@@ -124,7 +124,8 @@ async def test_member_of_another_issuer_is_another_user(service: Service) -> Non
     org = await service.organization()
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute(
-            "INSERT INTO memberships (tenant_id, issuer, subject, role) VALUES (%s, 'https://elsewhere', 'twin', 'owner')",
+            "INSERT INTO memberships (tenant_id, issuer, subject, role) "
+            "VALUES (%s, 'https://elsewhere', 'twin', 'owner')",
             (org.id,),
         )
     assert refusal(await service.user("twin").get(PROJECTS)) == NO_ORGANIZATION

@@ -10,7 +10,6 @@ async def with_test_key(service: Service) -> tuple[Organization, Key]:
     return org, await service.key(org.owner, org.id, "OWNER", mode="test")
 
 
-
 async def test_test_mode_key_makes_and_sees_test_mode_projects_only(service: Service) -> None:
     org, test = await with_test_key(service)
     live = (await org.owner.post(PROJECTS, {"name": "live"})).json()
@@ -48,7 +47,7 @@ async def test_live_keys_are_missing_to_a_test_mode_key(service: Service) -> Non
     org, test = await with_test_key(service)
     assert [key["id"] for key in (await test.caller.get(KEYS)).json()["data"]] == [test.id]
     for method, suffix in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/rotate")):
-        body = {} if method in ("PATCH", "POST") else None
+        body: dict[str, str] | None = {} if method in ("PATCH", "POST") else None
         answer = await test.caller.call(method, f"{org.key.path}{suffix}", body)
         assert refusal(answer) == (404, "not_found")
     assert (await org.owner.get(WHOAMI)).status_code == 200

@@ -8,7 +8,8 @@ LISTS = (PROJECTS, KEYS, TENANTS, EVENTS)
 
 async def pages_of(caller: Caller, path: str, limit: int) -> list[list[str]]:
     """The ids on each page, by following the cursors."""
-    pages, cursor = [], {}
+    pages = []
+    cursor: dict[str, str] = {}
     while True:
         answer = (await caller.get(path, limit=limit, **cursor)).json()
         pages.append([one["id"] for one in answer["data"]])

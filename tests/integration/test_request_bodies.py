@@ -105,9 +105,7 @@ async def test_unknown_field_is_named(service: Service) -> None:
     org = await service.organization()
     answer = await org.owner.post(PROJECTS, {"name": "a", "colour": "red"})
     assert refusal(answer) == UNFIT
-    assert answer.json()["errors"] == [
-        {"location": "colour", "message": "Object contains unknown field `colour`"}
-    ]
+    assert answer.json()["errors"] == [{"location": "colour", "message": "Object contains unknown field `colour`"}]
 
 
 async def test_body_where_none_is_taken_does_no_harm(service: Service) -> None:

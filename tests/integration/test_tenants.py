@@ -1,6 +1,7 @@
 """Tenants as their own people meet them."""
 
 import json
+from typing import Any, Final
 
 import pytest
 
@@ -14,7 +15,7 @@ NEW = {
     "cancelAtPeriodEnd": False,
     "stripeCustomerId": None,
 }
-VERIFIED = {"email": "verified@x.example", "email_verified": True}
+VERIFIED: Final[dict[str, Any]] = {"email": "verified@x.example", "email_verified": True}
 
 
 async def owner_email(service: Service, tenant_id: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -236,7 +236,7 @@ async def test_a_late_update_does_not_revive_an_ended_tenant(provider: Provider)
     assert (await provider.ledger(subscriber))[late["id"]]["outcome"] == "late"
 
 
-HISTORY = (
+HISTORY: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("updated", {"status": "trialing"}),
     ("updated", {"previous": {"status": "trialing"}}),
     ("failed", {}),

@@ -31,7 +31,9 @@ def make_settings(**values: str) -> Settings:
 
 
 @asynccontextmanager
-async def running_app(conninfo: str, *, clock: Clock = system_clock, **values: str) -> AsyncIterator[httpx2.AsyncClient]:
+async def running_app(
+    conninfo: str, *, clock: Clock = system_clock, **values: str
+) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the whole service on this database; ``values`` are settings, by variable name."""
     app = build_app(make_settings(**values), conninfo, clock)
     async with lifespan(app), client_of(app) as client:

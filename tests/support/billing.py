@@ -26,7 +26,7 @@ class Subscriber(NamedTuple):
     organization: Organization | None
 
     @property
-    def names(self) -> dict[str, str]:
+    def names(self) -> dict[str, Any]:
         """What a subscription or checkout event says of it."""
         return {"org": self.id, "customer": self.customer, "subscription_id": f"sub_{self.id}"}
 

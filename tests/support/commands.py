@@ -99,6 +99,12 @@ async def running(*arguments: str, folder: Path, **values: str) -> AsyncIterator
         await command.wait()
 
 
+async def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those of these processes that do not end, though they are given time."""
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, _PATIENCE / 2)
+    return list(alive)
+
+
 async def run(*arguments: str, folder: Path, **values: str) -> Done:
     """The same for a command that ends by itself."""
     process = await _start(arguments, folder, values)

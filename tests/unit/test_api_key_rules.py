@@ -1,6 +1,6 @@
 """What a caller may make a key into, and what a key is at a moment."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest

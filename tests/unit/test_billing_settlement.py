@@ -167,6 +167,13 @@ def test_a_link_heals_what_waited_for_the_customer() -> None:
     assert state(result).subscription_status == "past_due"
 
 
+def test_a_link_heals_what_came_before_it_in_the_same_batch() -> None:
+    result = received(standing(account()), failed(800), completed(900))
+    assert outcomes(result.entries) == [("parked", None), ("applied", "acme")]
+    assert outcomes(result.healed) == [("applied", "acme")]
+    assert state(result).subscription_status == "past_due"
+
+
 def test_the_ledger_shows_the_state_within_the_batch() -> None:
     result = received(standing(account()), updated(), completed(200))
     assert [entry.before and entry.before.subscription_status for entry in result.entries] == ["none", "active"]

@@ -33,7 +33,8 @@ def test_three_secrets_are_enough() -> None:
     assert settings.billing.parked_mail_hours == 72
     assert settings.billing.subscriptions.value == "any"
     assert not settings.billing.checkout_reference_links
-    assert settings.provider_secret_key is settings.operator_token is settings.oidc is settings.smtp is None
+    unset = (settings.provider_secret_key, settings.operator_token, settings.oidc, settings.smtp)
+    assert unset == (None, None, None, None)
     assert settings.trusted_proxies == ()
     assert settings.log_format == "console"
     assert settings.run_jobs

@@ -20,7 +20,7 @@ from tenantry.cli.environment import (
     fail_on_settings,
     migrated,
 )
-from tenantry.cli.processes import run_server
+from tenantry.cli.processes import end_on_sigterm, run_server
 from tenantry.db.database import Database
 from tenantry.demo import setup
 from tenantry.demo.companion import Companion, signing_key_path
@@ -61,6 +61,7 @@ def demo(context: click.Context) -> None:
 
 
 def _run_demo() -> None:
+    end_on_sigterm()
     environment = {name: value for name, value in read_environment().items() if value}
     directory = data_dir(environment)
     file = DemoFile(directory / DEMO_FILE)

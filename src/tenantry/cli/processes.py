@@ -41,7 +41,6 @@ def run_server(
 ) -> None:
     """Serve until a signal ends it. ``on_ready`` is called once the service answers that it is ready."""
     logs.configure(settings.log_format)
-    end_on_sigterm()
     bound = bind(settings.host, settings.port)
     port = bound.getsockname()[1]
     threading.Thread(

@@ -3,7 +3,7 @@
 import click
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
-from tenantry.cli.processes import run_server
+from tenantry.cli.processes import end_on_sigterm, run_server
 from tenantry.settings import SettingsError, load, read_environment
 
 
@@ -22,6 +22,7 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
         settings = load(values)
     except SettingsError as error:
         fail_on_settings(error)
+    end_on_sigterm()
     with database(values) as conninfo:
         if migrate:
             migrated(conninfo)

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import shutil
 import signal
 import stat
 import subprocess
@@ -66,8 +67,8 @@ class EmbeddedServer:
             self._prepare()
             if not self._runs():
                 self._launch()
-        except BaseException:
-            self._release()
+        except BaseException:  # also when it is ended by a signal
+            self.stop()
             raise
 
     def stop(self) -> None:
@@ -90,17 +91,25 @@ class EmbeddedServer:
             self._lock = None
 
     def _prepare(self) -> None:
-        for directory in (self._cluster, self._sockets):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._account is not None:
-                os.chown(directory, self._account.pw_uid, self._account.pw_gid)
+        self._own(self._sockets)
         if self._account is not None:
             _open_the_way_to(self._cluster)
             _open_the_way_to(self._binaries)
         if not (self._cluster / "PG_VERSION").exists():
+            # made elsewhere, so that one whose making was interrupted is not taken for a whole one
+            unfinished = self._cluster.with_name("postgres.new")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            self._own(unfinished)
             self._run(
-                "initdb", "-D", str(self._cluster), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
+                "initdb", "-D", str(unfinished), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
             )  # fmt: skip
+            unfinished.rename(self._cluster)
+
+    def _own(self, directory: Path) -> None:
+        """Make a folder that only the server's account may enter."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._account is not None:
+            os.chown(directory, self._account.pw_uid, self._account.pw_gid)
 
     def _runs(self) -> bool:
         return self._call("pg_ctl", "-D", str(self._cluster), "status").returncode == 0

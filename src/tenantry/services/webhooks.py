@@ -81,7 +81,7 @@ class WebhookService:
             await connection.commit()
         for entry in (*settlement.entries, *settlement.healed):
             ledger.log_payment(entry)
-        outcomes = {entry.arrival.event.id: entry.outcome for entry in settlement.entries}
+        outcomes = {entry.arrival.event.id: entry.outcome for entry in (*settlement.entries, *settlement.healed)}
         return [outcomes.pop(arrival.event.id, None) for arrival in arrivals]
 
     async def _read(self, connection: Connection, events: Sequence[BillingEvent]) -> Standing:

@@ -144,7 +144,7 @@ class Settlement:
         self._tenant_of_customer = dict(standing.tenant_of_customer)
         self._reaches = reaches
         self._histories = histories
-        self._parked = parked
+        self._parked = {customer_id: list(waiting) for customer_id, waiting in parked.items()}
         self._timelines: dict[str, Timeline] = {}
         self._failures: list[tuple[str, BillingEvent]] = []
         self._parked_failures: list[tuple[str, BillingEvent]] = []
@@ -160,13 +160,22 @@ class Settlement:
             return
         tenant_id = tenant_of(event, self._tenant_of_customer)
         if tenant_id not in self._accounts:
-            who = f"customer {event.customer_id}" if event.type in INVOICE_TYPES else f"tenant {event.org_id}"
-            self.entries.append(Entry(arrival, None, Outcome.PARKED, f"Waits: {who} is not known yet."))
+            self._park(arrival)
             return
         entry, notify = self._settle(arrival, tenant_id)
         self.entries.append(entry)
         if notify:
             self._failures.append((tenant_id, event))
+
+    def _park(self, arrival: Arrival) -> None:
+        event = arrival.event
+        if event.type in INVOICE_TYPES:
+            who = f"customer {event.customer_id}"
+            # a later event of this batch may link the customer
+            self._parked.setdefault(event.customer_id or "", []).append(arrival)
+        else:
+            who = f"tenant {event.org_id}"
+        self.entries.append(Entry(arrival, None, Outcome.PARKED, f"Waits: {who} is not known yet."))
 
     def heal(self, tenant_id: str, arrivals: Iterable[Arrival]) -> None:
         """Let parked events take their place, now that their tenant is known; given in the order of the events."""

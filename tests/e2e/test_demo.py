@@ -1,0 +1,107 @@
+"""``tenantry demo``: everything on one machine, from nothing."""
+
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+
+from tests.support.commands import Running, run, running, still_running
+from tests.support.findings import free_port
+
+KEY = re.compile(r"\b(live|test) key +(svc_\w{54})\n")
+
+
+@asynccontextmanager
+async def demo(folder: Path, port: int) -> AsyncIterator[Running]:
+    """The demo, once it says that it is ready."""
+    async with running("demo", folder=folder, PORT=str(port)) as command:
+        await command.until("messages.json", "out")
+        yield command
+
+
+async def get(url: str, credential: str | None = None) -> Any:
+    headers = {"Authorization": f"Bearer {credential}"} if credential else {}
+    async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+        answer = await client.get(url, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def token(folder: Path, *arguments: str) -> str:
+    minted = await run("demo", "token", *arguments, folder=folder)
+    assert (minted.code, minted.err) == (0, "")
+    return minted.out.strip()
+
+
+def keys_in(banner: str) -> dict[str, str]:
+    return dict(KEY.findall(banner))
+
+
+def servers_of(folder: Path) -> list[psutil.Process]:
+    """The PostgreSQL processes whose data is below this folder."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder.resolve()) in argument for argument in process.info["cmdline"] or ())
+        and "postgres" in " ".join(process.info["cmdline"])
+    ]
+
+
+async def test_demo_works_from_nothing_and_keeps_its_data(tmp_path: Path) -> None:
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    async with demo(tmp_path, port) as first:
+        banner = first.text["out"]
+        for promised in (base, "tenant           demo", "cus_demo", "webhook secret   whsec_", "operator token   op_"):
+            assert promised in banner
+        keys = keys_in(banner)
+        assert keys["live"].startswith("svc_live_")
+        assert keys["test"].startswith("svc_test_")
+        projects = await get(f"{base}/api/v1/projects", keys["live"])
+        assert [project["name"] for project in projects["data"]] == ["First project"]
+        assert (await get(f"{base}/api/v1/projects", keys["test"]))["data"][0]["mode"] == "test"
+        assert (await get(f"{base}/readyz"))["status"] == "ok"
+
+        who = await get(f"{base}/api/v1/auth/whoami", await token(tmp_path))
+        assert (who["id"], who["orgId"], who["accessLevel"]) == ("olivia", "demo", "OWNER")
+        member = await get(f"{base}/api/v1/auth/whoami", await token(tmp_path, "--user", "mia"))
+        assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
+
+        sent = await run("demo", "event", "customer.subscription.updated", folder=tmp_path, PORT=str(port))
+        assert (sent.code, sent.err) == (0, "customer.subscription.updated: 200 OK\n")
+        assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["plan"] == "pro"
+        await end_without_a_trace(first, tmp_path, signal.SIGINT)
+
+    async with demo(tmp_path, port) as second:
+        assert keys_in(second.text["out"]) == keys
+        assert await get(f"{base}/api/v1/projects", keys["live"]) == projects
+        assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["plan"] == "pro"
+        await end_without_a_trace(second, tmp_path, signal.SIGTERM)
+
+
+async def end_without_a_trace(command: Running, folder: Path, how: signal.Signals) -> None:
+    family, servers = command.family(), servers_of(folder)
+    assert servers
+    assert await command.end(how) == 0
+    assert await still_running([*family, *servers]) == []
+    assert servers_of(folder) == []
+    assert "Traceback" not in command.text["err"]
+
+
+async def test_demo_runs_on_loopback_only(tmp_path: Path) -> None:
+    done = await run("demo", folder=tmp_path, HOST="0.0.0.0", PORT=str(free_port()))
+    assert (done.code, done.out) == (1, "")
+    assert "HOST: " in done.err
+    assert not (tmp_path / ".tenantry" / "postgres").exists()
+
+
+async def test_commands_of_the_demo_say_when_there_is_none(tmp_path: Path) -> None:
+    for arguments in (("token",), ("event", "invoice.payment_failed")):
+        done = await run("demo", *arguments, folder=tmp_path)
+        assert (done.code, done.out) == (1, "")
+        assert "There is no demo" in done.err

@@ -1,0 +1,257 @@
+"""Two of everything: connections and service instances that meet on the same tenants and customers."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.domain.billing.events import Outcome
+from tenantry.domain.billing.ledger import Arrival
+from tenantry.gateways.provider.decode import decode_event
+from tenantry.services.tenants import TenantService, TenantWishes
+from tenantry.services.webhooks import WebhookService
+from tests.support import events
+from tests.support.billing import rows, until_blocked
+from tests.support.events import NOW
+from tests.support.facts import ANY
+
+MOMENT = datetime.fromtimestamp(NOW, UTC)
+
+
+class Instance(NamedTuple):
+    """One process's worth of the service, without its HTTP."""
+
+    webhooks: WebhookService
+    tenants: TenantService
+
+    async def receive(self, event: dict[str, Any]) -> Outcome | None:
+        return await self.webhooks.receive(arrival(event))
+
+    async def put(self, tenant_id: str, customer: str | None = None) -> None:
+        await self.tenants.put(tenant_id, TenantWishes(tenant_id, "owner@x.example", "usr", customer))
+
+
+def arrival(event: dict[str, Any]) -> Arrival:
+    body = events.body(event)
+    return Arrival(decode_event(body, arrived=NOW, made_up_id="evt_made_up"), MOMENT, body)
+
+
+async def no_mail(*_: object) -> None:
+    """Mail is queued by nobody here."""
+
+
+@asynccontextmanager
+async def instance(conninfo: str) -> AsyncIterator[Instance]:
+    database = Database(conninfo, pool_size=8)
+    await database.open()
+    webhooks = WebhookService(database.lane(), ANY, no_mail, lambda: MOMENT)
+    yield Instance(webhooks, TenantService(database, ANY, no_mail, lambda: MOMENT))
+    await webhooks.close()
+    await database.close()
+
+
+@pytest.fixture
+async def one(conninfo: str) -> AsyncIterator[Instance]:
+    async with instance(conninfo) as made:
+        yield made
+
+
+@pytest.fixture
+async def two(conninfo: str) -> AsyncIterator[Instance]:
+    async with instance(conninfo) as made:
+        yield made
+
+
+@asynccontextmanager
+async def held_back(conninfo: str, table: str) -> AsyncIterator[None]:
+    """Whoever writes into a table waits, in its transaction, until the block ends."""
+    await rows(conninfo, "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+               "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NEW; END $$")  # fmt: skip
+    await rows(conninfo, f"CREATE TRIGGER wait AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION wait()")
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock(7)")
+        yield
+
+
+async def status(conninfo: str, tenant_id: str) -> str | None:
+    found = await rows(conninfo, "SELECT subscription_status FROM tenants WHERE id = %s", tenant_id)
+    return found[0]["subscription_status"] if found else None
+
+
+async def deadlocks(conninfo: str) -> int:
+    await rows(conninfo, "SELECT pg_stat_force_next_flush()")
+    found = await rows(conninfo, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    return int(found[0]["deadlocks"])
+
+
+async def outcomes(conninfo: str) -> set[str]:
+    return {row["outcome"] for row in await rows(conninfo, "SELECT DISTINCT outcome FROM billing_events")}
+
+
+async def test_an_event_that_comes_while_its_tenant_is_made_is_applied(conninfo: str, one: Instance) -> None:
+    async with held_back(conninfo, "tenants"):
+        making = asyncio.create_task(one.put("acme"))
+        await until_blocked(conninfo)
+        receiving = asyncio.create_task(one.receive(events.updated(customer=None)))
+        await until_blocked(conninfo, 2)
+    await making
+    assert await receiving is Outcome.APPLIED
+
+
+async def test_a_tenant_that_is_made_while_its_event_is_parked_gets_it(conninfo: str, one: Instance) -> None:
+    async with held_back(conninfo, "billing_events"):
+        receiving = asyncio.create_task(one.receive(events.updated(customer=None)))
+        await until_blocked(conninfo)
+        making = asyncio.create_task(one.put("acme"))
+        await until_blocked(conninfo, 2)
+    assert await receiving is Outcome.PARKED
+    await making
+    assert await status(conninfo, "acme") == "active"
+
+
+async def test_an_invoice_that_comes_while_its_customer_is_linked_is_applied(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
+    await one.put("acme")
+    async with held_back(conninfo, "customers"):
+        linking = asyncio.create_task(one.receive(events.completed(customer="cus_1")))
+        await until_blocked(conninfo)
+        receiving = asyncio.create_task(two.receive(events.failed(customer="cus_1")))
+        await until_blocked(conninfo, 2)
+    assert await linking is Outcome.APPLIED
+    assert await receiving is Outcome.APPLIED
+    assert await status(conninfo, "acme") == "past_due"
+
+
+async def test_a_customer_that_is_linked_while_its_invoice_is_parked_gets_it(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
+    await one.put("acme")
+    async with held_back(conninfo, "billing_events"):
+        receiving = asyncio.create_task(one.receive(events.failed(customer="cus_1")))
+        await until_blocked(conninfo)
+        linking = asyncio.create_task(two.put("acme", "cus_1"))
+        await until_blocked(conninfo, 2)
+    assert await receiving is Outcome.PARKED
+    await linking
+    assert await status(conninfo, "acme") == "past_due"
+
+
+async def test_of_two_claims_on_a_customer_the_first_stands(conninfo: str, one: Instance, two: Instance) -> None:
+    await one.put("first")
+    await one.put("second")
+    async with held_back(conninfo, "customers"):
+        first = asyncio.create_task(one.receive(events.completed(org="first", customer="cus_1")))
+        await until_blocked(conninfo)
+        second = asyncio.create_task(two.receive(events.completed(org="second", customer="cus_1")))
+        await until_blocked(conninfo, 2)
+    assert (await first, await second) == (Outcome.APPLIED, Outcome.NO_CHANGE)
+    assert await rows(conninfo, "SELECT tenant_id FROM customers") == [{"tenant_id": "first"}]
+
+
+async def test_the_same_event_at_two_instances_counts_once(conninfo: str, one: Instance, two: Instance) -> None:
+    await one.put("acme", "cus_1")
+    failure = events.failed(customer="cus_1")
+    async with held_back(conninfo, "billing_events"):
+        first = asyncio.create_task(one.receive(failure))
+        await until_blocked(conninfo)
+        second = asyncio.create_task(two.receive(failure))
+        await until_blocked(conninfo, 2)
+    assert (await first, await second) == (Outcome.APPLIED, None)
+    assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 1
+
+
+async def test_the_same_event_of_nobody_at_two_instances_is_kept_once(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
+    event = events.event("charge.refunded", {})
+    async with held_back(conninfo, "billing_events"):
+        first = asyncio.create_task(one.receive(event))
+        await until_blocked(conninfo)
+        second = asyncio.create_task(two.receive(event))
+        await until_blocked(conninfo, 2)
+    assert (await first, await second) == (Outcome.IGNORED, None)
+
+
+async def test_names_are_locked_in_one_order(conninfo: str, one: Instance, two: Instance) -> None:
+    """Each links a customer whose invoice the other parks."""
+    for tenant_id in ("a", "b"):
+        await one.put(tenant_id)
+    async with held_back(conninfo, "customers"):
+        first = asyncio.create_task(
+            one.webhooks.apply(
+                [arrival(events.completed(org="a", customer="cus_2")), arrival(events.failed(customer="cus_1"))]
+            )
+        )
+        await until_blocked(conninfo)
+        second = asyncio.create_task(
+            two.webhooks.apply(
+                [arrival(events.completed(org="b", customer="cus_1")), arrival(events.failed(customer="cus_2"))]
+            )
+        )
+        await until_blocked(conninfo, 2)
+    assert await first == [Outcome.APPLIED, Outcome.PARKED]
+    assert await second == [Outcome.APPLIED, Outcome.APPLIED]
+    assert (await status(conninfo, "a"), await status(conninfo, "b")) == ("past_due", "past_due")
+    assert await deadlocks(conninfo) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_is_lost_and_nobody_waits_in_a_circle(
+    conninfo: str, one: Instance, two: Instance, seed: int
+) -> None:
+    """Two instances, tenants that are made and linked meanwhile, and events that come in opposite orders, twice."""
+    count = 30
+    chance = random.Random(seed)  # noqa: S311  # no secret is made of it
+    names = [f"org_{number:02}" for number in range(count)]
+    customers = [f"cus_{number:02}" for number in chance.sample(range(count), count)]
+    sent = []
+    for tenant_id, customer in zip(names, customers, strict=True):
+        sent += [
+            events.updated(org=tenant_id, customer=customer, status="trialing"),
+            events.failed(customer=customer, created=NOW + 10, invoice_id=f"in_{customer}"),
+            events.completed(org=tenant_id, customer=customer, created=NOW + 20),
+            events.updated(org=tenant_id, customer=customer, created=NOW + 30, status="past_due"),
+        ]
+    chance.shuffle(sent)
+    work = [one.receive(event) for event in sent] + [two.receive(event) for event in reversed(sent)]
+    for number, (tenant_id, customer) in enumerate(zip(names, customers, strict=True)):
+        work.append((one, two)[number % 2].put(tenant_id))
+        work.append((two, one)[number % 2].put(tenant_id, customer if number % 3 else None))
+    chance.shuffle(work)
+    await asyncio.gather(*work)
+    assert await deadlocks(conninfo) == 0
+    assert await rows(conninfo, "SELECT count(*) FROM billing_events") == [{"count": len(sent)}]
+    assert not await outcomes(conninfo) & {"parked", "invalid", "ignored"}
+    states = await rows(conninfo, "SELECT DISTINCT plan, subscription_status, cancel_at_period_end FROM tenants")
+    assert states == [{"plan": "pro", "subscription_status": "past_due", "cancel_at_period_end": False}]
+    linked = await rows(conninfo, "SELECT tenant_id, id FROM customers ORDER BY tenant_id")
+    assert [(row["tenant_id"], row["id"]) for row in linked] == list(zip(names, customers, strict=True))
+
+
+async def test_twins_inside_one_batch_count_once(conninfo: str, one: Instance) -> None:
+    await one.put("acme", "cus_1")
+    failure, other = events.failed(customer="cus_1"), events.failed(customer="cus_1", created=NOW + 1)
+    batch = [arrival(event) for event in (failure, other, failure, failure, other)]
+    assert await one.webhooks.apply(batch) == [Outcome.APPLIED, Outcome.NO_CHANGE, None, None, None]
+    assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 2
+
+
+async def test_a_batch_reads_the_history_of_every_tenant_that_may_get_a_waiting_invoice(
+    conninfo: str, one: Instance
+) -> None:
+    """Two tenants claim one customer at once; its old invoice belongs before what the winner has had since."""
+    for tenant_id in ("first", "second"):
+        await one.put(tenant_id)
+        await one.receive(events.updated(org=tenant_id, customer=None, created=NOW))
+    await one.receive(events.failed(customer="cus_1", created=NOW - 50))
+    claims = [arrival(events.completed(org=org, customer="cus_1", created=NOW + 1)) for org in ("first", "second")]
+    assert await one.webhooks.apply(claims) == [Outcome.APPLIED, Outcome.NO_CHANGE]
+    assert await status(conninfo, "first") == "active"
+    assert await status(conninfo, "second") == "active"
