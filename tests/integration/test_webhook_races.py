@@ -39,7 +39,7 @@ class Instance(NamedTuple):
 
 def arrival(event: dict[str, Any]) -> Arrival:
     body = events.body(event)
-    return Arrival(decode_event(body, arrived=NOW, made_up_id="evt_made_up"), MOMENT, body)
+    return Arrival(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
 
 
 async def no_mail(*_: object) -> None:

@@ -26,7 +26,7 @@ EVENTS: Final = (events.updated, events.deleted, events.failed, events.succeeded
 def decode(body: bytes) -> None:
     """Read a body; what comes out must go into the database, whatever it is."""
     with suppress(NotAnEventError):
-        event = decode_event(body, arrived=events.NOW, made_up_id="evt_made_up")
+        event = decode_event(body, arrived=events.NOW, make_up_id=lambda: "evt_made_up")
         assert all("\x00" not in fact for fact in _texts(event))
         assert json.dumps([event.previous, event.created])
 

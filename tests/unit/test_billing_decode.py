@@ -15,7 +15,7 @@ BOTH_SHAPES: Final = [(shape, expanded) for shape in Shape for expanded in (Fals
 
 def decode(event: Any, *, reference_links: bool = False) -> BillingEvent:
     body = event if isinstance(event, bytes) else events.body(event)
-    return decode_event(body, arrived=NOW + 5, made_up_id="evt_made_up", reference_links=reference_links)
+    return decode_event(body, arrived=NOW + 5, make_up_id=lambda: "evt_made_up", reference_links=reference_links)
 
 
 def changed(event: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class WebhookEndpoint:
             event = decode_event(
                 body,
                 arrived=int(now.timestamp()),
-                made_up_id=f"evt_unnamed_{uuid4().hex}",
+                make_up_id=lambda: f"evt_unnamed_{uuid4().hex}",
                 reference_links=self._policy.checkout_reference_links,
             )
         except NotAnEventError:

@@ -4,6 +4,7 @@ Shapes differ in where a subscription's ``current_period_end`` is (on the subscr
 API version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -111,10 +112,12 @@ _invoice: Final = msgspec.json.Decoder(_Invoice)
 _checkout: Final = msgspec.json.Decoder(_CheckoutSession)
 
 
-def decode_event(body: bytes, *, arrived: int, made_up_id: str, reference_links: bool = False) -> BillingEvent:
+def decode_event(
+    body: bytes, *, arrived: int, make_up_id: Callable[[], str], reference_links: bool = False
+) -> BillingEvent:
     """Return the facts of the event in ``body``.
 
-    An event without ``id`` gets ``made_up_id``; one without ``created`` counts as created when it
+    An event without ``id`` gets what ``make_up_id`` returns; one without ``created`` counts as created when it
     ``arrived`` (Unix seconds). With ``reference_links`` a checkout session's ``client_reference_id`` may
     name the tenant. An object that lacks what its type needs gives an event with a ``problem``. Raises
     `NotAnEventError` for anything that is not an object with a ``type`` and a ``data.object``.
@@ -126,7 +129,7 @@ def decode_event(body: bytes, *, arrived: int, made_up_id: str, reference_links:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotAnEventError(str(error)) from error
     created = arrived if envelope.created is None else envelope.created
-    event_id = envelope.id or made_up_id
+    event_id = envelope.id or make_up_id()
     if not 0 <= created <= EPOCH_MAX or not all(_is_text(text) for text in (event_id, envelope.type)):
         raise NotAnEventError("id, type or created is out of bounds")
     api_version = envelope.api_version if _is_text(envelope.api_version) else None

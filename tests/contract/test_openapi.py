@@ -1,0 +1,73 @@
+"""The OpenAPI document, compared with the one that was last agreed to: a change of it is a change of the interface.
+
+To agree to a change: ``.venv/bin/python -m tests.contract.test_openapi`` writes the document anew; read the difference
+before you commit it.
+"""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Final, cast
+
+from litestar import Litestar
+
+from tenantry.http.front import Front
+from tenantry.http.openapi import OpenApiDocument
+from tenantry.main import build_app
+from tests.support.app import make_settings
+
+AGREED: Final = Path(__file__).with_name("openapi.json")
+REFRESH: Final = ".venv/bin/python -m tests.contract.test_openapi"
+
+
+def document() -> dict[str, Any]:
+    """The document of this release."""
+    front = cast("Front", build_app(make_settings(), "host=/nowhere"))
+    described = OpenApiDocument("https://tenantry.example")
+    described.build(cast("Litestar", front._app))
+    return cast("dict[str, Any]", json.loads(described.encoded))
+
+
+def as_text(described: dict[str, Any]) -> str:
+    return json.dumps(described, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def test_document_is_the_agreed_one() -> None:
+    agreed, now = AGREED.read_text("utf-8"), as_text(document())
+    difference = "".join(
+        difflib.unified_diff(agreed.splitlines(keepends=True), now.splitlines(keepends=True), "agreed", "now", n=2)
+    )
+    assert not difference, f"The interface has changed:\n{difference}\nIf that is meant to be: {REFRESH}"
+
+
+def operations() -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (path, method, operation)
+        for path, described in document()["paths"].items()
+        for method, operation in described.items()
+    ]
+
+
+def test_operation_ids_are_unique() -> None:
+    ids = [operation["operationId"] for _, _, operation in operations()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_operation_says_what_it_needs_and_how_it_can_be_refused() -> None:
+    for path, method, operation in operations():
+        assert operation["summary"], (method, path)
+        assert operation["description"], (method, path)
+        if path.startswith("/api/v1/") and "webhooks" not in path:
+            assert operation["security"], (method, path)
+            assert {"401", "503"} <= operation["responses"].keys(), (method, path)
+
+
+def test_no_answer_but_that_to_a_new_key_has_a_secret() -> None:
+    schemas = document()["components"]["schemas"]
+    assert [name for name, schema in schemas.items() if "secret" in schema.get("properties", {})] == [
+        "ApiKeyWithSecret"
+    ]
+
+
+if __name__ == "__main__":
+    AGREED.write_text(as_text(document()), "utf-8")
