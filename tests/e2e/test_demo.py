@@ -19,7 +19,9 @@ KEY = re.compile(r"\b(live|test) key +(svc_\w{54})\n")
 @asynccontextmanager
 async def demo(folder: Path, port: int) -> AsyncIterator[Running]:
     """The demo, once it says that it is ready."""
-    async with running("demo", folder=folder, PORT=str(port)) as command:
+    # What goes to loopback goes past whatever proxy the environment names.
+    proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+    async with running("demo", folder=folder, PORT=str(port), **proxies) as command:
         await command.until("messages.json", "out")
         yield command
 

@@ -123,6 +123,14 @@ async def test_missing_tenant_exits_with_5(tmp_path: Path, database_url: str) ->
     assert (made.code, made.out) == (5, "")
 
 
+async def test_ended_tenant_is_missing(tmp_path: Path, database_url: str) -> None:
+    await run(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE tenants SET deleted_at = now()")
+    made = await create_key(tmp_path, database_url, "--owner")
+    assert (made.code, made.out) == (5, "")
+
+
 async def test_key_without_the_pepper_is_not_made(tmp_path: Path, with_tenant: str) -> None:
     arguments = ("admin", "create-key", "--org", "acme", "--name", "key", "--owner")
     done = await run(*arguments, folder=tmp_path, DATABASE_URL=with_tenant)

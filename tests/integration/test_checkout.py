@@ -24,6 +24,7 @@ from tenantry.services.checkout import CheckoutService, provider_key
 from tenantry.store import tenants
 from tenantry.store.idempotency import Claim
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
+from tests.support.tenants import add_acme
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BASE_URL = "https://api.example"
@@ -54,15 +55,7 @@ async def database(conninfo: str) -> AsyncIterator[Database]:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction() as connection:
-        await tenants.insert(
-            connection,
-            tenant_id="acme",
-            name="Acme",
-            owner_id="usr_1",
-            owner_email="owner@acme.example",
-            plan="free",
-            now=NOW,
-        )
+        await add_acme(connection, NOW)
     yield database
     await database.close()
 

@@ -14,6 +14,7 @@ from tenantry.services.api_keys import new_record, new_secret
 from tenantry.store import api_keys, tenants
 from tests.support.app import PEPPER, running_app
 from tests.support.provider_api import KEY, ProviderServer, running_provider
+from tests.support.tenants import add_acme
 
 CHECKOUT: Final = "/api/v1/billing/checkout-sessions"
 PORTAL: Final = "/api/v1/billing/portal-sessions"
@@ -38,15 +39,7 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction() as connection:
-        await tenants.insert(
-            connection,
-            tenant_id="acme",
-            name="Acme",
-            owner_id="usr_1",
-            owner_email="owner@acme.example",
-            plan="free",
-            now=now,
-        )
+        await add_acme(connection, now)
         await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
         await api_keys.insert(connection, record, digest(secret.encode(), PEPPER.encode()))
     await database.close()

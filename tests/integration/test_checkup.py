@@ -19,10 +19,11 @@ from tenantry.services.checkup.database import MailQueue, check_database, judge_
 from tenantry.services.checkup.finding import Finding, Level
 from tenantry.services.checkup.settings import judge_catalog, judge_settings
 from tenantry.settings import SettingsError, load
-from tenantry.store import api_keys, billing, tenants
+from tenantry.store import api_keys, billing
 from tenantry.store.checkup import MOST_LISTED, Server
 from tests.support.findings import free_port, levels, only
 from tests.support.postgres import PostgresServer
+from tests.support.tenants import add_acme
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 CATALOG = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n')
@@ -58,15 +59,7 @@ def test_a_plan_without_a_price_cannot_be_bought() -> None:
 async def connection(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """A connection of its own to the test's database, with the tenant acme in it."""
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
-        await tenants.insert(
-            connection,
-            tenant_id="acme",
-            name="Acme",
-            owner_id="usr_1",
-            owner_email="owner@acme.example",
-            plan="free",
-            now=NOW,
-        )
+        await add_acme(connection, NOW)
         yield connection
 
 

@@ -80,3 +80,19 @@ async def test_other_methods_are_refused_with_those_that_are_answered(service: S
 @pytest.mark.parametrize("path", ["/nowhere", "/api", "/api/v1", "/api/v2/projects", "/api/v1/nowhere", "/%00"])
 async def test_unknown_address_is_not_found(service: Service, path: str) -> None:
     assert refusal(await service.nobody.get(path)) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        (PROJECTS, "GET, OPTIONS, POST"),
+        ("/api/v1/tenants/x", "DELETE, GET, OPTIONS, PATCH, PUT"),
+        ("/healthz", "GET, OPTIONS"),
+    ],
+)
+async def test_options_are_told_without_a_credential_and_nothing_else_is(
+    service: Service, path: str, methods: str
+) -> None:
+    answer = await service.nobody.call("OPTIONS", path)
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["allow"] == methods

@@ -1,6 +1,6 @@
 """The development identity provider, over real HTTP: refresh, machine use, userinfo and logout."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -20,32 +20,10 @@ from tests.support.sign_in import (
     basic,
     location,
     refresh,
-    running_provider,
     sign_in,
     userinfo,
     verified,
 )
-
-
-@pytest.fixture(scope="module")
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(scope="module")
-def provider(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[tuple[Companion, httpx2.Client]]:
-    with running_provider(tmp_path_factory.mktemp("companion"), clock) as running:
-        yield running
-
-
-@pytest.fixture
-def companion(provider: tuple[Companion, httpx2.Client]) -> Companion:
-    return provider[0]
-
-
-@pytest.fixture
-def http(provider: tuple[Companion, httpx2.Client]) -> httpx2.Client:
-    return provider[1]
 
 
 def minted(companion: Companion, clock: Clock, **changes: Any) -> str:

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-from collections.abc import Iterator
 from datetime import timedelta
 
 import httpx2
@@ -25,31 +24,9 @@ from tests.support.sign_in import (
     location,
     redeem,
     refresh,
-    running_provider,
     sign_in,
     verified,
 )
-
-
-@pytest.fixture(scope="module")
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(scope="module")
-def provider(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[tuple[Companion, httpx2.Client]]:
-    with running_provider(tmp_path_factory.mktemp("companion"), clock) as running:
-        yield running
-
-
-@pytest.fixture
-def companion(provider: tuple[Companion, httpx2.Client]) -> Companion:
-    return provider[0]
-
-
-@pytest.fixture
-def http(provider: tuple[Companion, httpx2.Client]) -> httpx2.Client:
-    return provider[1]
 
 
 def test_discovery_names_the_issuer_and_its_endpoints(http: httpx2.Client, companion: Companion) -> None:

@@ -1,0 +1,19 @@
+"""Tenants straight in the database."""
+
+from datetime import datetime
+
+from tenantry.db.database import Connection
+from tenantry.store import tenants
+
+
+async def add_acme(connection: Connection, now: datetime) -> None:
+    """The tenant acme, as the operator would make it."""
+    await tenants.insert(
+        connection,
+        tenant_id="acme",
+        name="Acme",
+        owner_id="usr_1",
+        owner_email="owner@acme.example",
+        plan="free",
+        now=now,
+    )
