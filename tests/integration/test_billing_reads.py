@@ -76,7 +76,8 @@ async def test_entry_says_what_an_event_did(service: Service) -> None:
 async def test_ledger_is_paged_newest_first_also_within_a_second(service: Service) -> None:
     org = await service.organization()
     ids = [(await upgraded(service, org, events.NOW + second))["id"] for second in (0, 2, 1, 1)]
-    seen, cursor = [], {}
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
     while True:
         page = (await org.owner.get(LEDGER, limit=1, **cursor)).json()
         seen += [entry["id"] for entry in page["data"]]
