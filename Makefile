@@ -45,6 +45,7 @@ $(VENV)/.runtime: requirements/build.txt requirements/runtime.txt pyproject.toml
 	@echo "Installing the pinned dependencies into $(VENV) ..."
 	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime

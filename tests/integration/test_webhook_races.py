@@ -255,3 +255,13 @@ async def test_a_batch_reads_the_history_of_every_tenant_that_may_get_a_waiting_
     assert await one.webhooks.apply(claims) == [Outcome.APPLIED, Outcome.NO_CHANGE]
     assert await status(conninfo, "first") == "active"
     assert await status(conninfo, "second") == "active"
+
+
+async def test_an_invoice_before_its_link_in_one_batch_is_applied(conninfo: str, one: Instance) -> None:
+    await one.put("acme")
+    parked = events.failed(customer="cus_1", created=NOW - 5)
+    await one.receive(parked)
+    batch = [events.failed(customer="cus_1"), parked, events.completed(customer="cus_1")]
+    assert await one.webhooks.apply([arrival(event) for event in batch]) == [Outcome.NO_CHANGE, None, Outcome.APPLIED]
+    assert await outcomes(conninfo) == {"applied", "no_change"}
+    assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 2

@@ -18,6 +18,8 @@ _RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody w
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 # Times come back in the session's zone, and are answered as they come.
 _SESSION: Final = "-c statement_timeout=4000 -c TimeZone=UTC"
+# Plans are kept, and a plan made while a table was small would go on to read all of it when it has grown.
+_BY_INDEX: Final = "-c enable_seqscan=off"
 # A connection that silently leads nowhere is noticed within half a minute instead of a quarter of an hour.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 
@@ -32,13 +34,15 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
 def with_statement_timeout(conninfo: str) -> str:
     """The connection string with 4 s for every statement, in UTC, beside the options it has, and with keepalives."""
     given = psycopg.conninfo.conninfo_to_dict(conninfo)
-    options = given.get("options")
     with_keepalives = psycopg.conninfo.make_conninfo("", **{**_KEEPALIVE, **given})
-    return psycopg.conninfo.make_conninfo(
-        with_keepalives,
-        options=f"{options} {_SESSION}" if options else _SESSION,
-        connect_timeout=_CONNECT_TIMEOUT,
-    )
+    limited = psycopg.conninfo.make_conninfo(with_keepalives, connect_timeout=_CONNECT_TIMEOUT)
+    return _with_options(limited, _SESSION)
+
+
+def _with_options(conninfo: str, options: str) -> str:
+    """The connection string with further settings of the session."""
+    given = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
+    return psycopg.conninfo.make_conninfo(conninfo, options=f"{given} {options}" if given else options)
 
 
 async def _check(connection: Connection) -> None:
@@ -105,13 +109,13 @@ class Database:
 
 
 class Lane:
-    """One connection for one batcher: its statements stay prepared, and no pool is asked.
+    """One connection for one batcher: its statements stay prepared, and no pool is asked. They look up by index.
 
     Not for concurrent use.
     """
 
     def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
+        self._conninfo = _with_options(conninfo, _BY_INDEX)
         self._connection: Connection | None = None
 
     @asynccontextmanager

@@ -2,11 +2,9 @@
 
 import re
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
-TENANT_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 

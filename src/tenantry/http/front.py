@@ -14,11 +14,12 @@ from typing import Any, Final
 from tenantry.domain.errors import DomainError
 from tenantry.http.metrics import Metrics
 from tenantry.http.problems import Refusal, refuse, refuse_domain_error
-from tenantry.http.raw import AsgiApp, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
+from tenantry.http.raw import AsgiApp, ClientGoneError, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""
 
+_CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
 _DEADLINE: Final = 4.8
 _OWN_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -57,15 +58,25 @@ class HotRoutes:
 
 
 class Front:
-    """The ASGI application."""
+    """The ASGI application.
+
+    ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``.
+    """
 
     def __init__(
-        self, hot: HotRoutes, app: AsgiApp, metrics: Metrics, *, unhurried: Callable[[str], bool] = lambda _: False
+        self,
+        hot: HotRoutes,
+        app: AsgiApp,
+        metrics: Metrics,
+        *,
+        unhurried: Callable[[str], bool] = lambda _: False,
+        deadline: float = _DEADLINE,
     ) -> None:
         self._hot = hot
         self._app = app
         self._metrics = metrics
         self._unhurried = unhurried
+        self._deadline = deadline
         self._counters: dict[tuple[str, str, int], Any] = {}
         self._timers: dict[str, Any] = {}
 
@@ -91,6 +102,8 @@ class Front:
             answer = await handler(request)
         except DomainError as error:
             answer = _answer_of(refuse_domain_error(error, request.request_id))
+        except ClientGoneError:
+            return _CLIENT_GONE
         except Exception:
             logger.exception("request %s failed", request.request_id)
             answer = _answer_of(internal_error(request.request_id))
@@ -116,7 +129,7 @@ class Front:
             await _send(send, answer, request_id)
             return answer.status
         work = asyncio.ensure_future(self._app(scope, receive, send_with_id))
-        timeout = None if self._unhurried(scope["path"]) else _DEADLINE
+        timeout = None if self._unhurried(scope["path"]) else self._deadline
         try:
             done, _ = await asyncio.wait({work}, timeout=timeout)
         except asyncio.CancelledError:

@@ -12,8 +12,13 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY: Final = 1_048_576
+_LENGTH_DIGITS: Final = 18
 _JSON: Final[Header] = (b"content-type", b"application/json")
 _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
+
+
+class ClientGoneError(Exception):
+    """The client hung up before it had sent its whole request: there is nobody to answer."""
 
 
 class RawRequest:
@@ -35,22 +40,27 @@ class RawRequest:
         return values[0] if len(values) == 1 else b", ".join(values)
 
     async def body(self) -> bytes:
-        """The body; raises `PayloadTooLargeError` past 1 MiB, before it is read whole."""
+        """The body; raises `PayloadTooLargeError` past 1 MiB, before it is read whole, and `ClientGoneError`."""
         length = self.header(b"content-length")
-        if length is not None and length.isdigit() and int(length) > MAX_BODY:
+        if length is not None and length.isdigit() and (len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY):
             raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
-        message = await self._receive()
-        body: bytes = message.get("body", b"")
-        if message.get("more_body"):
+        body, more = await self._next_part()
+        if more:
             parts, size = [body], len(body)
-            while message.get("more_body") and size <= MAX_BODY:
-                message = await self._receive()
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
+            while more and size <= MAX_BODY:
+                body, more = await self._next_part()
+                parts.append(body)
+                size += len(body)
             body = b"".join(parts)
         if len(body) > MAX_BODY:
             raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
         return body
+
+    async def _next_part(self) -> tuple[bytes, bool]:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        return message.get("body", b""), message.get("more_body", False)
 
 
 class RawAnswer:

@@ -81,7 +81,11 @@ class WebhookService:
             await connection.commit()
         for entry in (*settlement.entries, *settlement.healed):
             ledger.log_payment(entry)
-        outcomes = {entry.arrival.event.id: entry.outcome for entry in (*settlement.entries, *settlement.healed)}
+        outcomes = {entry.arrival.event.id: entry.outcome for entry in settlement.entries}
+        # one that was parked may have been healed by a later one
+        outcomes |= {
+            entry.arrival.event.id: entry.outcome for entry in settlement.healed if entry.arrival.event.id in outcomes
+        }
         return [outcomes.pop(arrival.event.id, None) for arrival in arrivals]
 
     async def _read(self, connection: Connection, events: Sequence[BillingEvent]) -> Standing:

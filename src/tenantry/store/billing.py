@@ -1,6 +1,6 @@
 """The billing ledger, the tenants' billing state, and which tenant a customer belongs to.
 
-The functions for the webhook's batch take and give whole batches, so that a batch costs two round trips.
+The functions for the webhook's batch take and give whole batches, so that a batch costs two round trips and its commit.
 """
 
 from collections.abc import Collection, Iterable, Sequence

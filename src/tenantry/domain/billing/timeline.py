@@ -111,6 +111,9 @@ def _newest(timeline: Timeline) -> int:
 
 def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> tuple[Timeline, Step]:
     """Put in an event and fold again from its second on, up to where the state is what it was."""
+    if event.created > _newest(timeline):
+        step = apply(timeline.state, event, policy)
+        return Timeline(timeline.checkpoint, (*timeline.events, event), (*timeline.states, step.state)), step
     start = bisect_left(timeline.events, event.created, key=_created)
     end = bisect_right(timeline.events, event.created, lo=start, key=_created)
     second = (*timeline.events[start:end], event)

@@ -1,0 +1,226 @@
+"""The front of the service, before applications and routes of a few lines."""
+
+import asyncio
+import json
+from typing import Any, cast
+
+import httpx2
+import pytest
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.handlers import HTTPRouteHandler
+
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import NotFoundError, PayloadTooLargeError
+from tenantry.http.app import build_api
+from tenantry.http.front import REQUEST_ID, Front, HotRoutes
+from tenantry.http.metrics import Metrics
+from tenantry.http.raw import MAX_BODY, AsgiApp, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
+from tests.support.app import client_of
+from tests.support.logs import watched
+
+HOT = "/hot"
+
+
+async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that never answers."""
+    await asyncio.Event().wait()
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def fail(request: RawRequest) -> RawAnswer:
+    raise RuntimeError(f"on the way to {request.path}")
+
+
+def front_of(app: AsgiApp = hello, handler: RawHandler = fail, deadline: float = 0.01) -> Front:
+    hot = HotRoutes()
+    hot.add("GET", HOT, handler)
+    hot.add_prefix(f"{HOT}/", "/hot/{anything}", handler)
+    metrics = Metrics(several_processes=False)
+    return Front(hot, app, metrics, unhurried=lambda path: path == "/slow", deadline=deadline)
+
+
+def routes_of(*routes: HTTPRouteHandler) -> AsgiApp:
+    return cast("AsgiApp", build_api(routes, []))
+
+
+def counted(front: Front) -> str:
+    return front._metrics.render().decode()
+
+
+async def get_from(front: Front, path: str) -> httpx2.Response:
+    async with client_of(front) as client:
+        return await client.get(path)
+
+
+@pytest.mark.parametrize("path", [HOT, f"{HOT}/below"])
+async def test_fault_of_a_hot_route_is_500_and_logged_under_the_requests_id(path: str) -> None:
+    front = front_of()
+    with watched("tenantry.http.front") as log:
+        answer = await get_from(front, path)
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert answer.json()["requestId"] == answer.headers["x-request-id"]
+    assert "on the way" not in answer.text
+    assert log.count(answer.headers["x-request-id"]) == 1
+    assert 'status="500"} 1.0' in counted(front)
+
+
+async def test_fault_behind_the_front_is_500_and_logged_under_the_requests_id() -> None:
+    @get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("on the way")
+
+    with watched("tenantry.http.app") as log:
+        answer = await get_from(front_of(routes_of(broken), deadline=5), "/broken")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert "on the way" not in answer.text
+    assert log.count(answer.headers["x-request-id"]) == 1
+
+
+async def test_route_without_a_guard_has_no_caller_and_lets_nobody_in() -> None:
+    @get("/forgotten")
+    async def forgotten(principal: NamedDependency[Principal]) -> str:
+        return principal.org_id
+
+    answer = await get_from(front_of(routes_of(forgotten), deadline=5), "/forgotten")
+    assert (answer.status_code, answer.json()["code"]) == (401, "missing_credential")
+
+
+async def test_refusal_of_a_hot_route_is_a_problem() -> None:
+    async def refuse(_: RawRequest) -> RawAnswer:
+        raise NotFoundError("thing")
+
+    answer = await get_from(front_of(handler=refuse), HOT)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_application_that_does_not_answer_in_time_is_503() -> None:
+    front = front_of(nothing)
+    answer = await get_from(front, "/anything")
+    assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
+    assert answer.headers["retry-after"] == "1"
+    assert 'status="503"} 1.0' in counted(front)
+
+
+async def test_answer_that_comes_too_late_is_not_sent_after_the_refusal() -> None:
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await hello(scope, receive, send)
+
+    answer = await get_from(front_of(late), "/anything")
+    assert answer.status_code == 503
+    assert json.loads(answer.content)["code"] == "database_unavailable"
+
+
+async def test_answer_that_has_begun_in_time_is_sent_to_its_end() -> None:
+    overdue = asyncio.Event()
+
+    async def slow_body(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await overdue.wait()
+        await send({"type": "http.response.body", "body": b"whole"})
+
+    asyncio.get_running_loop().call_later(0.05, overdue.set)
+    answer = await get_from(front_of(slow_body), "/anything")
+    assert (answer.status_code, answer.text) == (200, "whole")
+
+
+async def test_unhurried_path_may_take_longer() -> None:
+    overdue = asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await overdue.wait()
+        await hello(scope, receive, send)
+
+    asyncio.get_running_loop().call_later(0.05, overdue.set)
+    assert (await get_from(front_of(slow), "/slow")).text == "hello"
+
+
+async def test_client_that_goes_away_ends_the_work() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def working(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    request = asyncio.create_task(get_from(front_of(working, deadline=60), "/anything"))
+    await begun.wait()
+    request.cancel()
+    await ended.wait()
+
+
+async def test_request_id_is_handed_on() -> None:
+    seen: list[object] = []
+
+    async def look(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope[REQUEST_ID])
+        await hello(scope, receive, send)
+
+    answer = await get_from(front_of(look), "/anything")
+    assert seen == [answer.headers["x-request-id"]]
+
+
+async def test_what_is_no_request_is_passed_on_as_it_is() -> None:
+    seen: list[str] = []
+
+    async def look(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["type"])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(_: Any) -> None: ...
+
+    for kind in ("lifespan", "websocket"):
+        await front_of(look)({"type": kind, "path": HOT}, receive, send)
+    assert seen == ["lifespan", "websocket"]
+
+
+def raw_request(*chunks: bytes, length: bytes | None = None) -> RawRequest:
+    """A request whose body comes in these chunks."""
+    messages = [
+        {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
+        for number, chunk in enumerate(chunks, start=1)
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    headers = [] if length is None else [(b"content-length", length)]
+    return RawRequest({"type": "http", "path": "/", "headers": headers}, receive, "id")
+
+
+async def test_body_is_put_together() -> None:
+    assert await raw_request(b"a", b"", b"bc").body() == b"abc"
+    assert await raw_request(b"a" * MAX_BODY).body() == b"a" * MAX_BODY
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        raw_request(length=b"%d" % (MAX_BODY + 1)),
+        raw_request(b"a" * (MAX_BODY + 1)),
+        raw_request(b"a" * MAX_BODY, b"a"),
+        raw_request(*[b"a" * 1000] * 2000),
+        raw_request(b"a" * (MAX_BODY + 1), length=b"1"),
+        raw_request(b"a" * (MAX_BODY + 1), length=b"nonsense"),
+    ],
+)
+async def test_body_over_a_mebibyte_is_refused_whatever_is_said_of_its_length(request_: RawRequest) -> None:
+    with pytest.raises(PayloadTooLargeError):
+        await request_.body()
+
+
+def test_several_headers_of_one_name_are_joined() -> None:
+    headers = [(b"x", b"1"), (b"y", b"2"), (b"x", b"3")]
+    request = RawRequest({"type": "http", "path": "/", "headers": headers}, lambda: asyncio.sleep(0), "id")  # type: ignore[arg-type,return-value]
+    assert (request.header(b"x"), request.header(b"y"), request.header(b"z")) == (b"1, 3", b"2", None)
