@@ -115,7 +115,7 @@ class Lane:
     """
 
     def __init__(self, conninfo: str) -> None:
-        self._conninfo = _with_options(conninfo, _BY_INDEX)
+        self._conninfo = conninfo
         self._connection: Connection | None = None
 
     @asynccontextmanager
@@ -153,7 +153,7 @@ class Lane:
         if self._connection is None:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 self._connection = await psycopg.AsyncConnection.connect(
-                    self._conninfo, autocommit=autocommit, prepare_threshold=0
+                    _with_options(self._conninfo, _BY_INDEX), autocommit=autocommit, prepare_threshold=0
                 )
         return self._connection
 
