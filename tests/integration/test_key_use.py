@@ -52,8 +52,9 @@ async def test_older_use_does_not_replace_a_newer_one(conninfo: str) -> None:
         key = await service.key(organization.owner, organization.id, "projects:read")
         database = Database(conninfo, pool_size=1)
         await database.open()
-        for moment in (NOW, NOW.replace(hour=11)):
-            use = KeyUse(database, lambda moment=moment: moment)  # type: ignore[misc]
+        moments = iter((NOW, NOW.replace(hour=11)))
+        use = KeyUse(database, lambda: next(moments))
+        for _ in range(2):
             use.record(key.id)
             await use.write()
         await database.close()

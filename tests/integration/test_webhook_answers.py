@@ -171,8 +171,10 @@ async def test_a_larger_body_is_refused_before_it_is_read_whole(service: Service
 
 async def test_a_body_that_says_it_is_larger_is_not_read(service: Service) -> None:
     async def never() -> AsyncIterator[bytes]:
+        nothing: tuple[bytes, ...] = ()
+        for part in nothing:
+            yield part
         pytest.fail("the body was read")
-        yield b""  # type: ignore[unreachable]  # what makes it a generator
 
     headers = {PROVIDER_SIGNATURE: "t=1,v1=0", "Content-Length": str(2**30)}
     assert (await service.client.post(PATH, content=never(), headers=headers)).status_code == 413

@@ -11,11 +11,11 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry.domain.access import Principal
-from tenantry.domain.errors import NotFoundError, PayloadTooLargeError
+from tenantry.domain.errors import NotFoundError
 from tenantry.http.app import build_api
 from tenantry.http.front import REQUEST_ID, Front, HotRoutes
 from tenantry.http.metrics import Metrics
-from tenantry.http.raw import MAX_BODY, AsgiApp, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
+from tenantry.http.raw import AsgiApp, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
 from tests.support.app import client_of
 from tests.support.logs import watched
 
@@ -183,44 +183,3 @@ async def test_what_is_no_request_is_passed_on_as_it_is() -> None:
     for kind in ("lifespan", "websocket"):
         await front_of(look)({"type": kind, "path": HOT}, receive, send)
     assert seen == ["lifespan", "websocket"]
-
-
-def raw_request(*chunks: bytes, length: bytes | None = None) -> RawRequest:
-    """A request whose body comes in these chunks."""
-    messages = [
-        {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
-        for number, chunk in enumerate(chunks, start=1)
-    ]
-
-    async def receive() -> dict[str, Any]:
-        return messages.pop(0)
-
-    headers = [] if length is None else [(b"content-length", length)]
-    return RawRequest({"type": "http", "path": "/", "headers": headers}, receive, "id")
-
-
-async def test_body_is_put_together() -> None:
-    assert await raw_request(b"a", b"", b"bc").body() == b"abc"
-    assert await raw_request(b"a" * MAX_BODY).body() == b"a" * MAX_BODY
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        raw_request(length=b"%d" % (MAX_BODY + 1)),
-        raw_request(b"a" * (MAX_BODY + 1)),
-        raw_request(b"a" * MAX_BODY, b"a"),
-        raw_request(*[b"a" * 1000] * 2000),
-        raw_request(b"a" * (MAX_BODY + 1), length=b"1"),
-        raw_request(b"a" * (MAX_BODY + 1), length=b"nonsense"),
-    ],
-)
-async def test_body_over_a_mebibyte_is_refused_whatever_is_said_of_its_length(request_: RawRequest) -> None:
-    with pytest.raises(PayloadTooLargeError):
-        await request_.body()
-
-
-def test_several_headers_of_one_name_are_joined() -> None:
-    headers = [(b"x", b"1"), (b"y", b"2"), (b"x", b"3")]
-    request = RawRequest({"type": "http", "path": "/", "headers": headers}, lambda: asyncio.sleep(0), "id")  # type: ignore[arg-type,return-value]
-    assert (request.header(b"x"), request.header(b"y"), request.header(b"z")) == (b"1, 3", b"2", None)

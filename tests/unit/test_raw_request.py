@@ -1,4 +1,4 @@
-"""Reading the bodies of hot routes."""
+"""Requests of hot routes."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,40 +8,61 @@ import pytest
 from tenantry.domain.errors import PayloadTooLargeError
 from tenantry.http.raw import MAX_BODY, ClientGoneError, RawRequest
 
+GONE = {"type": "http.disconnect"}
 
-def request(messages: Iterable[dict[str, Any]], **headers: str) -> RawRequest:
+
+def request(messages: Iterable[dict[str, Any]] = (), *headers: tuple[bytes, bytes]) -> RawRequest:
+    """A request that comes in these messages; asking for more than there are is an error."""
     queue = iter(messages)
 
     async def receive() -> dict[str, Any]:
         return next(queue)
 
-    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return RawRequest({"path": "/", "headers": raw}, receive, "request-1")
+    return RawRequest({"path": "/", "headers": list(headers)}, receive, "request-1")
 
 
-def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
-    return {"type": "http.request", "body": body, "more_body": more}
+def parts(*bodies: bytes, end: bool = True) -> list[dict[str, Any]]:
+    """The messages of a body in parts; without ``end`` there is more to come."""
+    last = len(bodies) if end else 0
+    return [
+        {"type": "http.request", "body": body, "more_body": number != last}
+        for number, body in enumerate(bodies, start=1)
+    ]
 
 
-async def test_parts_make_one_body() -> None:
-    assert await request([part(b"a", more=True), part(b"", more=True), part(b"b")]).body() == b"ab"
+def length(value: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", value
 
 
-async def test_body_at_the_limit_is_read() -> None:
-    assert len(await request([part(b"x" * MAX_BODY)]).body()) == MAX_BODY
+@pytest.mark.parametrize("bodies", [(b"",), (b"a", b"", b"bc"), (b"x" * MAX_BODY,)])
+async def test_parts_make_one_body(bodies: tuple[bytes, ...]) -> None:
+    assert await request(parts(*bodies)).body() == b"".join(bodies)
 
 
-async def test_body_past_the_limit_is_refused_without_reading_on() -> None:
+@pytest.mark.parametrize("said", [(), (length(b"1"),), (length(b"nonsense"),)])
+async def test_body_past_the_limit_is_refused_whatever_is_said_of_its_length(
+    said: tuple[tuple[bytes, bytes], ...],
+) -> None:
     with pytest.raises(PayloadTooLargeError):
-        await request([part(b"x" * MAX_BODY, more=True), part(b"x", more=True)]).body()
+        await request(parts(b"x" * (MAX_BODY + 1)), *said).body()
 
 
-@pytest.mark.parametrize("length", [str(MAX_BODY + 1), "9" * 5000])
-async def test_length_past_the_limit_is_refused_before_anything_is_read(length: str) -> None:
+async def test_body_past_the_limit_is_not_read_to_its_end() -> None:
     with pytest.raises(PayloadTooLargeError):
-        await request([], content_length=length).body()
+        await request(parts(b"x" * MAX_BODY, b"x", end=False)).body()
+
+
+@pytest.mark.parametrize("said", [b"%d" % (MAX_BODY + 1), b"9" * 5000])
+async def test_length_past_the_limit_is_refused_before_anything_is_read(said: bytes) -> None:
+    with pytest.raises(PayloadTooLargeError):
+        await request((), length(said)).body()
 
 
 async def test_client_that_hangs_up_is_told_apart_from_one_that_has_sent_all() -> None:
     with pytest.raises(ClientGoneError):
-        await request([part(b"half", more=True), {"type": "http.disconnect"}]).body()
+        await request([*parts(b"half", end=False), GONE]).body()
+
+
+def test_several_headers_of_one_name_are_joined() -> None:
+    several = request((), (b"x", b"1"), (b"y", b"2"), (b"x", b"3"))
+    assert (several.header(b"x"), several.header(b"y"), several.header(b"z")) == (b"1, 3", b"2", None)
