@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
 from typing import cast
 
 import msgspec
@@ -12,6 +13,7 @@ from litestar import Litestar
 
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.gateways.http_client import new_http_client
 from tenantry.gateways.identity.keys import KeySet
@@ -48,7 +50,9 @@ from tenantry.services.gauges import read_gauges
 from tenantry.services.key_use import KeyUse
 from tenantry.services.mail import MailService
 from tenantry.services.projects import ProjectService
+from tenantry.services.reconcile import Reconciler
 from tenantry.services.retention import RetentionService
+from tenantry.services.silence import SilenceWatch
 from tenantry.services.tenants import TenantService
 from tenantry.services.webhooks import WebhookService
 from tenantry.settings import Settings, load, read_environment
@@ -118,8 +122,7 @@ class Parts:
         self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
         tokens = TokenVerifier(settings.oidc, self.keys, clock=clock) if settings.oidc and self.keys else None
         mail = MailService(self.database, Mailer(settings.smtp), clock) if settings.smtp else None
-        self.work = Work(mail, RetentionService(self.database, clock))
-        self.queue = JobQueue(conninfo)
+        self.queue = JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None)
         self.key_use = KeyUse(self.database, clock)
         self.authenticator = Authenticator(
             keys=self.database.lane(),
@@ -131,20 +134,35 @@ class Parts:
         )
         self.projects = ProjectService(self.database, self.database.lane(), catalog, clock)
         self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock)
-        self.tenants = TenantService(self.database, policy, self.queue.defer_mail, clock)
-        self.webhooks = WebhookService(self.database.lane(), policy, self.queue.defer_mail, clock)
-        provider = (
-            ProviderApi(settings.provider_secret_key, settings.provider_api_base)
+        self.tenants = TenantService(self.database, policy, self.queue, clock)
+        self.webhooks = WebhookService(self.database.lane(), policy, self.queue, clock)
+        self.provider = (
+            ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock)
             if settings.provider_secret_key
             else None
         )
-        self.checkout = CheckoutService(self.database, provider, catalog, settings.base_url)
+        self.work = Work(
+            mail,
+            RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
+            SilenceWatch(self.database, timedelta(hours=settings.period_news_hours), clock),
+            self.reconciler(policy, clock),
+            settings.reconcile_hours,
+        )
+        self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
+
+    def reconciler(self, policy: BillingPolicy, clock: Clock) -> Reconciler | None:
+        """What asks the provider, where it can be asked."""
+        if self.provider is None:
+            return None
+        return Reconciler(self.database, self.provider, self.webhooks, policy, self.queue, clock)
 
     @asynccontextmanager
     async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
         """Everything open and running for the length of the block; what was begun is ended properly."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.http_client.aclose)
+            if self.provider is not None:
+                stack.push_async_callback(self.provider.aclose)
             await self.database.open()
             stack.push_async_callback(self.database.close)
             stack.push_async_callback(self.key_use.write)

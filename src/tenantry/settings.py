@@ -20,6 +20,7 @@ from tenantry.domain.plans import CatalogError, parse_catalog
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import is_secure
 from tenantry.gateways.mail import SmtpConfig, parse_smtp_url
+from tenantry.gateways.provider.api import mode_of_key
 from tenantry.kit.secret import Secret
 
 SECRET_LENGTH: Final = 32
@@ -60,6 +61,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_tolerance: int
     provider_secret_key: Secret | None
     provider_api_base: str
+    reconcile_hours: int
+    period_news_hours: int
+    raw_body_days: int
     billing: BillingPolicy
     peppers: tuple[Secret, ...]
     oidc: OidcConfig | None
@@ -103,6 +107,9 @@ def load(values: Mapping[str, str]) -> Settings:
         webhook_tolerance=reader.number("PROVIDER_WEBHOOK_TOLERANCE", 300, least=1, most=86_400),
         provider_secret_key=reader.optional_secret("PROVIDER_SECRET_KEY", 1),
         provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API),
+        reconcile_hours=reader.number("RECONCILE_HOURS", 24, least=0, most=8760),
+        period_news_hours=reader.number("PERIOD_NEWS_HOURS", 24, least=1, most=8760),
+        raw_body_days=reader.number("RAW_BODY_DAYS", 90, least=1, most=36_500),
         billing=reader.billing(),
         peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH),
         oidc=reader.oidc(),
@@ -124,6 +131,9 @@ class AdminSettings(msgspec.Struct, frozen=True):
     data_dir: Path
     billing: BillingPolicy
     peppers: tuple[Secret, ...]
+    provider_secret_key: Secret | None
+    provider_api_base: str
+    period_news_hours: int
 
 
 def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSettings:
@@ -134,6 +144,9 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSet
         data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
         billing=reader.billing(),
         peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH) if needs_pepper else (),
+        provider_secret_key=reader.optional_secret("PROVIDER_SECRET_KEY", 1),
+        provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API),
+        period_news_hours=reader.number("PERIOD_NEWS_HOURS", 24, least=1, most=8760),
     )
     if reader.faults:
         raise SettingsError(reader.faults)
@@ -235,6 +248,7 @@ class _Reader:
             subscriptions=SubscriptionRule(self.choice("SUBSCRIPTIONS", "any", ("any", "newest"))),
             checkout_reference_links=self.flag("CHECKOUT_REFERENCE_LINKS", default=False),
             parked_mail_hours=self.number("PARKED_MAIL_HOURS", 72, least=0, most=8760),
+            livemode=mode_of_key(Secret(self.text("PROVIDER_SECRET_KEY") or "")),
         )
 
     def oidc(self) -> OidcConfig | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -61,12 +62,18 @@ async def database(conninfo: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def service(database: Database, server: ProviderServer) -> CheckoutService:
-    return service_at(NOW, database, server)
+async def provider(server: ProviderServer) -> AsyncIterator[ProviderApi]:
+    async with aclosing(ProviderApi(Secret(KEY), server.url)) as provider:
+        yield provider
 
 
-def service_at(now: datetime, database: Database, server: ProviderServer) -> CheckoutService:
-    return CheckoutService(database, ProviderApi(Secret(KEY), server.url), CATALOG, BASE_URL, lambda: now)
+@pytest.fixture
+def service(database: Database, provider: ProviderApi) -> CheckoutService:
+    return service_at(NOW, database, provider)
+
+
+def service_at(now: datetime, database: Database, provider: ProviderApi) -> CheckoutService:
+    return CheckoutService(database, provider, CATALOG, BASE_URL, lambda: now)
 
 
 def member_of(org_id: str) -> Principal:
@@ -248,9 +255,9 @@ async def test_the_same_key_at_the_same_time(service: CheckoutService, server: P
     assert await first
 
 
-async def test_answers_are_kept_for_a_day(database: Database, server: ProviderServer) -> None:
-    await checkout(service_at(NOW, database, server), claim=claim())
-    await checkout(service_at(NOW + timedelta(days=1), database, server), claim=claim())
+async def test_answers_are_kept_for_a_day(database: Database, provider: ProviderApi, server: ProviderServer) -> None:
+    await checkout(service_at(NOW, database, provider), claim=claim())
+    await checkout(service_at(NOW + timedelta(days=1), database, provider), claim=claim())
     assert len(server.requests) == 2
 
 

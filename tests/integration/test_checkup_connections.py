@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 
@@ -11,7 +12,7 @@ from tenantry.gateways.mail import parse_smtp_url
 from tenantry.gateways.provider.api import ProviderApi, WebhookEndpoint
 from tenantry.kit.secret import Secret
 from tenantry.services.checkup.connections import check_identity, check_mail, check_provider, judge_endpoints
-from tenantry.services.checkup.finding import Level
+from tenantry.services.checkup.finding import Finding, Level
 from tests.support.findings import free_port, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider
@@ -116,8 +117,9 @@ async def provider() -> AsyncIterator[ProviderServer]:
         yield provider
 
 
-def api(provider: ProviderServer, key: str = KEY) -> ProviderApi:
-    return ProviderApi(Secret(key), provider.url)
+async def checked(provider: ProviderServer, key: str = KEY) -> list[Finding]:
+    async with aclosing(ProviderApi(Secret(key), provider.url)) as api:
+        return await check_provider(api, HOOK)
 
 
 async def test_without_a_provider_key() -> None:
@@ -129,12 +131,12 @@ async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> Non
         endpoint(1, "https://elsewhere.example/", ["*"]),
         endpoint(2, HOOK, sorted(ev.HANDLED_TYPES)),
     ]
-    assert levels(await check_provider(api(provider), HOOK)) == {Level.OK}
+    assert levels(await checked(provider)) == {Level.OK}
 
 
 async def test_an_endpoint_that_is_missing(provider: ProviderServer) -> None:
     provider.endpoints = [endpoint(1, "https://elsewhere.example/", sorted(ev.HANDLED_TYPES))]
-    finding = only(await check_provider(api(provider), HOOK), Level.WARNING)
+    finding = only(await checked(provider), Level.WARNING)
     assert HOOK in finding.message
     assert all(name in (finding.remedy or "") for name in ev.HANDLED_TYPES)
 
@@ -159,16 +161,16 @@ def test_an_endpoint_that_is_not_as_it_should_be(events: set[str], status: str, 
 
 
 async def test_a_provider_key_that_is_not_accepted(provider: ProviderServer) -> None:
-    finding = only(await check_provider(api(provider, "sk_test_wrong"), HOOK), Level.ERROR)
+    finding = only(await checked(provider, "sk_test_wrong"), Level.ERROR)
     assert "does not accept" in finding.message
     assert "sk_test_wrong" not in repr(finding)
 
 
 async def test_a_provider_key_that_may_not_look(provider: ProviderServer) -> None:
     provider.answers.append(refusal(403))
-    assert "no right" in only(await check_provider(api(provider), HOOK), Level.WARNING).message
+    assert "no right" in only(await checked(provider), Level.WARNING).message
 
 
 async def test_a_provider_that_is_out_of_order(provider: ProviderServer) -> None:
     provider.answers.append(refusal(500))
-    assert "out of reach" in only(await check_provider(api(provider), HOOK), Level.ERROR).message
+    assert "out of reach" in only(await checked(provider), Level.ERROR).message

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -63,7 +64,10 @@ def url_of(server: MailServer) -> str:
 
 def work_with(database: Database, server: MailServer, schedule: RetrySchedule = at_once) -> Work:
     mailer = Mailer(parse_smtp_url(url_of(server), "billing@example.com"))
-    return Work(MailService(database, mailer, lambda: NOW, schedule), RetentionService(database, lambda: NOW))
+    return Work(
+        MailService(database, mailer, lambda: NOW, schedule),
+        RetentionService(database, timedelta(days=90), lambda: NOW),
+    )
 
 
 @asynccontextmanager
@@ -216,7 +220,7 @@ async def test_a_refusal_for_good_is_visible_and_leaves_no_job(
 async def test_without_a_mail_server_mails_stay_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
     await queued(database, queue)
     with watched("procrastinate") as log:
-        async with worker(queue, Work(None, RetentionService(database, lambda: NOW))):
+        async with worker(queue, Work(None, RetentionService(database, timedelta(days=90), lambda: NOW))):
             await log.until("Job requeue_stalled_jobs")
     assert log.count("ended with status: Success") >= 1
     assert await jobs(conninfo) == ["todo"]

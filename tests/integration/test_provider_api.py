@@ -5,6 +5,7 @@ import logging
 import socket
 import traceback
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 
@@ -27,8 +28,9 @@ async def server() -> AsyncIterator[ProviderServer]:
 
 
 @pytest.fixture
-def api(server: ProviderServer) -> ProviderApi:
-    return ProviderApi(Secret(KEY), server.url)
+async def api(server: ProviderServer) -> AsyncIterator[ProviderApi]:
+    async with aclosing(ProviderApi(Secret(KEY), server.url)) as api:
+        yield api
 
 
 async def checkout(
@@ -189,8 +191,9 @@ async def test_a_provider_that_keeps_hanging_up(api: ProviderApi, server: Provid
 async def test_a_provider_that_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(ProviderUnavailableError):
-        await checkout(ProviderApi(Secret(KEY), f"http://127.0.0.1:{port}"))
+    async with aclosing(ProviderApi(Secret(KEY), f"http://127.0.0.1:{port}")) as api:
+        with pytest.raises(ProviderUnavailableError):
+            await checkout(api)
 
 
 async def test_the_key_gets_nowhere_but_to_the_provider(
@@ -199,9 +202,9 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
     secret = "sk_test_wrong0123456789"
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.WARNING, "stripe")  # as `tenantry.kit.logs` has it
-    api = ProviderApi(Secret(secret), server.url)
-    with pytest.raises(DomainError) as refused:
-        await checkout(api)
+    async with aclosing(ProviderApi(Secret(secret), server.url)) as api:
+        with pytest.raises(DomainError) as refused:
+            await checkout(api)
     assert server.requests[0].headers["authorization"] == f"Bearer {secret}"
     assert secret not in "".join(traceback.format_exception(refused.value))
     assert secret not in repr(vars(api))

@@ -36,7 +36,7 @@ async def connection(conninfo: str) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 def retention(database: Database) -> RetentionService:
-    return RetentionService(database, lambda: NOW)
+    return RetentionService(database, timedelta(days=90), lambda: NOW)
 
 
 async def keep_answers(connection: Connection, created_at: datetime, number: int = 1) -> None:

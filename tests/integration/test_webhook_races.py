@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ from tenantry.db.database import Database
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.gateways.provider.decode import decode_event
+from tenantry.jobs.queue import JobQueue
 from tenantry.services.tenants import TenantService, TenantWishes
-from tenantry.services.webhooks import WebhookService
+from tenantry.services.webhooks import Receipt, WebhookService
 from tests.support import events
 from tests.support.billing import rows, until_blocked
 from tests.support.events import NOW
@@ -31,7 +32,11 @@ class Instance(NamedTuple):
     tenants: TenantService
 
     async def receive(self, event: dict[str, Any]) -> Outcome | None:
-        return await self.webhooks.receive(arrival(event))
+        return (await self.webhooks.receive(arrival(event))).outcome
+
+    async def receive_together(self, arrivals: Sequence[Arrival]) -> list[Outcome | None]:
+        answers = await self.webhooks.apply(arrivals)
+        return [answer.outcome for answer in answers if isinstance(answer, Receipt)]
 
     async def put(self, tenant_id: str, customer: str | None = None) -> None:
         await self.tenants.put(tenant_id, TenantWishes(tenant_id, "owner@x.example", "usr", customer))
@@ -42,16 +47,13 @@ def arrival(event: dict[str, Any]) -> Arrival:
     return Arrival(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
 
 
-async def no_mail(*_: object) -> None:
-    """Mail is queued by nobody here."""
-
-
 @asynccontextmanager
 async def instance(conninfo: str) -> AsyncIterator[Instance]:
     database = Database(conninfo, pool_size=8)
     await database.open()
-    webhooks = WebhookService(database.lane(), ANY, no_mail, lambda: MOMENT)
-    yield Instance(webhooks, TenantService(database, ANY, no_mail, lambda: MOMENT))
+    queue = JobQueue(conninfo)
+    webhooks = WebhookService(database.lane(), ANY, queue, lambda: MOMENT)
+    yield Instance(webhooks, TenantService(database, ANY, queue, lambda: MOMENT))
     await webhooks.close()
     await database.close()
 
@@ -185,13 +187,13 @@ async def test_names_are_locked_in_one_order(conninfo: str, one: Instance, two: 
         await one.put(tenant_id)
     async with held_back(conninfo, "customers"):
         first = asyncio.create_task(
-            one.webhooks.apply(
+            one.receive_together(
                 [arrival(events.completed(org="a", customer="cus_2")), arrival(events.failed(customer="cus_1"))]
             )
         )
         await until_blocked(conninfo)
         second = asyncio.create_task(
-            two.webhooks.apply(
+            two.receive_together(
                 [arrival(events.completed(org="b", customer="cus_1")), arrival(events.failed(customer="cus_2"))]
             )
         )
@@ -239,7 +241,7 @@ async def test_twins_inside_one_batch_count_once(conninfo: str, one: Instance) -
     await one.put("acme", "cus_1")
     failure, other = events.failed(customer="cus_1"), events.failed(customer="cus_1", created=NOW + 1)
     batch = [arrival(event) for event in (failure, other, failure, failure, other)]
-    assert await one.webhooks.apply(batch) == [Outcome.APPLIED, Outcome.NO_CHANGE, None, None, None]
+    assert await one.receive_together(batch) == [Outcome.APPLIED, Outcome.NO_CHANGE, None, None, None]
     assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 2
 
 
@@ -252,7 +254,7 @@ async def test_a_batch_reads_the_history_of_every_tenant_that_may_get_a_waiting_
         await one.receive(events.updated(org=tenant_id, customer=None, created=NOW))
     await one.receive(events.failed(customer="cus_1", created=NOW - 50))
     claims = [arrival(events.completed(org=org, customer="cus_1", created=NOW + 1)) for org in ("first", "second")]
-    assert await one.webhooks.apply(claims) == [Outcome.APPLIED, Outcome.NO_CHANGE]
+    assert await one.receive_together(claims) == [Outcome.APPLIED, Outcome.NO_CHANGE]
     assert await status(conninfo, "first") == "active"
     assert await status(conninfo, "second") == "active"
 
@@ -262,6 +264,6 @@ async def test_an_invoice_before_its_link_in_one_batch_is_applied(conninfo: str,
     parked = events.failed(customer="cus_1", created=NOW - 5)
     await one.receive(parked)
     batch = [events.failed(customer="cus_1"), parked, events.completed(customer="cus_1")]
-    assert await one.webhooks.apply([arrival(event) for event in batch]) == [Outcome.NO_CHANGE, None, Outcome.APPLIED]
+    assert await one.receive_together([arrival(event) for event in batch]) == [Outcome.NO_CHANGE, None, Outcome.APPLIED]
     assert await outcomes(conninfo) == {"applied", "no_change"}
     assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 2

@@ -96,8 +96,12 @@ class Provider:
         )
 
     async def stored(self, event_id: str) -> dict[str, Any] | None:
-        """An event as the ledger holds it, whoever it concerns."""
-        found = await rows(self.service.conninfo, "SELECT * FROM billing_events WHERE id = %s", event_id)
+        """An event as the ledger holds it, whoever it concerns, and its raw body."""
+        found = await rows(
+            self.service.conninfo,
+            "SELECT e.*, b.body FROM billing_events e LEFT JOIN billing_bodies b USING (arrival) WHERE id = %s",
+            event_id,
+        )
         return found[0] if found else None
 
 

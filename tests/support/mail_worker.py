@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from datetime import timedelta
 
 from tenantry.db.database import Database
 from tenantry.gateways.mail import Mailer, parse_smtp_url
@@ -17,7 +18,9 @@ async def main(conninfo: str, smtp_url: str) -> None:
     await database.open()
     await queue.open()
     mailer = Mailer(parse_smtp_url(smtp_url, "billing@example.com"))
-    work = Work(MailService(database, mailer, system_clock), RetentionService(database, system_clock))
+    work = Work(
+        MailService(database, mailer, system_clock), RetentionService(database, timedelta(days=90), system_clock)
+    )
     await queue.run_worker(work)
 
 

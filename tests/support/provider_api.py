@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 KEY: Final = "sk_test_51ThisIsOnlyForTests"
+DATE: Final = "Thu, 01 Jan 2026 12:00:00 GMT"
+"""`tests.support.events.NOW` as the provider writes it into the headers of its answers."""
 _PATIENCE: Final = 20.0
 
 
@@ -44,10 +46,11 @@ def endpoint(number: int, url: str, events: Sequence[str], status: str = "enable
 
 
 class ProviderServer:
-    """Answers one API key; keeps idempotency keys as the provider does.
+    """Answers one API key; keeps idempotency keys and connections as the provider does.
 
+    ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the newest first in both.
     ``answers`` are used up before it answers for itself; ``hang_up`` many connections are cut instead of an answer;
-    while ``open`` is not set, requests are taken but not answered.
+    while ``open`` is not set, requests are taken but not answered. ``date`` is the header of every answer, or None.
     """
 
     def __init__(self) -> None:
@@ -55,11 +58,16 @@ class ProviderServer:
         self.requests: list[Request] = []
         self.answers: deque[Answer] = deque()
         self.endpoints: list[dict[str, Any]] = []
+        self.subscriptions: dict[str, list[dict[str, Any]]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.date: str | None = DATE
+        self.connections = 0
         self.hang_up = 0
         self.open = asyncio.Event()
         self.open.set()
         self._kept: dict[str, tuple[Request, Answer | None]] = {}
-        self._arrival = asyncio.Condition()
+        self._change = asyncio.Condition()
+        self._connected: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -67,41 +75,64 @@ class ProviderServer:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Be away: connections are refused."""
+        """Be away: kept connections are cut, new ones refused."""
         if self._server is not None:
             self._server.close()
+            await self.cut()
             await self._server.wait_closed()
             self._server = None
 
+    async def cut(self) -> None:
+        """Close every connection."""
+        for writer in self._connected:
+            writer.close()
+        await self.until_left()
+
     async def until_requested(self, times: int) -> None:
         """Wait for request number ``times``."""
-        async with asyncio.timeout(_PATIENCE), self._arrival:
-            await self._arrival.wait_for(lambda: len(self.requests) >= times)
+        async with asyncio.timeout(_PATIENCE), self._change:
+            await self._change.wait_for(lambda: len(self.requests) >= times)
+
+    async def until_left(self) -> None:
+        """Wait until nobody is connected any more."""
+        async with asyncio.timeout(_PATIENCE), self._change:
+            await self._change.wait_for(lambda: not self._connected)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._connected.add(writer)
         # The client may hang up at any time, which is its right.
         with suppress(OSError, asyncio.IncompleteReadError):
-            request = await _read(reader)
-            async with self._arrival:
-                self.requests.append(request)
-                self._arrival.notify_all()
-            if self.hang_up:
-                self.hang_up -= 1
-            else:
-                answer = await self._answer(request)
-                body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-                headers = {
-                    "Content-Length": len(body),
-                    "Connection": "close",
-                    "Request-Id": f"req_{len(self.requests)}",
-                    **answer.headers,
-                }
-                top = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
-                writer.write(f"HTTP/1.1 {answer.status} -\r\n{top}\r\n".encode() + body)
-                await writer.drain()
+            while await self._exchange(reader, writer):
+                pass
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+        async with self._change:
+            self._connected.remove(writer)
+            self._change.notify_all()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Take a request and answer it; whether the connection is kept."""
+        request = await _read(reader)
+        async with self._change:
+            self.requests.append(request)
+            self._change.notify_all()
+        if self.hang_up:
+            self.hang_up -= 1
+            return False
+        answer = await self._answer(request)
+        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        headers = {
+            "Content-Length": len(body),
+            "Request-Id": f"req_{len(self.requests)}",
+            **({"Date": self.date} if self.date else {}),
+            **answer.headers,
+        }
+        top = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+        writer.write(f"HTTP/1.1 {answer.status} -\r\n{top}\r\n".encode() + body)
+        await writer.drain()
+        return answer.headers.get("Connection") != "close"
 
     async def _answer(self, request: Request) -> Answer:
         if request.headers.get("authorization") != f"Bearer {KEY}":
@@ -129,28 +160,49 @@ class ProviderServer:
     def _act(self, request: Request) -> Answer:
         if self.answers:
             return self.answers.popleft()
+        return self._make(request) if request.method == "POST" else self._list(request)
+
+    def _make(self, request: Request) -> Answer:
         number = len(self.requests)
-        match request.method, request.path:
-            case "POST", "/v1/checkout/sessions":
+        match request.path:
+            case "/v1/checkout/sessions":
                 url = f"https://checkout.provider.example/c/{number}"
                 return Answer(200, {"id": f"cs_{number}", "object": "checkout.session", "url": url})
-            case "POST", "/v1/billing_portal/sessions":
+            case "/v1/billing_portal/sessions":
                 url = f"https://billing.provider.example/p/{number}"
                 return Answer(200, {"id": f"bps_{number}", "object": "billing_portal.session", "url": url})
-            case "GET", "/v1/webhook_endpoints":
-                return self._page(request.params)
         return refusal(404, message="Unrecognized request URL")
 
-    def _page(self, params: Mapping[str, str]) -> Answer:
-        after, limit = params.get("starting_after", ""), int(params.get("limit", "10"))
-        rest = [endpoint for endpoint in self.endpoints if endpoint["id"] > after]
-        page = {
-            "object": "list",
-            "url": "/v1/webhook_endpoints",
-            "data": rest[:limit],
-            "has_more": len(rest) > limit,
-        }
-        return Answer(200, page)
+    def _list(self, request: Request) -> Answer:
+        match request.path:
+            case "/v1/webhook_endpoints":
+                return _page(request, self.endpoints)
+            case "/v1/subscriptions":
+                return self._subscriptions_page(request)
+            case "/v1/events":
+                return self._events_page(request)
+        return refusal(404, message="Unrecognized request URL")
+
+    def _subscriptions_page(self, request: Request) -> Answer:
+        customer = request.params["customer"]
+        if customer not in self.subscriptions:
+            return refusal(400, code="resource_missing", param="customer", message=f"No such customer: '{customer}'")
+        ended = request.params.get("status") == "all"
+        return _page(request, [one for one in self.subscriptions[customer] if ended or one["status"] != "canceled"])
+
+    def _events_page(self, request: Request) -> Answer:
+        types = [text for name, text in request.params.items() if name.startswith("types[")]
+        since = int(request.params.get("created[gte]", "0"))
+        return _page(request, [one for one in self.events if one["created"] >= since and one["type"] in types])
+
+
+def _page(request: Request, objects: Sequence[Mapping[str, Any]]) -> Answer:
+    after, limit = request.params.get("starting_after"), int(request.params.get("limit", "10"))
+    ids = [one["id"] for one in objects]
+    if after is not None and after not in ids:
+        return refusal(400, code="resource_missing", param="starting_after", message=f"No such object: '{after}'")
+    rest = objects[ids.index(after) + 1 :] if after is not None else objects
+    return Answer(200, {"object": "list", "url": request.path, "data": rest[:limit], "has_more": len(rest) > limit})
 
 
 async def _read(reader: asyncio.StreamReader) -> Request:

@@ -8,7 +8,7 @@ import pytest
 
 from tenantry.domain.billing.events import BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
-from tenantry.domain.billing.settlement import Gaps, Settlement, anomaly, gaps, reaches, useless
+from tenantry.domain.billing.settlement import Gaps, Settlement, anomalies, gaps, reaches, useless
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.timeline import Reach
 from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, succeeded, updated
@@ -251,19 +251,26 @@ def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "kind"),
+    ("event", "kinds"),
     [
-        (updated(), None),
-        (updated(price_id=None), "missing_price"),
-        (updated(price_id="price_other"), "unknown_price"),
-        (updated(org_id=None), "missing_org_id"),
-        (deleted(org_id=None), "missing_org_id"),
-        (deleted(price_id=None), None),
-        (failed(problem="x"), "unusable_object"),
+        (updated(), ()),
+        (updated(price_id=None), ("missing_price",)),
+        (updated(price_id="price_other"), ("unknown_price",)),
+        (updated(org_id=None), ("missing_org_id",)),
+        (deleted(org_id=None), ("missing_org_id",)),
+        (deleted(price_id=None), ()),
+        (failed(problem="x"), ("unusable_object",)),
+        (failed(livemode=True), ()),
+        (failed(livemode=False), ("wrong_livemode",)),
+        (updated(price_id="price_other", livemode=False), ("unknown_price", "wrong_livemode")),
     ],
 )
-def test_what_is_unexpected_has_a_name(event: BillingEvent, kind: str | None) -> None:
-    assert anomaly(event, CATALOG) == kind
+def test_what_is_unexpected_has_a_name(event: BillingEvent, kinds: tuple[str, ...]) -> None:
+    assert anomalies(event, msgspec.structs.replace(ANY, livemode=True)) == kinds
+
+
+def test_without_a_known_mode_no_mode_is_wrong() -> None:
+    assert anomalies(failed(livemode=False), ANY) == ()
 
 
 def test_history_is_needed_only_for_events_that_are_not_newer() -> None:

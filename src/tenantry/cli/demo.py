@@ -111,7 +111,7 @@ def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
     made = asyncio.run(
         setup.seed_database(
             connected,
-            TenantService(connected, settings.billing, JobQueue(conninfo).defer_mail, system_clock),
+            TenantService(connected, settings.billing, JobQueue(conninfo), system_clock),
             ApiKeyService(connected, settings.billing.catalog, pepper, system_clock),
             ProjectService(connected, connected.lane(), settings.billing.catalog, system_clock),
         )

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from typing import Final
 
 import click
@@ -57,17 +57,21 @@ def _check() -> list[Finding]:
 
 
 async def _check_connections(settings: Settings, conninfo: str | None) -> list[Finding]:
-    key = settings.provider_secret_key
     checks = await asyncio.gather(
         _check_database(conninfo, settings, sends_mail=settings.smtp is not None),
         check_mail(settings.smtp),
         check_identity(settings.oidc),
-        check_provider(
-            ProviderApi(key, settings.provider_api_base) if key else None,
-            settings.base_url.rstrip("/") + WEBHOOK_PATH,
-        ),
+        _check_provider(settings),
     )
     return [finding for findings in checks for finding in findings]
+
+
+async def _check_provider(settings: Settings) -> list[Finding]:
+    key, webhook_url = settings.provider_secret_key, settings.base_url.rstrip("/") + WEBHOOK_PATH
+    if not key:
+        return await check_provider(None, webhook_url)
+    async with aclosing(ProviderApi(key, settings.provider_api_base)) as api:
+        return await check_provider(api, webhook_url)
 
 
 def _check_database_alone(values: dict[str, str]) -> list[Finding]:

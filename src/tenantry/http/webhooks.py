@@ -6,7 +6,6 @@ from uuid import uuid4
 
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival
-from tenantry.domain.billing.settlement import anomaly
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
 from tenantry.gateways.provider.decode import NotAnEventError, decode_event
@@ -74,17 +73,17 @@ class WebhookEndpoint:
     async def _take_in(self, arrival: Arrival) -> RawAnswer:
         event = arrival.event
         try:
-            outcome = await self._service.receive(arrival)
+            receipt = await self._service.receive(arrival)
         except HandlingFailedError:
             self._count(event, "failed")
             return RawAnswer.text(500, "Handling failed")
         except DatabaseUnavailableError:
             self._count(event, "unavailable")
             return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
-        self._count(event, outcome.value if outcome else _DUPLICATE)
-        if outcome and (kind := anomaly(event, self._policy.catalog)):
-            self._metrics.anomalies.labels(kind).inc()
-        if outcome is Outcome.INVALID:
+        self._count(event, receipt.outcome.value if receipt.outcome else _DUPLICATE)
+        for anomaly in receipt.anomalies:
+            self._metrics.anomalies.labels(anomaly.value).inc()
+        if receipt.outcome is Outcome.INVALID:
             logger.warning("event %s is of no use: %s", event.id, event.problem)
         return RawAnswer.text(200, "OK")
 

@@ -10,11 +10,12 @@ from uuid import UUID
 import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
-from procrastinate.types import JSONDict
+from procrastinate.types import JSONDict, TimeDeltaParams
 from psycopg_pool import AsyncConnectionPool
 
 from tenantry.db.database import Connection, with_statement_timeout
-from tenantry.jobs.tasks import DELIVER_MAIL, LONGEST_JOB, MAIL, Work, register
+from tenantry.domain.billing.ledger import Question
+from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.kit import backoff
 from tenantry.kit.clock import system_clock
 from tenantry.store import jobs
@@ -25,14 +26,19 @@ _POOL_TIMEOUT: Final = 3.0
 # A connection that silently leads nowhere is noticed within about half a minute.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 _SOUND: Final = 60.0
+_SECOND_IS_OVER: Final[TimeDeltaParams] = {"seconds": 2}
 
 logger = logging.getLogger(__name__)
 
 
 class JobQueue:
-    """The job queue of one process. `defer_mail` needs nothing; `open` it before running a worker, once."""
+    """The job queue of one process. Deferring needs nothing; `open` it before running a worker, once.
 
-    def __init__(self, conninfo: str) -> None:
+    Without ``asks_provider`` questions to the provider are let go: nobody could answer them.
+    """
+
+    def __init__(self, conninfo: str, *, asks_provider: bool = False) -> None:
+        self._asks_provider = asks_provider
         self._app = App(connector=PsycopgConnector())
         register(self._app, self.requeue_stalled)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
@@ -59,10 +65,31 @@ class JobQueue:
 
         Raises what psycopg raises.
         """
-        if not ids:
-            return
-        deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection)
         arguments: list[JSONDict] = [{"notification_id": str(notification_id)} for notification_id in ids]
+        await self._defer(connection, DELIVER_MAIL, MAIL, None, arguments)
+
+    async def defer_questions(self, connection: Connection, questions: Sequence[Question]) -> None:
+        """Have the provider asked about tenants once the connection's transaction is committed.
+
+        What is to be settled is asked when its second is over. Raises what psycopg raises.
+        """
+        if not self._asks_provider:
+            return
+        unique = dict.fromkeys(questions)
+        for at_once in (True, False):
+            arguments: list[JSONDict] = [
+                {"tenant_id": question.tenant_id, "settles": question.settles}
+                for question in unique
+                if (question.settles is None) is at_once
+            ]
+            await self._defer(connection, ASK_PROVIDER, PROVIDER, None if at_once else _SECOND_IS_OVER, arguments)
+
+    async def _defer(
+        self, connection: Connection, task: str, queue: str, delay: TimeDeltaParams | None, arguments: list[JSONDict]
+    ) -> None:
+        if not arguments:
+            return
+        deferrer = self._app.configure_task(task, queue=queue, connection=connection, schedule_in=delay)
         try:
             await deferrer.batch_defer_async(*arguments)
         except ConnectorException as error:

@@ -5,6 +5,7 @@ A task finds what it works with in the `Work` that the worker was started with.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Final, cast
 from uuid import UUID
 
@@ -12,29 +13,48 @@ import msgspec
 from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
 from procrastinate.jobs import Job
 
+from tenantry.domain.errors import ProviderRefusedError
 from tenantry.kit import backoff
 from tenantry.services.mail import MailDeferredError, MailService
+from tenantry.services.reconcile import Reconciler
 from tenantry.services.retention import RetentionService
+from tenantry.services.silence import SilenceWatch
 
 MAIL: Final = "mail"
 MAINTENANCE: Final = "maintenance"
+PROVIDER: Final = "provider"
 DELIVER_MAIL: Final = "deliver_mail"
+ASK_PROVIDER: Final = "ask_provider"
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
 
 _WORK: Final = "work"
+_MOST_QUESTIONS: Final = 30
+_MOST_COMPARED: Final = 1000
+"""How many tenants are compared in one run; all, many times a day, up to some 100,000."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What the tasks work with. Without ``mail`` the worker leaves mails in the queue."""
+    """What the tasks work with. Without ``mail`` the worker leaves mails in the queue.
+
+    With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``, never where that is 0.
+    """
 
     mail: MailService | None
     retention: RetentionService
+    silence: SilenceWatch | None = None
+    reconciler: Reconciler | None = None
+    reconcile_hours: int = 0
 
     @property
     def queues(self) -> list[str]:
         """The queues that a worker with this serves."""
-        return [MAINTENANCE] if self.mail is None else [MAIL, MAINTENANCE]
+        queues = [MAINTENANCE]
+        if self.mail is not None:
+            queues.append(MAIL)
+        if self.reconciler is not None:
+            queues.append(PROVIDER)
+        return queues
 
     def as_context(self) -> dict[str, object]:
         """What the worker hands to each task."""
@@ -58,8 +78,26 @@ class MailRetry(BaseRetryStrategy):
         return RetryDecision(retry_in={"milliseconds": round(delay * 1000)})
 
 
+class ProviderRetry(BaseRetryStrategy):
+    """The provider is asked again for about a day, then the next comparison has to do; not after a refusal."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
+        if isinstance(exception, asyncio.CancelledError):
+            return RetryDecision(retry_in={"seconds": 0})
+        if isinstance(exception, ProviderRefusedError) or job.attempts >= _MOST_QUESTIONS:
+            return None
+        return RetryDecision(
+            retry_in={"seconds": round(backoff.exponential(job.attempts + 1, first=2, factor=2, ceiling=3600))}
+        )
+
+
 def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
     """Give the app its tasks."""
+    _register_deferred(app)
+    _register_periodic(app, requeue_stalled)
+
+
+def _register_deferred(app: App) -> None:
 
     @app.task(name=DELIVER_MAIL, queue=MAIL, retry=MailRetry(), pass_context=True)
     async def deliver_mail(context: JobContext, notification_id: str) -> None:
@@ -68,6 +106,32 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
             raise RuntimeError("a worker without a mail service serves the mail queue")
         async with asyncio.timeout(LONGEST_JOB):
             await mail.deliver(UUID(notification_id))
+
+    @app.task(name=ASK_PROVIDER, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
+    async def ask_provider(context: JobContext, tenant_id: str, settles: int | None) -> None:
+        reconciler = _work(context).reconciler
+        if reconciler is None:
+            raise RuntimeError("a worker without the provider's API serves the provider's queue")
+        async with asyncio.timeout(LONGEST_JOB):
+            await reconciler.ask(tenant_id, settles)
+
+
+def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
+    @app.periodic(cron="*/10 * * * *")
+    @app.task(name="reconcile_due_tenants", queue=MAINTENANCE, pass_context=True)
+    async def reconcile_due_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
+        work = _work(context)
+        if work.reconciler is None or not work.reconcile_hours:
+            return
+        async with asyncio.timeout(LONGEST_JOB):
+            await work.reconciler.run_due(timedelta(hours=work.reconcile_hours), _MOST_COMPARED)
+
+    @app.periodic(cron="41 * * * *")
+    @app.task(name="look_for_silent_tenants", queue=MAINTENANCE, pass_context=True)
+    async def look_for_silent_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
+        if silence := _work(context).silence:
+            async with asyncio.timeout(LONGEST_JOB):
+                await silence.look()
 
     @app.periodic(cron="* * * * *")
     @app.task(name="requeue_stalled_jobs", queue=MAINTENANCE)

@@ -2,27 +2,104 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Protocol
 from uuid import UUID, uuid4
+
+import msgspec
 
 from tenantry.db.database import Connection
 from tenantry.domain import notices
-from tenantry.domain.billing.events import PAYMENT_SUCCEEDED, BillingEvent
-from tenantry.domain.billing.ledger import Arrival, Entry, Standing
-from tenantry.domain.billing.settlement import Settlement, may_link, reaches, wants_link
+from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
+from tenantry.domain.billing.ledger import Arrival, Entry, Question, Standing
+from tenantry.domain.billing.settlement import (
+    Gaps,
+    Settlement,
+    gaps,
+    may_link,
+    reaches,
+    tenant_of,
+    useless,
+    wants_link,
+)
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.store import billing
 from tenantry.store import notices as notice_store
 
-MailQueue = Callable[[Connection, Sequence[UUID]], Awaitable[None]]
-"""Defers the jobs that deliver these notifications, in the connection's transaction."""
-
 logger = logging.getLogger(__name__)
+
+
+class Outbox(Protocol):
+    """What is to be done once a transaction is committed, deferred on that transaction's own connection."""
+
+    async def defer_mail(self, connection: Connection, ids: Sequence[UUID], /) -> None:
+        """Have these notifications delivered."""
+
+    async def defer_questions(self, connection: Connection, questions: Sequence[Question], /) -> None:
+        """Have the provider asked, where its API can be."""
 
 
 class LostClaimError(Exception):
     """Another transaction handled one of the batch's events meanwhile; a new try will see it."""
+
+
+async def settle(
+    connection: Connection, arrivals: Sequence[Arrival], policy: BillingPolicy, now: datetime
+) -> Settlement:
+    """What these new events come to, their tenants locked; events that the ledger has already are left out.
+
+    Nothing is written: `write` it and commit, or roll back. Must come first in its transaction, unless the caller holds
+    the one tenant that the events name and that their customer belongs to.
+    """
+    unique = {arrival.event.id: arrival for arrival in reversed(arrivals)}
+    standing = await _read(connection, [arrival.event for arrival in unique.values()])
+    fresh = [arrival for arrival in arrivals if unique[arrival.event.id] is arrival]
+    fresh = [arrival for arrival in fresh if arrival.event.id not in standing.seen]
+    numbered = [
+        msgspec.structs.replace(
+            arrival, event=msgspec.structs.replace(arrival.event, arrival=standing.first_arrival + number)
+        )
+        for number, arrival in enumerate(fresh)
+    ]
+    usable = [arrival.event for arrival in numbered if not useless(arrival.event)]
+    links = {(event.customer_id, event.org_id) for event in usable if wants_link(event, standing)}
+    customers = [customer_id for customer_id, _ in links if customer_id]
+    waiting = await billing.read_parked(connection, (), customers) if customers else []
+    placed = [(tenant_of(event, standing.tenant_of_customer), event) for event in usable]
+    # an invoice event may have waited for its customer's link, or follow that link in this very batch
+    invoices = [arrival.event for arrival in waiting]
+    invoices += [event for event in usable if event.type in INVOICE_TYPES]
+    placed += [
+        (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
+    ]
+    settlement = await prepare(connection, standing, policy, now, placed, waiting)
+    for arrival in numbered:
+        settlement.receive(arrival)
+    return settlement
+
+
+async def _read(connection: Connection, events: Sequence[BillingEvent]) -> Standing:
+    """Lock and read what the batch needs; what is missing is held, so that nobody adds it meanwhile."""
+    usable = [event for event in events if not useless(event)]
+    tenants = {event.org_id for event in usable if event.org_id}
+    customers = {event.customer_id for event in usable if event.customer_id}
+    ids = [event.id for event in events]
+    held = Gaps()
+    while True:
+        standing = await billing.read_standing(connection, tenants, customers, ids)
+        wanted = held.union(gaps((event for event in usable if event.id not in standing.seen), standing))
+        if wanted == held:
+            return standing
+        held = wanted
+        # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
+        await connection.commit()
+        await billing.lock_names(
+            connection,
+            claimed_customers=held.links,
+            missing_tenants=held.tenants,
+            missing_customers=held.customers,
+        )
 
 
 async def prepare(
@@ -42,11 +119,15 @@ async def prepare(
     return Settlement(standing, policy, now, reaches=needed, histories=histories, parked=parked)
 
 
-async def write(connection: Connection, settlement: Settlement, queue_mail: MailQueue, now: datetime) -> None:
+async def write(connection: Connection, settlement: Settlement, outbox: Outbox, now: datetime) -> None:
     """Write everything that a settlement changed. Raises `LostClaimError`; the caller commits."""
     entries, accounts = settlement.entries, settlement.changed_accounts()
     async with connection.pipeline():
         inserted = await billing.insert_entries(connection, entries) if entries else None
+        if entries:
+            await billing.insert_bodies(connection, entries, now)
+        if settlement.superseded:
+            await billing.delete_entries(connection, settlement.superseded)
         if accounts:
             await billing.update_accounts(connection, accounts, now)
         if settlement.links:
@@ -64,7 +145,9 @@ async def write(connection: Connection, settlement: Settlement, queue_mail: Mail
             )
             for failure in failures
         ]
-        await queue_mail(connection, await notice_store.insert(connection, requests, now))
+        await outbox.defer_mail(connection, await notice_store.insert(connection, requests, now))
+    if settlement.questions:
+        await outbox.defer_questions(connection, settlement.questions)
 
 
 async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:
@@ -78,9 +161,7 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
     await billing.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
 
 
-async def heal(
-    connection: Connection, tenant_id: str, policy: BillingPolicy, queue_mail: MailQueue, now: datetime
-) -> None:
+async def heal(connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox, now: datetime) -> None:
     """Let the events that waited for this tenant, or for customers linked to it, take their place.
 
     The caller has called `claim`, so that no event is parked for them meanwhile, and commits.
@@ -96,7 +177,7 @@ async def heal(
     placed = [(tenant_id, arrival.event) for arrival in (*waiting, *waiting_for_link)]
     settlement = await prepare(connection, standing, policy, now, placed, waiting_for_link)
     settlement.heal(tenant_id, waiting)
-    await write(connection, settlement, queue_mail, now)
+    await write(connection, settlement, outbox, now)
     for entry in settlement.healed:
         log_payment(entry)
 

@@ -1,8 +1,8 @@
-"""Letting go of data that is past its time (idempotency keys, parked events, deleted tenants)."""
+"""Letting go of data that is past its time (idempotency keys, parked events, deleted tenants, raw bodies)."""
 
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -22,13 +22,15 @@ class Removed(msgspec.Struct, frozen=True):
     idempotency_keys: int
     parked_events: int
     tenants: int
+    bodies: int
 
 
 class RetentionService:
     """Removes in many short transactions; what a run does not get to is left to the next one."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, bodies_kept: timedelta, clock: Clock) -> None:
         self._database = database
+        self._bodies_kept = bodies_kept
         self._clock = clock
 
     async def run(self) -> Removed:
@@ -41,10 +43,12 @@ class RetentionService:
             await self._repeat(retention.delete_idempotency_keys, now),
             await self._repeat(retention.expire_parked, now),
             await self._purge_tenants(now),
+            await self._repeat(retention.delete_bodies, now - self._bodies_kept),
         )
         if any(msgspec.structs.astuple(removed)):
             logger.info(
-                "removed: %d idempotency keys, %d parked events, %d deleted tenants", *msgspec.structs.astuple(removed)
+                "removed: %d idempotency keys, %d parked events, %d deleted tenants, %d raw bodies of events",
+                *msgspec.structs.astuple(removed),
             )
         return removed
 

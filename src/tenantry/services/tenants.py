@@ -64,10 +64,10 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
 class TenantService:
     """Tenants, as their own people and as the operator see them."""
 
-    def __init__(self, database: Database, policy: BillingPolicy, queue_mail: ledger.MailQueue, clock: Clock) -> None:
+    def __init__(self, database: Database, policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock) -> None:
         self._database = database
         self._policy = policy
-        self._queue_mail = queue_mail
+        self._outbox = outbox
         self._clock = clock
 
     async def list_page(
@@ -200,7 +200,7 @@ class TenantService:
                 await self._set(connection, tenant_id, wishes, now)
             elif wishes.stripe_customer_id:
                 await _link(connection, tenant_id, wishes.stripe_customer_id, now)
-            await ledger.heal(connection, tenant_id, self._policy, self._queue_mail, now)
+            await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
         return made
 
     async def _set(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> None:
@@ -219,7 +219,7 @@ class TenantService:
         )
         if wishes.stripe_customer_id and wishes.stripe_customer_id != found.record.stripe_customer_id:
             await _link(connection, tenant_id, wishes.stripe_customer_id, now)
-            await ledger.heal(connection, tenant_id, self._policy, self._queue_mail, now)
+            await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
 
 
 async def _link(connection: Connection, tenant_id: str, customer_id: str, now: datetime) -> None:

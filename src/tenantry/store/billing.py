@@ -11,7 +11,7 @@ import msgspec
 from psycopg import AsyncCursor
 
 from tenantry.db.database import Connection
-from tenantry.domain.billing.events import BillingEvent, Outcome
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Reach
@@ -169,6 +169,7 @@ class _Decision(msgspec.Struct):
     reason: str
     before: BillingState | None
     after: BillingState | None
+    anomalies: tuple[Anomaly, ...] | None
 
 
 # Rows go in sorted by id, so that two batches with the same new events wait for each other in one direction.
@@ -177,7 +178,7 @@ INSERT INTO billing_events (
     id, arrival, type, created, livemode, api_version, org_id, customer_id, subscription_id,
     subscription_created, status, price_id, current_period_end, cancel_at_period_end, previous, invoice_id,
     invoice_url, amount_due, currency, checkout_mode, problem,
-    received_at, tenant_id, outcome, reason, before, after, body)
+    received_at, tenant_id, outcome, reason, before, after, anomalies)
 SELECT *
   FROM ROWS FROM (
          json_to_recordset(%(events)s::json) AS (
@@ -186,11 +187,15 @@ SELECT *
            current_period_end bigint, cancel_at_period_end boolean, previous jsonb, invoice_id text,
            invoice_url text, amount_due bigint, currency text, checkout_mode text, problem text),
          json_to_recordset(%(decisions)s::json) AS (
-           received_at timestamptz, tenant_id text, outcome text, reason text, before jsonb, after jsonb),
-         unnest(%(bodies)b::bytea[])
+           received_at timestamptz, tenant_id text, outcome text, reason text, before jsonb, after jsonb,
+           anomalies text[])
        ) AS entry
  ORDER BY id
     ON CONFLICT (id) DO NOTHING
+"""
+INSERT_BODIES: Final = """
+INSERT INTO billing_bodies (arrival, received_at, body)
+SELECT arrival, %s, body FROM unnest(%s::bigint[], %b::bytea[]) AS kept (arrival, body)
 """
 UPDATE_ACCOUNTS: Final = """
 UPDATE tenants t
@@ -212,24 +217,40 @@ SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])
 """
 SETTLE_PARKED: Final = """
 UPDATE billing_events e
-   SET tenant_id = r.tenant_id, outcome = r.outcome, reason = r.reason, before = r.before, after = r.after
+   SET tenant_id = r.tenant_id, outcome = r.outcome, reason = r.reason, before = r.before, after = r.after,
+       anomalies = r.anomalies
   FROM json_to_recordset(%s::json) AS r (
-         id text, tenant_id text, outcome text, reason text, before jsonb, after jsonb)
+         id text, tenant_id text, outcome text, reason text, before jsonb, after jsonb, anomalies text[])
  WHERE e.id = r.id
 """
 
 
 async def insert_entries(connection: Connection, entries: Sequence[Entry]) -> AsyncCursor[Any]:
     """Write events into the ledger; the cursor's ``rowcount`` says how many were new."""
-    decisions = [_Decision(e.arrival.received_at, e.tenant_id, e.outcome, e.reason, e.before, e.after) for e in entries]
+    decisions = [
+        _Decision(e.arrival.received_at, e.tenant_id, e.outcome, e.reason, e.before, e.after, e.anomalies or None)
+        for e in entries
+    ]
     return await connection.execute(
         INSERT_ENTRIES,
         {
             "events": _encoder.encode([entry.arrival.event for entry in entries]).decode(),
             "decisions": _encoder.encode(decisions).decode(),
-            "bodies": [entry.arrival.body for entry in entries],
         },
     )
+
+
+async def insert_bodies(connection: Connection, entries: Sequence[Entry], now: datetime) -> None:
+    """Keep the raw bodies of entries, beside the ledger."""
+    kept = [(entry.arrival.event.arrival, entry.arrival.body) for entry in entries if entry.arrival.body is not None]
+    if kept:
+        arrivals, bodies = zip(*kept, strict=True)
+        await connection.execute(INSERT_BODIES, (now, list(arrivals), list(bodies)))
+
+
+async def delete_entries(connection: Connection, ids: Sequence[str]) -> None:
+    """Take entries that newer ones have made superfluous out of the ledger."""
+    await connection.execute("DELETE FROM billing_events WHERE id = ANY(%s)", (list(ids),))
 
 
 async def settle_parked(connection: Connection, entries: Sequence[Entry]) -> None:
@@ -242,6 +263,7 @@ async def settle_parked(connection: Connection, entries: Sequence[Entry]) -> Non
             "reason": entry.reason,
             "before": entry.before,
             "after": entry.after,
+            "anomalies": entry.anomalies or None,
         }
         for entry in entries
     ]

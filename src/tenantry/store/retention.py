@@ -24,12 +24,25 @@ UPDATE billing_events
          SELECT id FROM billing_events
           WHERE outcome = 'parked' AND received_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
 """
+# Arrival numbers grow with time, so only the oldest are looked at, however many there are.
+DELETE_BODIES: Final = """
+WITH oldest AS (SELECT arrival, received_at FROM billing_bodies ORDER BY arrival LIMIT %(most)s)
+DELETE FROM billing_bodies b
+ USING oldest
+ WHERE b.arrival = oldest.arrival AND oldest.received_at <= %(until)s
+"""
 PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
 # What a tenant has many of, biggest first; the rest goes with the tenant's own row.
 PURGE_ROWS: Final = (
     "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications WHERE tenant_id = %s LIMIT %s)",
-    "DELETE FROM billing_events WHERE id IN (SELECT id FROM billing_events WHERE tenant_id = %s LIMIT %s)",
+    """
+    WITH gone AS (DELETE FROM billing_events
+                   WHERE id IN (SELECT id FROM billing_events WHERE tenant_id = %s LIMIT %s)
+                  RETURNING arrival),
+         bodies AS (DELETE FROM billing_bodies b USING gone WHERE b.arrival = gone.arrival)
+    SELECT FROM gone
+    """,
     "DELETE FROM projects WHERE id IN (SELECT id FROM projects WHERE org_id = %s LIMIT %s)",
     "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s LIMIT %s)",
 )
@@ -47,6 +60,12 @@ async def delete_idempotency_keys(connection: Connection, now: datetime) -> int:
 async def expire_parked(connection: Connection, now: datetime) -> int:
     """Let go of events parked for 30 days; returns how many, at most `ROWS_PER_STATEMENT`."""
     cursor = await connection.execute(EXPIRE_PARKED, (PARKED_TOO_LONG, now - PARKED_KEPT, ROWS_PER_STATEMENT))
+    return cursor.rowcount
+
+
+async def delete_bodies(connection: Connection, until: datetime) -> int:
+    """Let go of raw bodies received at ``until`` or before; returns how many, at most `ROWS_PER_STATEMENT`."""
+    cursor = await connection.execute(DELETE_BODIES, {"until": until, "most": ROWS_PER_STATEMENT})
     return cursor.rowcount
 
 

@@ -12,12 +12,15 @@ PAYMENT_SUCCEEDED: Final = "invoice.payment_succeeded"
 PAYMENT_FAILED: Final = "invoice.payment_failed"
 CHECKOUT_COMPLETED: Final = "checkout.session.completed"
 
+SNAPSHOT: Final = "tenantry.subscription.snapshot"
+"""Not an event of the provider's: what its API answered, entered by ourselves."""
+
 SUBSCRIPTION_TYPES: Final = frozenset({SUBSCRIPTION_UPDATED, SUBSCRIPTION_DELETED})
 INVOICE_TYPES: Final = frozenset({PAYMENT_SUCCEEDED, PAYMENT_FAILED})
-FOLDED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES
-"""The types that a tenant's billing state is made of."""
-HANDLED_TYPES: Final = FOLDED_TYPES | {CHECKOUT_COMPLETED}
+HANDLED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | {CHECKOUT_COMPLETED}
 """The five types of SPEC 6.2."""
+FOLDED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | {SNAPSHOT}
+"""The types that a tenant's billing state is made of."""
 
 
 class Outcome(StrEnum):
@@ -31,6 +34,19 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
+class Anomaly(StrEnum):
+    """What is unexpected about an event, and somebody's to mend."""
+
+    UNUSABLE_OBJECT = "unusable_object"
+    MISSING_ORG_ID = "missing_org_id"
+    MISSING_PRICE = "missing_price"
+    UNKNOWN_PRICE = "unknown_price"
+    WRONG_LIVEMODE = "wrong_livemode"
+    CUSTOMER_TAKEN = "customer_taken"
+    UNDECIDABLE_ORDER = "undecidable_order"
+    DRIFT = "drift"
+
+
 Fact = str | int | bool | None
 
 
@@ -38,7 +54,8 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one provider event. Times are seconds since the Unix epoch.
 
     ``previous`` holds the tracked values that the event says it replaced (the provider's
-    ``previous_attributes``); ``arrival`` counts events in the order in which they came in.
+    ``previous_attributes``); where it is empty, the event says that it left them all as they were, and where it is
+    None, it says nothing. ``arrival`` counts events in the order in which they came in.
     """
 
     id: str

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenantry.domain.billing.events import BillingEvent, Outcome
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Reach
 
@@ -36,15 +36,16 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A verified event as it came in."""
+    """A verified event as it came in; ``belated`` if it was not delivered but asked for afterwards."""
 
     event: BillingEvent
     received_at: datetime
     body: bytes | None = None
+    belated: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An event in the ledger: its tenant if known, what became of it and why."""
+    """An event in the ledger: its tenant if known, what became of it and why, and what is unexpected about it."""
 
     arrival: Arrival
     tenant_id: str | None
@@ -52,6 +53,7 @@ class Entry(msgspec.Struct, frozen=True):
     reason: str
     before: BillingState | None = None
     after: BillingState | None = None
+    anomalies: tuple[Anomaly, ...] = ()
 
 
 class Link(NamedTuple):
@@ -69,6 +71,13 @@ class FailedPayment(NamedTuple):
     owner_id: str
     event_id: str
     invoice_url: str | None
+
+
+class Question(NamedTuple):
+    """That the provider is to be asked about a tenant, at the earliest after a second that its answer must settle."""
+
+    tenant_id: str
+    settles: int | None
 
 
 class Standing(msgspec.Struct, frozen=True):

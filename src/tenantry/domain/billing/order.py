@@ -1,16 +1,18 @@
 """The order of the events of one second, whatever the order in which they arrived."""
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice, pairwise
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
-from tenantry.domain.billing.events import SUBSCRIPTION_TYPES, TRACKED, BillingEvent, Fact
-from tenantry.domain.billing.state import BillingPolicy, BillingState, plan_of
+from tenantry.domain.billing.events import SNAPSHOT, SUBSCRIPTION_TYPES, TRACKED, BillingEvent, Fact
+from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, plan_of
 
 _LONGEST_CHAIN: Final = 6
-"""How many events of one subscription and second are tried in every order."""
+"""How many events of one second are tried in every order."""
 
+_ENDS_OF_A_TIE: Final = 2
+_TELLING: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
 _PLAN: Final = "plan"
 Facts = Mapping[str, Fact]
 
@@ -22,9 +24,9 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
     throughout is the right one (of several, the first by arrival); without one, each two events are compared.
     """
     waiting = sorted(events, key=attrgetter("arrival"))
-    if len(waiting) == 1 or not any(event.previous for event in waiting):
+    if len(waiting) == 1 or all(_may_follow_anything(event) for event in waiting):
         return waiting
-    precedence = _proven(waiting, before, policy)
+    precedence = _precedence(_subscriptions(waiting, before, policy, most_chains=1))
     ordered: list[BillingEvent] = []
     while waiting:
         left = {event.id for event in waiting}
@@ -37,37 +39,103 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
     return ordered
 
 
-def _proven(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> dict[str, set[str]]:
-    """The ids of the events that each event must follow."""
-    changes = [event for event in events if event.type in SUBSCRIPTION_TYPES]
+def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> bool:
+    """Whether these events of one second lead to one state in every order that nothing disproves.
+
+    More than six count as undecided.
+    """
+    if len(events) == 1:
+        return True
+    if len(events) > _LONGEST_CHAIN:
+        return False
+    subscriptions = _subscriptions(sorted(events, key=attrgetter("arrival")), before, policy)
+    precedence = _precedence([subscription for subscription in subscriptions if not subscription.chains])
+    ends: set[BillingState] = set()
+    ways = [_Way(before, (), frozenset(event.id for event in events))]
+    known = set(ways)
+    while ways and len(ends) < _ENDS_OF_A_TIE:
+        way = ways.pop()
+        if not way.left:
+            ends.add(way.state)
+        for event in events:
+            if event.id not in way.left or not way.left.isdisjoint(precedence.get(event.id, ())):
+                continue
+            done = (*way.done, event.id) if any(event.id in each.chained for each in subscriptions) else way.done
+            if all(each.allows(done) for each in subscriptions):
+                further = _Way(apply(way.state, event, policy).state, done, way.left - {event.id})
+                if further not in known:
+                    known.add(further)
+                    ways.append(further)
+    return len(ends) < _ENDS_OF_A_TIE
+
+
+class _Way(NamedTuple):
+    """The state that some of a second's events lead to, those of them whose order counts, and the ones left."""
+
+    state: BillingState
+    done: tuple[str, ...]
+    left: frozenset[str]
+
+
+class _Subscription(NamedTuple):
+    """The events of one subscription, and the orders in which each replaced what the one before it had set."""
+
+    events: tuple[BillingEvent, ...]
+    chains: list[list[str]]
+
+    @property
+    def chained(self) -> frozenset[str]:
+        return frozenset(self.chains[0] if self.chains else ())
+
+    def allows(self, done: Sequence[str]) -> bool:
+        own = [event_id for event_id in done if event_id in self.chained]
+        return not self.chains or any(chain[: len(own)] == own for chain in self.chains)
+
+
+def _subscriptions(
+    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy, *, most_chains: int | None = None
+) -> list[_Subscription]:
+    changes = [event for event in events if event.type in _TELLING]
     changes.sort(key=lambda event: (event.subscription_id or "", event.arrival))
-    precedence: dict[str, set[str]] = {}
+    found = []
     for subscription_id, group in groupby(changes, key=attrgetter("subscription_id")):
         together = tuple(group)
         known = _facts_of_state(before) if subscription_id and subscription_id == before.subscription_id else {}
-        chain = _chain(together, known, policy) or _chain(together, {}, policy)
-        if chain:
-            precedence |= {later.id: {earlier.id} for earlier, later in pairwise(chain)}
+        chains: list[list[str]] = []
+        if len(together) <= _LONGEST_CHAIN:
+            chains = list(islice(_chains(together, known, policy), most_chains))
+            chains = chains or list(islice(_chains(together, {}, policy), most_chains))
+        found.append(_Subscription(together, chains))
+    return found
+
+
+def _precedence(subscriptions: Sequence[_Subscription]) -> dict[str, set[str]]:
+    """The ids of the events that each event must follow: the one before it in the first chain, else by twos."""
+    precedence: dict[str, set[str]] = {}
+    for events, chains in subscriptions:
+        if chains:
+            precedence |= {later: {earlier} for earlier, later in pairwise(chains[0])}
         else:
             precedence |= {
-                event.id: {other.id for other in together if _is_proven_after(event, other)} for event in together
+                event.id: {other.id for other in events if _is_proven_after(event, other)} for event in events
             }
     return precedence
 
 
-def _chain(events: tuple[BillingEvent, ...], known: Facts, policy: BillingPolicy) -> list[BillingEvent] | None:
-    """The events in an order in which each replaced what the one before it had set; the first such by arrival."""
+def _chains(events: tuple[BillingEvent, ...], known: Facts, policy: BillingPolicy) -> Iterator[list[str]]:
+    """The orders of events in which each replaced what the one before it had set; the first by arrival first."""
     if not events:
-        return []
-    if len(events) > _LONGEST_CHAIN:
-        return None
+        yield []
     for event in events:
-        if not event.previous or _follows(event, known, policy):
+        if _may_follow_anything(event) or _follows(event, known, policy):
             others = tuple(other for other in events if other is not event)
-            rest = _chain(others, _facts_of_event(event), policy)
-            if rest is not None:
-                return [event, *rest]
-    return None
+            for rest in _chains(others, _facts_of_event(event), policy):
+                yield [event.id, *rest]
+
+
+def _may_follow_anything(event: BillingEvent) -> bool:
+    """An event that does not say what it replaced; an answer of the provider replaced nothing, it found things so."""
+    return event.previous is None and event.type != SNAPSHOT
 
 
 def _follows(event: BillingEvent, known: Facts, policy: BillingPolicy) -> bool:

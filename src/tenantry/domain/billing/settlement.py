@@ -11,47 +11,54 @@ from tenantry.domain.billing.events import (
     FOLDED_TYPES,
     HANDLED_TYPES,
     INVOICE_TYPES,
+    SNAPSHOT,
     SUBSCRIPTION_TYPES,
     SUBSCRIPTION_UPDATED,
+    Anomaly,
     BillingEvent,
     Outcome,
 )
-from tenantry.domain.billing.ledger import Account, Arrival, Entry, FailedPayment, Link, Standing
-from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState
+from tenantry.domain.billing.ledger import Account, Arrival, Entry, FailedPayment, Link, Question, Standing
+from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, differences
 from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, is_paid, place, reach, tip
-from tenantry.domain.plans import Catalog
 
 _SUBSCRIPTION_MODE: Final = "subscription"
+_TAKEN: Final = HANDLED_TYPES | {SNAPSHOT}
 
 
 def useless(event: BillingEvent) -> tuple[Outcome, str] | None:
     """What to say of an event that no tenant can ever be found for, or that says nothing about billing."""
-    if event.type not in HANDLED_TYPES:
+    if event.type not in _TAKEN:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
         return Outcome.INVALID, event.problem
+    lacks = None
     if event.type in INVOICE_TYPES:
-        return None if event.customer_id else (Outcome.IGNORED, "The invoice names no customer.")
-    if event.type == CHECKOUT_COMPLETED:
-        if event.checkout_mode != _SUBSCRIPTION_MODE:
-            return Outcome.IGNORED, "The checkout session is not for a subscription."
-        if event.customer_id is None:
-            return Outcome.IGNORED, "The checkout session names no customer."
-    return None if event.org_id else (Outcome.IGNORED, "The metadata names no orgId.")
+        lacks = None if event.customer_id else "The invoice names no customer."
+    elif event.type == CHECKOUT_COMPLETED and event.checkout_mode != _SUBSCRIPTION_MODE:
+        lacks = "The checkout session is not for a subscription."
+    elif event.type == CHECKOUT_COMPLETED and event.customer_id is None:
+        lacks = "The checkout session names no customer."
+    elif not event.org_id:
+        lacks = "The metadata names no orgId."
+    return (Outcome.IGNORED, lacks) if lacks else None
 
 
-def anomaly(event: BillingEvent, catalog: Catalog) -> str | None:
-    """A short name for what is unexpected about an event, to be counted."""
+def anomalies(event: BillingEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]:
+    """What is unexpected about an event, whoever it concerns."""
+    found = []
     if event.problem is not None:
-        return "unusable_object"
-    if event.type in SUBSCRIPTION_TYPES and event.org_id is None:
-        return "missing_org_id"
-    if event.type == SUBSCRIPTION_UPDATED:
+        found.append(Anomaly.UNUSABLE_OBJECT)
+    elif event.type in SUBSCRIPTION_TYPES and event.org_id is None:
+        found.append(Anomaly.MISSING_ORG_ID)
+    elif event.type in (SUBSCRIPTION_UPDATED, SNAPSHOT):
         if event.price_id is None:
-            return "missing_price"
-        if catalog.plan_of_price(event.price_id) is None:
-            return "unknown_price"
-    return None
+            found.append(Anomaly.MISSING_PRICE)
+        elif policy.catalog.plan_of_price(event.price_id) is None:
+            found.append(Anomaly.UNKNOWN_PRICE)
+    if policy.livemode is not None and event.livemode is not None and event.livemode != policy.livemode:
+        found.append(Anomaly.WRONG_LIVEMODE)
+    return tuple(found)
 
 
 def may_link(event: BillingEvent) -> bool:
@@ -70,6 +77,8 @@ def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]
         if account is None or account.tip_created is None or event.type not in FOLDED_TYPES:
             continue
         far = reach(event.created, account.tip_created)
+        if event.type == SNAPSHOT:
+            far = max(far, Reach.TIP_SECOND)  # it may take the place of an older answer
         known, _ = needed.get(account.tenant_id, (Reach.TIP, 0))
         if far > known:
             needed[account.tenant_id] = far, account.tip_created
@@ -147,16 +156,19 @@ class Settlement:
         self._parked = {customer_id: list(waiting) for customer_id, waiting in parked.items()}
         self._timelines: dict[str, Timeline] = {}
         self._failures: list[tuple[str, BillingEvent]] = []
-        self._parked_failures: list[tuple[str, BillingEvent]] = []
+        self._belated_failures: list[tuple[str, BillingEvent]] = []
+        self._oldest_mailed = now.timestamp() - timedelta(hours=policy.parked_mail_hours).total_seconds()
         self.entries: list[Entry] = []
         self.healed: list[Entry] = []
         self.links: list[Link] = []
+        self.superseded: list[str] = []
+        self.questions: list[Question] = []
 
     def receive(self, arrival: Arrival) -> None:
         """Take in a new event; events are given in the order of their arrival."""
         event = arrival.event
         if refusal := useless(event):
-            self.entries.append(Entry(arrival, None, *refusal))
+            self.entries.append(Entry(arrival, None, *refusal, anomalies=anomalies(event, self._policy)))
             return
         tenant_id = tenant_of(event, self._tenant_of_customer)
         if tenant_id not in self._accounts:
@@ -164,8 +176,14 @@ class Settlement:
             return
         entry, notify = self._settle(arrival, tenant_id)
         self.entries.append(entry)
-        if notify:
+        if notify and arrival.belated:
+            self._tell_if_still_true(tenant_id, event)
+        elif notify:
             self._failures.append((tenant_id, event))
+
+    def _tell_if_still_true(self, tenant_id: str, failure: BillingEvent) -> None:
+        if failure.created > self._oldest_mailed:
+            self._belated_failures.append((tenant_id, failure))
 
     def _park(self, arrival: Arrival) -> None:
         event = arrival.event
@@ -175,16 +193,18 @@ class Settlement:
             self._parked.setdefault(event.customer_id or "", []).append(arrival)
         else:
             who = f"tenant {event.org_id}"
-        self.entries.append(Entry(arrival, None, Outcome.PARKED, f"Waits: {who} is not known yet."))
+        outcome, reason = Outcome.PARKED, f"Waits: {who} is not known yet."
+        if event.type == SNAPSHOT:
+            outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
+        self.entries.append(Entry(arrival, None, outcome, reason, anomalies=anomalies(event, self._policy)))
 
     def heal(self, tenant_id: str, arrivals: Iterable[Arrival]) -> None:
         """Let parked events take their place, now that their tenant is known; given in the order of the events."""
-        oldest = self._now.timestamp() - timedelta(hours=self._policy.parked_mail_hours).total_seconds()
         for arrival in arrivals:
             entry, notify = self._settle(arrival, tenant_id)
             self.healed.append(entry)
-            if notify and arrival.event.created > oldest:
-                self._parked_failures.append((tenant_id, arrival.event))
+            if notify:
+                self._tell_if_still_true(tenant_id, arrival.event)
 
     def changed_accounts(self) -> list[tuple[Account, bool]]:
         """The accounts to write back, and whether the tenant record itself changed."""
@@ -193,7 +213,9 @@ class Settlement:
             original = self._original[tenant_id]
             account = self._folded(linked)
             if account != original:
-                visible = account.customer_id != original.customer_id or _record(account) != _record(original)
+                visible = account.customer_id != original.customer_id or bool(
+                    differences(account.state, original.state)
+                )
                 changed.append((account, visible))
         return changed
 
@@ -207,11 +229,11 @@ class Settlement:
     def failed_payments(self) -> list[FailedPayment]:
         """The failures that owners are told of.
 
-        One that was parked only where the invoice has not been paid since and the tenant ends past due.
+        One that comes belated only where the invoice has not been paid since and the tenant ends past due.
         """
         waiting = [
             (tenant_id, event)
-            for tenant_id, event in self._parked_failures
+            for tenant_id, event in self._belated_failures
             if self._state(tenant_id).subscription_status == PAST_DUE
             and not is_paid(event, self._timelines[tenant_id].after(event))
         ]
@@ -225,13 +247,21 @@ class Settlement:
         """What becomes of an event whose tenant is known, and whether its owner is to be told."""
         event = arrival.event
         before = self._state(tenant_id)
+        found = anomalies(event, self._policy)
         note = self._link(event) if may_link(event) else None
+        if note and note.anomaly:
+            found = (*found, note.anomaly)
         if event.type == CHECKOUT_COMPLETED:
-            outcome, reason = note or (Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
-            return Entry(arrival, tenant_id, outcome, reason, before, self._state(tenant_id)), False
+            self.questions.append(Question(tenant_id, None))
+            note = note or _Note(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
+            return Entry(arrival, tenant_id, note.outcome, note.reason, before, self._state(tenant_id), found), False
         placement = self._place(tenant_id, event)
-        reason = f"{placement.reason} {note[1]}" if note else placement.reason
-        return Entry(arrival, tenant_id, placement.outcome, reason, before, placement.after), placement.notify
+        if placement.rivals:
+            self.questions.append(Question(tenant_id, event.created))
+            found = (*found, Anomaly.UNDECIDABLE_ORDER)
+        reason = f"{placement.reason} {note.reason}" if note else placement.reason
+        entry = Entry(arrival, tenant_id, placement.outcome, reason, before, placement.after, found)
+        return entry, placement.notify
 
     def _state(self, tenant_id: str) -> BillingState:
         timeline = self._timelines.get(tenant_id)
@@ -243,11 +273,14 @@ class Settlement:
             far, _ = self._reaches.get(tenant_id, (Reach.TIP, 0))
             checkpoint = self._accounts[tenant_id].checkpoint(far)
             timeline = begin(checkpoint, self._histories.get(tenant_id, ()), self._policy)
+            if event.type == SNAPSHOT and (former := confirmed(timeline, event)):
+                self.superseded.append(former.id)
+                timeline = begin(checkpoint, timeline.events[:-1], self._policy)
         placement = place(timeline, event, self._policy)
         self._timelines[tenant_id] = placement.timeline
         return placement
 
-    def _link(self, event: BillingEvent) -> tuple[Outcome, str] | None:
+    def _link(self, event: BillingEvent) -> "_Note | None":
         """Tie the event's customer to its tenant where the rules say so, and say what happened."""
         account = self._accounts.get(event.org_id or "")
         customer_id = event.customer_id
@@ -257,16 +290,32 @@ class Settlement:
         if holder == account.tenant_id:
             return None
         if holder is not None:
-            return Outcome.NO_CHANGE, f"Customer {customer_id} belongs to another tenant already."
+            reason = f"Customer {customer_id} belongs to another tenant already."
+            return _Note(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
         if event.type == SUBSCRIPTION_UPDATED and account.customer_id is not None:
             return None
         self.links.append(Link(customer_id, account.tenant_id, event.id))
         self._tenant_of_customer[customer_id] = account.tenant_id
         self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
         self.heal(account.tenant_id, self._parked.get(customer_id, ()))
-        return Outcome.APPLIED, f"Customer {customer_id} now belongs to this tenant."
+        return _Note(Outcome.APPLIED, f"Customer {customer_id} now belongs to this tenant.")
 
 
-def _record(account: Account) -> tuple[object, ...]:
-    state = account.state
-    return state.plan, state.subscription_status, state.current_period_end, state.cancel_at_period_end
+class _Note(NamedTuple):
+    """What became of the link that an event claims."""
+
+    outcome: Outcome
+    reason: str
+    anomaly: Anomaly | None = None
+
+
+def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:
+    """The newest entry, where it is an answer of the provider that changed nothing and says just what this one says.
+
+    The ledger does without it then: no event, however late, can lead to another state for its absence.
+    """
+    if not timeline.events or timeline.events[-1].created > snapshot.created:
+        return None
+    newest, last = timeline.events[-1], len(timeline.events) - 1
+    said = msgspec.structs.replace(newest, id=snapshot.id, created=snapshot.created, arrival=snapshot.arrival)
+    return newest if said == snapshot and timeline.before(last) == timeline.state else None

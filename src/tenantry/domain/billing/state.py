@@ -7,14 +7,17 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.events import BillingEvent, Fact
 from tenantry.domain.plans import FREE, Catalog
 
 NO_SUBSCRIPTION: Final = "none"
 PAST_DUE: Final = "past_due"
 CANCELED: Final = "canceled"
 ACTIVE: Final = "active"
-_ENDED: Final = frozenset({CANCELED, "incomplete_expired"})
+ENDED: Final = frozenset({CANCELED, "incomplete_expired"})
+"""The statuses of a subscription that is over for good."""
+RECORD_FIELDS: Final = ("plan", "subscription_status", "current_period_end", "cancel_at_period_end")
+"""The fields of a state that are the tenant record's."""
 
 
 class SubscriptionRule(StrEnum):
@@ -31,6 +34,8 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     subscriptions: SubscriptionRule = SubscriptionRule.ANY
     checkout_reference_links: bool = False
     parked_mail_hours: int = 72
+    livemode: bool | None = None
+    """Which mode events should be of; None where that is not known."""
 
 
 class BillingState(msgspec.Struct, frozen=True):
@@ -50,6 +55,12 @@ class BillingState(msgspec.Struct, frozen=True):
     subscription_created: int | None = None
 
 
+def differences(before: BillingState, after: BillingState) -> dict[str, tuple[Fact, Fact]]:
+    """The fields of the tenant record in which two states differ, with the value in each."""
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in RECORD_FIELDS)
+    return {name: (one, other) for name, one, other in pairs if one != other}
+
+
 class Step(NamedTuple):
     """The state after an event, and why it is so."""
 
@@ -66,7 +77,7 @@ def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> St
 def _subscription_updated(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
     status = event.status or NO_SUBSCRIPTION
     plan, reason = plan_of(event.price_id, policy.catalog)
-    subscription = _living(state, event, policy, ended=status in _ENDED)
+    subscription = _living(state, event, policy, ended=status in ENDED)
     updated = BillingState(
         plan=plan,
         subscription_status=status,
@@ -121,6 +132,13 @@ def _is_older_than_living(event: BillingEvent, state: BillingState) -> bool:
     )
 
 
+def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+    # The provider tells of an end by `deleted`, so an answer that says so does what that event would have done.
+    tell = _subscription_deleted if event.status == CANCELED else _subscription_updated
+    step = tell(state, event, policy)
+    return Step(step.state, f"The provider was asked. {step.reason}")
+
+
 def _payment_failed(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Step:
     return Step(msgspec.structs.replace(state, subscription_status=PAST_DUE), "A payment failed.")
 
@@ -136,6 +154,7 @@ _Handler = Callable[[BillingState, BillingEvent, BillingPolicy], Step]
 _HANDLERS: Final[dict[str, _Handler]] = {
     ev.SUBSCRIPTION_UPDATED: _subscription_updated,
     ev.SUBSCRIPTION_DELETED: _subscription_deleted,
+    ev.SNAPSHOT: _snapshot,
     ev.PAYMENT_FAILED: _payment_failed,
     ev.PAYMENT_SUCCEEDED: _payment_succeeded,
 }

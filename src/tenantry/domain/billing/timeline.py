@@ -9,15 +9,16 @@ fewer events must be read from the ledger to place a new one:
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import groupby
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 
 from tenantry.domain.billing.events import PAYMENT_FAILED, PAYMENT_SUCCEEDED, BillingEvent, Outcome
-from tenantry.domain.billing.order import in_order
+from tenantry.domain.billing.order import in_order, is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, Step, apply
 
 
@@ -37,6 +38,7 @@ def reach(created: int, tip_created: int | None) -> Reach:
 
 
 _created = attrgetter("created")
+_MOST_NAMED: Final = 3
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -55,6 +57,15 @@ class Timeline(msgspec.Struct, frozen=True):
         """The state before the event at a position."""
         return self.states[position - 1] if position else self.checkpoint
 
+    def second(self, created: int) -> tuple[BillingEvent, ...]:
+        """The events of one second."""
+        start = bisect_left(self.events, created, key=_created)
+        return self.events[start : bisect_right(self.events, created, lo=start, key=_created)]
+
+    def before_second(self, created: int) -> BillingState:
+        """The state before the events of a second."""
+        return self.before(bisect_left(self.events, created, key=_created))
+
     def after(self, event: BillingEvent) -> tuple[BillingEvent, ...]:
         """The events that come after one of the timeline's own."""
         return self.events[self.events.index(event) + 1 :]
@@ -70,6 +81,8 @@ class Placement(msgspec.Struct, frozen=True):
     after: BillingState
     notify: bool
     """Whether the owner is to be told of a failed payment."""
+    rivals: tuple[str, ...] = ()
+    """The events of the same second where nothing decides which of them comes last."""
 
 
 def begin(checkpoint: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Timeline:
@@ -94,6 +107,9 @@ def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Pla
     if newer:
         decided = "newer events have decided the state" if after == before else "it took its place before newer events"
         reason = f"{reason} It arrived late: {decided}."
+    rivals = _rivals(extended, event, policy)
+    if rivals:
+        reason = f"{reason} {_tied_with(rivals)}"
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
     return Placement(
         extended,
@@ -102,7 +118,20 @@ def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Pla
         before,
         after,
         notify=event.type == PAYMENT_FAILED and not is_paid(event, newer),
+        rivals=rivals,
     )
+
+
+def _rivals(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> tuple[str, ...]:
+    second = timeline.second(event.created)
+    if len(second) == 1 or is_decided(second, timeline.before_second(event.created), policy):
+        return ()
+    return tuple(other.id for other in second if other is not event)
+
+
+def _tied_with(rivals: Sequence[str]) -> str:
+    named = ", ".join(rivals[:_MOST_NAMED]) + (f" and {more} more" if (more := len(rivals) - _MOST_NAMED) > 0 else "")
+    return f"Nothing proves the order of this and {named}, of the same second: the order of arrival counts."
 
 
 def _newest(timeline: Timeline) -> int:
@@ -147,4 +176,4 @@ def tip(timeline: Timeline) -> tuple[int, BillingState]:
     The timeline must have an event.
     """
     newest = timeline.events[-1].created
-    return newest, timeline.before(bisect_left(timeline.events, newest, key=_created))
+    return newest, timeline.before_second(newest)

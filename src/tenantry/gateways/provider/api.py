@@ -1,24 +1,20 @@
-"""The payment provider's API: checkout, the customer portal, webhook endpoints."""
+"""The payment provider's API: checkout, the customer portal, webhook endpoints, subscriptions, events."""
 
 import asyncio
-import logging
-import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tenantry.domain.errors import (
-    DomainError,
-    IdempotencyInFlightError,
-    IdempotencyMismatchError,
-    ProviderRefusedError,
-    ProviderUnavailableError,
-)
+from tenantry.domain.billing.snapshot import Answer, Subscription
+from tenantry.gateways.provider.decode import NotASubscriptionError, decode_subscription
+from tenantry.gateways.provider.lists import MOST_PER_PAGE, Page, read_page, second_asked
+from tenantry.gateways.provider.refusals import is_unknown_customer, refusal, unusable
+from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.secret import Secret
 
 if TYPE_CHECKING:
-    from stripe import StripeClient, StripeError
+    from stripe import StripeClient
     from stripe.params.billing_portal import SessionCreateParams as PortalParams
     from stripe.params.checkout import SessionCreateParams as CheckoutParams
 
@@ -30,12 +26,13 @@ API_VERSION: Final = "2026-10-28.endive"
 ORG_ID: Final = "orgId"
 """The metadata key by which events find their tenant (SPEC 2.2)."""
 
+MOST_EVENT_TYPES: Final = 20
+"""How many types of events the provider lets one ask for at once."""
+
 _TIMEOUT: Final = 10.0
 _RETRIES: Final = 2
-_MOST_PER_PAGE: Final = 100
-_SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
-
-_log = logging.getLogger(__name__)
+_SUBSCRIPTIONS: Final = "/v1/subscriptions"
+_EVENTS: Final = "/v1/events"
 
 
 class WebhookEndpoint(NamedTuple):
@@ -47,16 +44,31 @@ class WebhookEndpoint(NamedTuple):
 
 
 class ProviderApi:
-    """Calls the provider's API, with connections of their own for each call.
+    """Calls the provider's API over connections that are kept until `aclose`, all in one event loop.
 
-    A call takes at most 10 s a try and three tries. Raises `ProviderUnavailableError` when the provider is out of
-    reach, overloaded or broken, `ProviderRefusedError` when it refuses, and, where an idempotency key is given,
-    `IdempotencyMismatchError` and `IdempotencyInFlightError`. Without one, every call is a new request.
+    A call takes at most ``timeout`` seconds a try and three tries. Raises `ProviderUnavailableError` when the provider
+    is out of reach, overloaded or broken, or answers with something of no use, `ProviderRefusedError` when it refuses,
+    and, where an idempotency key is given, `IdempotencyMismatchError` and `IdempotencyInFlightError`. Without one,
+    every call is a new request. ``clock`` counts only where the provider does not say what time it is.
     """
 
-    def __init__(self, secret_key: Secret, api_base: str) -> None:
+    def __init__(
+        self, secret_key: Secret, api_base: str, clock: Clock = system_clock, *, timeout: float = _TIMEOUT
+    ) -> None:
         self._secret_key = secret_key
         self._api_base = api_base
+        self._clock = clock
+        self._timeout = timeout
+        self._connecting = asyncio.Lock()
+        self._connection: tuple[StripeClient, Transport] | None = None
+
+    async def aclose(self) -> None:
+        """Close the connections that are kept; a later call would make new ones."""
+        async with self._connecting:
+            if self._connection is not None:
+                _, transport = self._connection
+                self._connection = None
+                await transport.close_async()
 
     async def create_checkout_session(
         self,
@@ -107,7 +119,7 @@ class ProviderApi:
             import stripe  # noqa: PLC0415  # slow to import
 
             try:
-                page = await client.v1.webhook_endpoints.list_async({"limit": _MOST_PER_PAGE})
+                page = await client.v1.webhook_endpoints.list_async({"limit": MOST_PER_PAGE})
                 return [
                     WebhookEndpoint(endpoint.url, tuple(endpoint.enabled_events), endpoint.status)
                     async for endpoint in page.auto_paging_iter()
@@ -115,19 +127,62 @@ class ProviderApi:
             except stripe.PermissionError:
                 return None
 
+    async def subscriptions_of(self, customer_id: str) -> Answer | None:
+        """All subscriptions of a customer, ended ones included; None if the provider does not know the customer.
+
+        It knows those of the mode, live or test, that the API key belongs to.
+        """
+        async with self._client() as client:
+            import stripe  # noqa: PLC0415  # slow to import
+
+            params = {"customer": customer_id, "status": "all"}
+            asked, begun = self._clock(), time.monotonic()
+            try:
+                page = await read_page(client, _SUBSCRIPTIONS, params)
+                as_of = second_asked(page.date, time.monotonic() - begun, asked)
+                subscriptions = _subscriptions(page, customer_id)
+                while page.next_after is not None:
+                    page = await read_page(client, _SUBSCRIPTIONS, params, page.next_after)
+                    subscriptions += _subscriptions(page, customer_id)
+            except stripe.InvalidRequestError as error:
+                if is_unknown_customer(error):
+                    return None
+                raise
+            return Answer(as_of, tuple(subscriptions))
+
+    async def events_since(self, since: int, types: Collection[str]) -> AsyncGenerator[bytes, None]:
+        """The account's events of these types, created at or after this second, newest first, as JSON.
+
+        The provider keeps events for 30 days. Raises `ValueError` unless there are 1 to 20 types; the errors of a call
+        may come at any event. Events that are created meanwhile are not among them.
+        """
+        if not 1 <= len(types) <= MOST_EVENT_TYPES:
+            raise ValueError(f"the provider lists 1 to {MOST_EVENT_TYPES} types of events at once, not {len(types)}")
+        params = {"created": {"gte": since}, "types": sorted(types)}
+        after: str | None = None
+        while True:
+            async with self._client() as client:
+                page = await read_page(client, _EVENTS, params, after)
+            for event in page.objects:
+                yield event
+            after = page.next_after
+            if after is None:
+                return
+
     @asynccontextmanager
     async def _client(self) -> "AsyncIterator[StripeClient]":
-        # The first import takes longer than a request may block the others.
-        client, transport = await asyncio.to_thread(self._connect)
+        async with self._connecting:
+            if self._connection is None:
+                # The first import takes longer than a request may block the others.
+                self._connection = await asyncio.to_thread(self._connect)
+            client, _ = self._connection
         import stripe  # noqa: PLC0415  # slow to import
 
         try:
             yield client
         except stripe.StripeError as error:
             # The cause is cut off: it holds whatever the provider answered.
-            raise _refusal(error) from None
-        finally:
-            await transport.close_async()
+            raise refusal(error) from None
 
     def _connect(self) -> "tuple[StripeClient, Transport]":
         import stripe  # noqa: PLC0415  # slow to import
@@ -136,7 +191,7 @@ class ProviderApi:
 
         # A switch of the whole package: it would tell the provider how long earlier calls took.
         stripe.enable_telemetry = False
-        transport = Transport(_TIMEOUT)
+        transport = Transport(self._timeout)
         client = stripe.StripeClient(
             self._secret_key.reveal(),
             stripe_version=API_VERSION,
@@ -147,43 +202,25 @@ class ProviderApi:
         return client, transport
 
 
+def mode_of_key(secret_key: Secret) -> bool | None:
+    """Whether an API key of the provider acts in live mode (its events' ``livemode``); None if it does not say."""
+    key = secret_key.reveal()
+    if key.startswith(("sk_live_", "rk_live_")):
+        return True
+    return False if key.startswith(("sk_test_", "rk_test_")) else None
+
+
 def _address(url: str | None) -> str:
     if not url:
-        raise ProviderUnavailableError("The payment provider's answer cannot be used.")
+        raise unusable("a session without an address")
     return url
 
 
-def _refusal(error: "StripeError") -> DomainError:
-    """What an error means to our callers; the log says enough to find the request at the provider."""
-    status = error.http_status or 0
-    kind, code, parameter = _words(error, "type"), _words(error, "code"), _words(error, "param")
-    request_id = _word(error.request_id)
-    _log.warning(
-        "the payment provider did not do as asked: %s, status %d, type %s, code %s, parameter %s, request %s",
-        type(error.__cause__ or error).__name__, status, kind, code, parameter, request_id,
-    )  # fmt: skip
-    if code == "idempotency_key_in_use":
-        return IdempotencyInFlightError("A request with this Idempotency-Key is still being carried out.")
-    if kind == "idempotency_error":
-        return IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-    if not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR or _is_passing(status, code):
-        return ProviderUnavailableError("The payment provider is out of reach. Try again shortly.")
-    if status == HTTPStatus.UNAUTHORIZED:
-        return ProviderRefusedError("The payment provider does not accept this service's API key.")
-    return ProviderRefusedError(f"The payment provider refused the request ({code}, request {request_id}).")
-
-
-def _is_passing(status: int, code: str) -> bool:
-    """Whether the same request may well succeed later: rate limits, old and new, and locks."""
-    return status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT) or code == "rate_limit"
-
-
-def _words(error: "StripeError", name: str) -> str:
-    body = error.json_body
-    details = body.get("error") if isinstance(body, dict) else None
-    return _word(details.get(name) if isinstance(details, dict) else None)
-
-
-def _word(value: object) -> str:
-    """The value if it is a plain word, so that no message and no address gets into logs and answers."""
-    return value if isinstance(value, str) and _SAFE_WORD.fullmatch(value) else "unknown"
+def _subscriptions(page: Page, customer_id: str) -> list[Subscription]:
+    try:
+        subscriptions = [decode_subscription(raw) for raw in page.objects]
+    except NotASubscriptionError as error:
+        raise unusable(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
+    if any(subscription.customer_id != customer_id for subscription in subscriptions):
+        raise unusable(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
+    return subscriptions

@@ -1,4 +1,4 @@
-"""Reading a provider event: the few fields that matter, in both of the provider's API shapes.
+"""Reading an event or a subscription of the provider: the few fields that matter, in both of its API shapes.
 
 Shapes differ in where a subscription's ``current_period_end`` is (on the subscription; on its items since
 API version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent, Fact
+from tenantry.domain.billing.snapshot import Subscription
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.kit.clock import EPOCH_MAX
 
@@ -23,6 +24,10 @@ _PLAIN: Final = ("status", "current_period_end", "cancel_at_period_end")
 
 class NotAnEventError(ValueError):
     """The body is not a JSON event."""
+
+
+class NotASubscriptionError(ValueError):
+    """The object is not a subscription that can be used; the message says why, without its values."""
 
 
 class _Data(msgspec.Struct):
@@ -71,7 +76,7 @@ class _Previous(msgspec.Struct):
     status: Any = UNSET
     current_period_end: Any = UNSET
     cancel_at_period_end: Any = UNSET
-    items: Any = None
+    items: Any = UNSET
 
 
 class _DeletedSubscription(_Subscription):
@@ -148,6 +153,31 @@ def decode_event(
     )
 
 
+def decode_subscription(raw: bytes) -> Subscription:
+    """Return what the provider's API says of a subscription.
+
+    Raises `NotASubscriptionError` for one that lacks ``id``, ``customer``, ``created`` or ``status``, that has
+    something of another type or out of range, or that names a tenant by what cannot be a tenant's id.
+    """
+    try:
+        subscription = _subscription.decode(raw)
+        facts = _subscription_facts(subscription, None)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _UnusableError) as error:
+        raise NotASubscriptionError(str(error)) from error
+    if not facts["subscription_id"] or facts["customer_id"] is None or facts["subscription_created"] is None:
+        raise NotASubscriptionError("it lacks its id, its customer or its moment of creation")
+    return Subscription(
+        id=facts["subscription_id"],
+        customer_id=facts["customer_id"],
+        created=facts["subscription_created"],
+        status=facts["status"],
+        org_id=facts["org_id"],
+        price_id=facts["price_id"],
+        current_period_end=facts["current_period_end"],
+        cancel_at_period_end=facts["cancel_at_period_end"],
+    )
+
+
 class _UnusableError(ValueError):
     """The object is JSON of the right types, and still of no use."""
 
@@ -185,21 +215,25 @@ def _subscription_facts(subscription: _Subscription, previous: msgspec.Raw | Non
 
 
 def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
-    """The tracked values among ``previous_attributes``; parts that have another shape prove nothing."""
+    """The tracked values among ``previous_attributes``.
+
+    None where they are missing or not to be understood: that proves nothing. Empty where others alone changed: that
+    proves that the tracked ones were the same before.
+    """
+    if bytes(attributes).strip() == b"{}":
+        return None
     try:
         before = _previous_attributes.decode(attributes)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        [first, *_] = msgspec.convert(before.items, _Items).data if before.items is not UNSET else [_Item()]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         return None
     previous = {fact: getattr(before, fact) for fact in _PLAIN}
-    try:
-        first = next(iter(msgspec.convert(before.items, _Items).data), _Item())
-    except msgspec.ValidationError:
-        first = _Item()
     if first.price is not None:
         previous["price_id"] = first.price.id if isinstance(first.price, _Price) else first.price
     if first.current_period_end is not None and previous["current_period_end"] is UNSET:
         previous["current_period_end"] = first.current_period_end
-    return {fact: value for fact, value in previous.items() if _is_fact(value)} or None
+    named = {fact: value for fact, value in previous.items() if value is not UNSET}
+    return named if all(_is_fact(value) for value in named.values()) else None
 
 
 def _is_fact(value: object) -> TypeGuard[Fact]:

@@ -5,6 +5,7 @@ A module of its own, for whoever calls the provider to import: the package takes
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from http import HTTPStatus
 
 import httpx2
 import stripe
@@ -15,7 +16,9 @@ from tenantry.gateways.http_client import new_http_client
 class Transport(stripe.HTTPClient):
     """The package's own client for httpx still gives bodies to it in a deprecated way; this one does not.
 
-    ``timeout`` is that of one try, in seconds. Redirects are not followed: they would carry the API key elsewhere.
+    Connections are kept. One that the provider has closed meanwhile is replaced, or, if that is noticed only on
+    sending, costs a try. ``timeout`` is that of one try, in seconds. Redirects are not followed: they would carry the
+    API key elsewhere.
     """
 
     name = "httpx2"
@@ -32,8 +35,12 @@ class Transport(stripe.HTTPClient):
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._client.request(method, url, headers=dict(headers), content=post_data)
-        except (httpx2.HTTPError, TimeoutError) as error:
+            response.content.decode()  # which the package takes for granted: UTF-8
+        except (httpx2.HTTPError, TimeoutError, UnicodeDecodeError) as error:
             raise stripe.APIConnectionError(type(error).__name__, should_retry=True) from error  # type: ignore[no-untyped-call]
+        if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+            # The package gives up on a rate limit at once, unless the provider says otherwise.
+            response.headers.setdefault("Stripe-Should-Retry", "true")
         return response.content, response.status_code, response.headers
 
     def sleep_async(self, secs: float) -> Awaitable[None]:
