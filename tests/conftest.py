@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support import figures
 from tests.support.postgres import PostgresServer, as_url, running_server
 
 
@@ -25,3 +26,12 @@ def conninfo(postgres: PostgresServer) -> Iterator[str]:
 def database_url(conninfo: str) -> str:
     """`conninfo` as a ``postgresql://`` address, as `DATABASE_URL` takes it."""
     return as_url(conninfo)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the tests of billing have counted."""
+    lines = figures.lines(terminalreporter.getreports("passed") + terminalreporter.getreports("failed"))
+    if lines:
+        terminalreporter.section(figures.TITLE)
+        for line in lines:
+            terminalreporter.line(line)

@@ -5,50 +5,22 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-import httpx2
 import pytest
 
-from tests.support.commands import SECRETS, Running, run, running, still_running
-from tests.support.findings import free_port
+from tests.support.commands import SECRETS, run, still_running
+from tests.support.deployment import WORKERS, Deployment, deployed
 from tests.support.postgres import PostgresServer, as_url
 
-WORKERS: Final = 2
 TIMES: Final = 200
-
-
-class Deployment(NamedTuple):
-    command: Running
-    base_url: str
-    owner_key: str
-
-    def client(self, key: str | None = None) -> httpx2.AsyncClient:
-        """A client that makes a connection for each request, so that any process may get it."""
-        return httpx2.AsyncClient(
-            base_url=self.base_url,
-            headers={"Authorization": f"Bearer {key or self.owner_key}", "Connection": "close"},
-            limits=httpx2.Limits(max_keepalive_connections=0),
-            trust_env=False,
-            timeout=30,
-        )
 
 
 @pytest.fixture(scope="module")
 def address(postgres: PostgresServer) -> Iterator[str]:
     with postgres.database() as conninfo:
         yield as_url(conninfo)
-
-
-@asynccontextmanager
-async def deployed(address: str, folder: Path, owner_key: str = "") -> AsyncIterator[Deployment]:
-    port = str(free_port())
-    values = {**SECRETS, "DATABASE_URL": address, "PORT": port, "WORKERS": str(WORKERS), "RUN_JOBS": "false"}
-    async with running("serve", folder=folder, **values) as command:
-        await command.until("tenantry is ready", "err")
-        yield Deployment(command, f"http://127.0.0.1:{port}", owner_key)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +31,7 @@ async def deployment(address: str, tmp_path_factory: pytest.TempPathFactory) -> 
     assert (await run(*tenant, folder=folder, DATABASE_URL=address)).code == 0
     key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
     made = await run(*key, folder=folder, DATABASE_URL=address, **SECRETS)
-    async with deployed(address, folder, made.out.strip()) as deployment:
+    async with deployed(address, folder, credential=made.out.strip()) as deployment:
         yield deployment
 
 

@@ -1,65 +1,18 @@
 """Laws of billing: a tenant's state is a function of the set of its events."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
-from tenantry.domain.billing.ledger import Account, Arrival, Standing
-from tenantry.domain.billing.settlement import Settlement, reaches
-from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
-from tenantry.domain.billing.timeline import Reach
-from tests.support.facts import ANY, NEWEST, account, deleted, failed, succeeded, updated
-
-NOW: Final = datetime.fromtimestamp(10**6, UTC)
-CUSTOMER: Final = "cus_1"
+from tenantry.domain.billing.state import BillingPolicy
+from tests.support.facts import ANY, NEWEST, deleted, failed, succeeded, updated
+from tests.support.ledger import CUSTOMER, Ledger, folded
 
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
 PRICES: Final = ("price_free", "price_pro", "price_business")
-
-
-class Ledger:
-    """One tenant and its events, in memory, kept as the service keeps them in the database."""
-
-    def __init__(self, policy: BillingPolicy) -> None:
-        self._policy = policy
-        self._arrivals = 0
-        self._events: dict[str, BillingEvent] = {}
-        self.account: Account = account(customer_id=CUSTOMER)
-        self.told: list[str] = []
-
-    def deliver(self, batch: Sequence[BillingEvent]) -> None:
-        """Settle a batch, as the service does."""
-        fresh = list({event.id: event for event in batch if event.id not in self._events}.values())
-        numbered = [
-            msgspec.structs.replace(event, arrival=self._arrivals + number) for number, event in enumerate(fresh)
-        ]
-        self._arrivals += len(numbered)
-        known = Standing({"acme": self.account}, {CUSTOMER: "acme"}, frozenset(self._events), 0)
-        needed = reaches(known, [("acme", event) for event in numbered])
-        histories = {tenant: self._since(far, tip) for tenant, (far, tip) in needed.items()}
-        settlement = Settlement(known, self._policy, NOW, reaches=needed, histories=histories, parked={})
-        for event in numbered:
-            settlement.receive(Arrival(event, NOW))
-        for changed, _ in settlement.changed_accounts():
-            self.account = changed
-        self._events |= {event.id: event for event in numbered}
-        self.told += [failure.event_id for failure in settlement.failed_payments()]
-
-    def _since(self, far: Reach, tip: int) -> list[BillingEvent]:
-        return [event for event in self._events.values() if far is Reach.BEGINNING or event.created >= tip]
-
-
-def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:
-    """The state that a history leads to, event by event."""
-    state = BillingState()
-    for event in history:
-        state = apply(state, event, policy).state
-    return state
 
 
 @st.composite
@@ -148,7 +101,7 @@ def test_the_history_in_order_is_told_in_full(history: list[BillingEvent]) -> No
     ledger = Ledger(ANY)
     for event in history:
         ledger.deliver([event])
-    assert ledger.told == [event.id for event in history if event.type == "invoice.payment_failed"]
+    assert ledger.told == tuple(event.id for event in history if event.type == "invoice.payment_failed")
 
 
 loose_events = st.builds(

@@ -1,0 +1,41 @@
+"""``tenantry serve`` in two processes on one database."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import httpx2
+
+from tests.support.commands import SECRETS, Running, running
+from tests.support.findings import free_port
+
+WORKERS: Final = 2
+
+
+class Deployment(NamedTuple):
+    """The running command, where it answers, and the credential that its callers have."""
+
+    command: Running
+    base_url: str
+    credential: str
+
+    def client(self, credential: str | None = None) -> httpx2.AsyncClient:
+        """A client that makes a connection for each request, so that any process may get it."""
+        return httpx2.AsyncClient(
+            base_url=self.base_url,
+            headers={"Authorization": f"Bearer {credential or self.credential}", "Connection": "close"},
+            limits=httpx2.Limits(max_keepalive_connections=0),
+            trust_env=False,
+            timeout=30,
+        )
+
+
+@asynccontextmanager
+async def deployed(address: str, folder: Path, *, credential: str = "", **values: str) -> AsyncIterator[Deployment]:
+    """The service on the database at this address; ``values`` are settings."""
+    port = str(free_port())
+    fixed = {**SECRETS, "DATABASE_URL": address, "PORT": port, "WORKERS": str(WORKERS), "RUN_JOBS": "false"}
+    async with running("serve", folder=folder, **{**fixed, **values}) as command:
+        await command.until("tenantry is ready", "err")
+        yield Deployment(command, f"http://127.0.0.1:{port}", credential)

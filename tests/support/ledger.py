@@ -1,0 +1,112 @@
+"""One tenant's ledger in memory, kept as the service keeps it in the database."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Account, Arrival, Standing
+from tenantry.domain.billing.settlement import Settlement, reaches, tenant_of, useless, wants_link
+from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
+from tenantry.domain.billing.timeline import Reach
+from tests.support.facts import account
+
+TENANT: Final = "acme"
+CUSTOMER: Final = "cus_1"
+NOW: Final = datetime.fromtimestamp(10**6, UTC)
+
+
+class Ledger:
+    """A tenant, its customers and its events; ``told`` are the failures that its owner was told of, in order."""
+
+    def __init__(self, policy: BillingPolicy, customers: Sequence[str] = (CUSTOMER,)) -> None:
+        self._policy = policy
+        self._tenant_of: dict[str, str] = dict.fromkeys(customers, TENANT)
+        self._arrivals = 0
+        self._seen: set[str] = set()
+        self._events: dict[str, BillingEvent] = {}
+        self._parked: dict[str, Arrival] = {}
+        self.account: Account = account(TENANT, customer_id=customers[-1] if customers else None)
+        self.told: tuple[str, ...] = ()
+
+    def fork(self) -> "Ledger":
+        """A ledger that goes on from here on its own."""
+        other = Ledger.__new__(Ledger)
+        other.__dict__ = {
+            **self.__dict__,
+            "_tenant_of": dict(self._tenant_of),
+            "_seen": set(self._seen),
+            "_events": dict(self._events),
+            "_parked": dict(self._parked),
+        }
+        return other
+
+    def knows(self, customer_id: str | None) -> bool:
+        """Whether the customer is linked."""
+        return customer_id in self._tenant_of
+
+    def deliver(self, batch: Sequence[BillingEvent]) -> None:
+        """Settle a batch, as the service does."""
+        arrivals = self._numbered(batch)
+        standing = Standing({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
+        usable = [arrival.event for arrival in arrivals if not useless(arrival.event)]
+        links = {event.customer_id for event in usable if wants_link(event, standing)}
+        waiting = [arrival for arrival in self._parked.values() if arrival.event.customer_id in links]
+        waiting.sort(key=lambda arrival: (arrival.event.created, arrival.event.arrival))
+        placed = [(tenant_of(event, standing.tenant_of_customer), event) for event in usable]
+        invoices = [arrival.event for arrival in waiting]
+        invoices += [event for event in usable if event.type in INVOICE_TYPES]
+        placed += [(TENANT, event) for event in invoices if event.customer_id in links]
+        settlement = self._settlement(standing, placed, waiting)
+        for arrival in arrivals:
+            settlement.receive(arrival)
+        self._write(settlement)
+
+    def _numbered(self, batch: Sequence[BillingEvent]) -> list[Arrival]:
+        """The events that are not in the ledger yet, each once, with their arrival numbers."""
+        numbered = []
+        for event in batch:
+            if event.id not in self._seen:
+                self._seen.add(event.id)
+                numbered.append(Arrival(msgspec.structs.replace(event, arrival=self._arrivals), NOW))
+                self._arrivals += 1
+        return numbered
+
+    def _settlement(
+        self, standing: Standing, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[Arrival]
+    ) -> Settlement:
+        needed = reaches(standing, placed)
+        histories: Mapping[str, Sequence[BillingEvent]] = {
+            tenant: [event for event in self._events.values() if far is Reach.BEGINNING or event.created >= newest]
+            for tenant, (far, newest) in needed.items()
+        }
+        parked: dict[str, list[Arrival]] = {}
+        for arrival in waiting:
+            parked.setdefault(arrival.event.customer_id or "", []).append(arrival)
+        return Settlement(standing, self._policy, NOW, reaches=needed, histories=histories, parked=parked)
+
+    def _write(self, settlement: Settlement) -> None:
+        for entry in (*settlement.entries, *settlement.healed):
+            event = entry.arrival.event
+            if entry.outcome is Outcome.PARKED:
+                self._parked[event.id] = entry.arrival
+            elif entry.tenant_id is not None and event.type in FOLDED_TYPES:
+                self._parked.pop(event.id, None)
+                self._events[event.id] = event
+        for event_id in settlement.superseded:
+            self._events.pop(event_id, None)
+        for link in settlement.links:
+            self._tenant_of[link.customer_id] = link.tenant_id
+        for changed, _ in settlement.changed_accounts():
+            self.account = changed
+        self.told += tuple(failure.event_id for failure in settlement.failed_payments())
+
+
+def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:
+    """The state that a history leads to, event by event."""
+    state = BillingState()
+    for event in history:
+        state = apply(state, event, policy).state
+    return state
