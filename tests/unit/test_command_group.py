@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tenantry import __version__
 from tenantry.cli import main
 
-COMMANDS = ("serve", "worker", "migrate", "demo", "doctor", "admin")
+COMMANDS = ("serve", "worker", "migrate", "demo", "doctor", "admin", "tenants", "events")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -14,6 +14,8 @@ _COMMANDS: Final = {
     "demo": ("tenantry.cli.demo", "Run everything on this machine, with example data."),
     "doctor": ("tenantry.cli.doctor", "Check each setting and connection."),
     "admin": ("tenantry.cli.admin", "Work straight on the database."),
+    "tenants": ("tenantry.cli.tenants", "Explain and rebuild the billing state of tenants."),
+    "events": ("tenantry.cli.events", "Work on the ledger of provider events."),
 }
 
 

@@ -1,0 +1,29 @@
+"""``tenantry events``: work on the ledger of provider events."""
+
+from datetime import datetime
+
+import click
+
+from tenantry.cli.on_database import Moment
+from tenantry.cli.replay import run
+from tenantry.services.replay import Selection
+
+
+@click.group()
+def events() -> None:
+    """Work on the ledger of provider events."""
+
+
+@events.command("replay")
+@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; may be given several times.")
+@click.option("--since", type=Moment(), help="Only tenants with an event received since then, RFC 3339.")
+@click.option("--dry-run", is_flag=True, help="Only say what differs: write nothing, exit with 3 if anything does.")
+@click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
+def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, as_json: bool) -> None:
+    """Fold tenants' events again, show where a tenant is not what they lead to, and set it right.
+
+    The present plan catalog counts: after a price was added to it, tenants come to their right plan. Safe while the
+    service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry run
+    found differences.
+    """
+    run(Selection(tenants or None, since), dry_run=dry_run, as_json=as_json, in_full=False)

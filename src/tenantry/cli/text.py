@@ -1,0 +1,28 @@
+"""How commands write values and what comes from outside."""
+
+from datetime import UTC, datetime
+
+Value = str | int | bool | datetime | None
+
+
+def shown(value: Value) -> str:
+    """A value as people read it; nothing is a dash."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        case _:
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey instead of showing it."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 event``, ``2 events``, ``12,000 events``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

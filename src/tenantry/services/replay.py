@@ -1,0 +1,224 @@
+"""Folding ledgers again: what tenants should be beside what they are, and mending the difference. Nothing is mailed."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from functools import cache
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from tenantry.db.database import Connection, Database
+from tenantry.domain.billing.events import Fact
+from tenantry.domain.billing.ledger import Account, Question
+from tenantry.domain.billing.refold import Refold, Refolded, corrected
+from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.errors import NotFoundError
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.kit.clock import EPOCH_MAX, Clock, from_epoch
+from tenantry.services import ledger
+from tenantry.store import billing, replay
+
+TENANTS_PER_CHUNK: Final = 200
+_NO_MAIL: Final = -(10**8)
+"""Hours: no failure, not even one dated into the future, is young enough to be told of."""
+_CHECKPOINT: Final = "tip_state."
+_TIMES: Final = frozenset({"current_period_end", "subscription_created", "tip_created"})
+
+Value = Fact | datetime
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which tenants: all or these, and of them only those with an event received since a moment."""
+
+    tenants: tuple[str, ...] | None = None
+    since: datetime | None = None
+
+
+class Field(msgspec.Struct, frozen=True, rename="camel"):
+    """One field of a tenant's billing state: as it is stored, and as the fold of its events has it."""
+
+    field: str
+    stored: Value
+    folded: Value
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two are not the same."""
+        return self.stored != self.folded
+
+    @property
+    def is_of_checkpoint(self) -> bool:
+        """Whether it is of the state before the newest second."""
+        return self.field.startswith(_camel(_CHECKPOINT))
+
+
+class Checked(msgspec.Struct, frozen=True, rename="camel"):
+    """One tenant: how many events were folded, what they say, and whether that has been written.
+
+    ``parked`` events of it waited although their tenant is known, or still wait if it was not repaired.
+    """
+
+    tenant_id: str
+    events: int
+    fields: tuple[Field, ...]
+    parked: int = 0
+    repaired: bool = False
+
+    @property
+    def differences(self) -> tuple[Field, ...]:
+        """The fields that differ."""
+        return tuple(field for field in self.fields if field.differs)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the tenant was as its events have it."""
+        return not self.parked and not self.differences
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A part of a replay: how many tenants were looked at, and those of them that were folded."""
+
+    tenants: int
+    checked: tuple[Checked, ...]
+
+
+class _NothingLeaves:
+    """An outbox for transactions that only set right what should have been: nobody is told or asked."""
+
+    async def defer_mail(self, _connection: Connection, ids: Sequence[UUID], /) -> None:
+        raise AssertionError(f"a replay would have mailed {ids}")
+
+    async def defer_questions(self, _connection: Connection, _questions: Sequence[Question], /) -> None:
+        pass
+
+
+class ReplayService:
+    """Folds tenants' events again from the ledger, with the present plan catalog, and compares."""
+
+    def __init__(self, database: Database, policy: BillingPolicy, clock: Clock) -> None:
+        self._database = database
+        self._policy = policy
+        self._clock = clock
+
+    async def count(self, selection: Selection) -> int:
+        """How many tenants `run` will look at. Raises `NotFoundError` if one that is named does not exist."""
+        async with self._database.transaction() as connection:
+            if selection.tenants is None:
+                return await replay.count_tenants(connection)
+            named = set(selection.tenants)
+            possible = [tenant_id for tenant_id in named if is_tenant_id(tenant_id)]
+            missing = sorted(named - await replay.known_tenants(connection, possible))
+        if missing:
+            raise NotFoundError(f"tenant: {', '.join(missing)}")
+        return len(named)
+
+    async def run(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[Chunk, None]:
+        """Look at tenants in the order of their ids, a chunk at a time, and set right those that differ.
+
+        With ``dry_run`` nothing is written or locked. Each tenant is set right in a transaction of its own, which
+        folds again what is in the ledger by then, so events may come in meanwhile.
+        """
+        async with aclosing(self._chunks(selection)) as chunks:
+            async for tenants in chunks:
+                checked = await self._compare(tenants, selection.since)
+                if not dry_run:
+                    checked = [one if one.is_right else await self._repair(one) for one in checked]
+                yield Chunk(len(tenants), tuple(checked))
+
+    async def _chunks(self, selection: Selection) -> AsyncGenerator[list[str], None]:
+        if selection.tenants is not None:
+            named = sorted(set(selection.tenants))
+            for start in range(0, len(named), TENANTS_PER_CHUNK):
+                yield named[start : start + TENANTS_PER_CHUNK]
+            return
+        after = ""
+        while True:
+            async with self._database.transaction() as connection:
+                tenants = await replay.tenants_after(connection, after, TENANTS_PER_CHUNK)
+            if not tenants:
+                return
+            yield tenants
+            after = tenants[-1]
+
+    async def _compare(self, tenants: Sequence[str], since: datetime | None) -> list[Checked]:
+        async with self._database.transaction() as connection:
+            await replay.hold_snapshot(connection)
+            if since is not None:
+                tenants = await replay.tenants_with_news(connection, tenants, since)
+            accounts = await replay.read_accounts(connection, tenants)
+            parked = await replay.parked_for(connection, tenants)
+            return [
+                _checked(account, refolded, parked.get(account.tenant_id, 0))
+                for account, refolded in await refold_accounts(connection, accounts, self._policy)
+            ]
+
+    async def _repair(self, found: Checked) -> Checked:
+        """Fold again with the tenant locked, and write what differs by then."""
+        now, tenant_id = self._clock(), found.tenant_id
+        async with self._database.transaction() as connection:
+            if found.parked:
+                await ledger.claim(connection, tenant_id, await billing.customers_of(connection, tenant_id))
+            account = await replay.lock_account(connection, tenant_id)
+            if account is None:
+                return msgspec.structs.replace(found, fields=(), parked=0)
+            [(_, refolded)] = await refold_accounts(connection, [account], self._policy)
+            parked = (await replay.parked_for(connection, [tenant_id])).get(tenant_id, 0) if found.parked else 0
+            checked = _checked(account, refolded, parked)
+            if checked.differences:
+                right = corrected(account, refolded)
+                await billing.update_accounts(connection, [(right, _record(right) != _record(account))], now)
+            if parked:
+                silent = msgspec.structs.replace(self._policy, parked_mail_hours=_NO_MAIL)
+                await ledger.heal(connection, tenant_id, silent, _NothingLeaves(), now)
+        return msgspec.structs.replace(checked, repaired=not checked.is_right)
+
+
+async def refold_accounts(
+    connection: Connection, accounts: Sequence[Account], policy: BillingPolicy
+) -> list[tuple[Account, Refolded]]:
+    """What the ledger makes of these accounts."""
+    folds = {account.tenant_id: Refold(account.checkpoint(Reach.BEGINNING), policy) for account in accounts}
+    async with replay.folded_events(connection, list(folds)) as events:
+        async for tenant_id, event in events:
+            folds[tenant_id].take(event)
+    return [(account, folds[account.tenant_id].end()[0]) for account in accounts]
+
+
+def compare(account: Account, refolded: Refolded) -> tuple[Field, ...]:
+    """The fields of an account beside those that its events lead to."""
+    stored, folded = _fields(account), _fields(corrected(account, refolded))
+    return tuple(Field(_camel(name), _shown(name, stored[name]), _shown(name, folded[name])) for name in stored)
+
+
+def _checked(account: Account, refolded: Refolded, parked: int) -> Checked:
+    return Checked(account.tenant_id, refolded.events, compare(account, refolded), parked)
+
+
+def _fields(account: Account) -> dict[str, Fact]:
+    checkpoint = {name: getattr(account.tip_state, name, None) for name in BillingState.__struct_fields__}
+    return {
+        **msgspec.structs.asdict(account.state),
+        "tip_created": account.tip_created,
+        **{f"{_CHECKPOINT}{name}": value for name, value in checkpoint.items()},
+    }
+
+
+def _shown(name: str, value: Fact) -> Value:
+    # a damaged time may be none that can be shown
+    is_time = name.removeprefix(_CHECKPOINT) in _TIMES and isinstance(value, int) and 0 <= value <= EPOCH_MAX
+    return from_epoch(value) if is_time and isinstance(value, int) else value
+
+
+@cache
+def _camel(name: str) -> str:
+    first, *more = name.split("_")
+    return first + "".join(word.capitalize() for word in more)
+
+
+def _record(account: Account) -> tuple[object, ...]:
+    """What the API shows of a tenant's billing."""
+    state = account.state
+    return state.plan, state.subscription_status, state.current_period_end, state.cancel_at_period_end

@@ -1,0 +1,159 @@
+"""Reading whole histories from the ledger, however long: in the order of its index, a page at a time."""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.db.database import Connection
+from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
+from tenantry.domain.billing.ledger import Account
+from tenantry.domain.billing.state import BillingState
+
+ROWS_PER_FETCH: Final = 1000
+UNREADABLE: Final = BillingState(plan="unreadable")
+"""Stands for a stored state that is none, so that it never equals a folded one."""
+
+# The index has the events in their order: nothing is sorted, so that the first page comes as fast as the last.
+BY_INDEX: Final = (
+    "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_sort', 'enable_seqscan']) AS setting (name)"
+)
+_SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_ACCOUNT: Final = (
+    "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
+    "current_period_end, cancel_at_period_end, provider_status, subscription_id, subscription_created, "
+    "tip_created, tip_state::text"
+)
+READ_ACCOUNTS: Final = f"SELECT {_ACCOUNT} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
+LOCK_ACCOUNT: Final = f"SELECT {_ACCOUNT} FROM tenants WHERE id = %s FOR NO KEY UPDATE"  # noqa: S608  # our own
+TENANTS_PAGE: Final = "SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s"
+COUNT_TENANTS: Final = "SELECT count(*) FROM tenants"
+KNOWN_TENANTS: Final = "SELECT id FROM tenants WHERE id = ANY(%s)"
+# For each tenant its newest events first: where there is news, it is found soon.
+WITH_NEWS: Final = """
+SELECT wanted.id
+  FROM unnest(%s::text[]) AS wanted (id)
+ CROSS JOIN LATERAL (
+         SELECT FROM billing_events e
+          WHERE e.tenant_id = wanted.id AND e.received_at >= %s
+          ORDER BY e.created DESC LIMIT 1) AS news
+"""
+_FACTS: Final = BillingEvent.__struct_fields__
+FOLDED_EVENTS: Final = f"""
+SELECT tenant_id, {", ".join(_FACTS)}
+  FROM billing_events
+ WHERE tenant_id = ANY(%s) AND outcome IN ('applied', 'late', 'no_change') AND type = ANY(%s)
+ ORDER BY tenant_id, created, arrival
+"""  # noqa: S608  # the names of our own columns
+PARKED: Final = """
+SELECT tenant_id, count(*)
+  FROM (SELECT org_id AS tenant_id
+          FROM billing_events
+         WHERE outcome = 'parked' AND org_id = ANY(%(tenants)s)
+         UNION ALL
+        SELECT c.tenant_id
+          FROM customers c
+          JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.customer_id = c.id
+         WHERE c.tenant_id = ANY(%(tenants)s)) AS waiting
+ GROUP BY tenant_id
+"""
+
+_state_decoder: Final = msgspec.json.Decoder(BillingState)
+
+
+async def hold_snapshot(connection: Connection) -> None:
+    """Let everything that the transaction reads be of one moment, and nothing be written; before all else in it."""
+    await connection.execute(_SNAPSHOT)
+
+
+async def tenants_after(connection: Connection, after: str, limit: int) -> list[str]:
+    """The next tenants by id, ended ones included."""
+    cursor = await connection.execute(TENANTS_PAGE, (after, limit))
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def count_tenants(connection: Connection) -> int:
+    """How many tenants there are, ended ones included."""
+    cursor = await connection.execute(COUNT_TENANTS)
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
+async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[str]:
+    """Those of these tenants that exist."""
+    cursor = await connection.execute(KNOWN_TENANTS, (list(tenants),))
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def tenants_with_news(connection: Connection, tenants: Sequence[str], since: datetime) -> list[str]:
+    """Those of these tenants that have an event received at this moment or later."""
+    cursor = await connection.execute(WITH_NEWS, (list(tenants), since))
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def read_accounts(connection: Connection, tenants: Sequence[str]) -> list[Account]:
+    """Accounts in the order of their ids, not locked."""
+    cursor = await connection.execute(READ_ACCOUNTS, (list(tenants),))
+    return [_account(row) for row in await cursor.fetchall()]
+
+
+async def lock_account(connection: Connection, tenant_id: str) -> Account | None:
+    """Lock one tenant until the transaction ends."""
+    cursor = await connection.execute(LOCK_ACCOUNT, (tenant_id,))
+    row = await cursor.fetchone()
+    return _account(row) if row else None
+
+
+def _account(row: Sequence[Any]) -> Account:
+    return Account(
+        tenant_id=row[0],
+        owner_id=row[1],
+        deleted=row[2],
+        customer_id=row[3],
+        base_plan=row[4],
+        state=BillingState(*row[5:12]),
+        tip_created=row[12],
+        tip_state=None if row[13] is None else _state(row[13]),
+    )
+
+
+def _state(text: str) -> BillingState:
+    try:
+        return _state_decoder.decode(text)
+    except msgspec.DecodeError:
+        return UNREADABLE
+
+
+async def count_entries(connection: Connection, tenant_id: str) -> int:
+    """How many entries a tenant's ledger has."""
+    cursor = await connection.execute("SELECT count(*) FROM billing_events WHERE tenant_id = %s", (tenant_id,))
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
+async def parked_for(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
+    """How many parked events each of these tenants has that could take their place."""
+    cursor = await connection.execute(PARKED, {"tenants": list(tenants)})
+    return dict(await cursor.fetchall())
+
+
+@asynccontextmanager
+async def folded_events(
+    connection: Connection, tenants: Sequence[str]
+) -> AsyncIterator[AsyncIterator[tuple[str, BillingEvent]]]:
+    """The events that these tenants' states are made of, with their tenants: sorted by tenant, ``created``, arrival.
+
+    The transaction must go on until the block ends. At most `ROWS_PER_FETCH` of them are held at a time.
+    """
+    await connection.execute(BY_INDEX)
+    async with connection.cursor("folded_events") as cursor:
+        cursor.itersize = ROWS_PER_FETCH
+        await cursor.execute(FOLDED_EVENTS, (list(tenants), sorted(FOLDED_TYPES)), binary=True)
+        yield _events(cursor)
+
+
+async def _events(rows: AsyncIterator[Sequence[Any]]) -> AsyncIterator[tuple[str, BillingEvent]]:
+    async for tenant_id, *facts in rows:
+        yield tenant_id, BillingEvent(**dict(zip(_FACTS, facts, strict=True)))

@@ -1,0 +1,181 @@
+"""``tenantry events`` and ``tenantry tenants``, as operators run them."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from tenantry.cli import main
+from tests.support import events
+from tests.support.billing import Provider, Subscriber
+from tests.support.commands import Done, run
+from tests.support.service import running_service
+
+DOCS: Final = Path(__file__).parents[2] / "docs" / "billing.md"
+COMMAND: Final = "tenantry tenants explain acme"
+ACME: Final = Subscriber("acme", "cus_acme", None)
+
+
+def moment(day: int, hour: int, minute: int, second: int = 0) -> datetime:
+    return datetime(2026, 1, day, hour, minute, second, tzinfo=UTC)
+
+
+@pytest.fixture
+async def after_a_late_update(conninfo: str, database_url: str) -> str:
+    """The address of a database whose tenant got an upgrade after the cancellation that followed it."""
+    sent = [
+        (moment(1, 12, 0, 3), events.updated(**ACME.names, event_id="evt_subscribed", created=at(1, 12, 0))),
+        (
+            moment(10, 11, 45),
+            events.deleted(**ACME.names, price="price_business", event_id="evt_cancelled", created=at(10, 11, 45)),
+        ),
+        (
+            moment(10, 12, 35, 20),
+            events.updated(
+                **ACME.names, price="price_business", event_id="evt_upgraded", created=at(10, 9, 30),
+                previous={"items": {"data": [{"price": {"id": "price_pro"}}]}},
+            ),
+        ),
+    ]  # fmt: skip
+    async with running_service(conninfo) as service:
+        provider = Provider(service)
+        await provider.arrives(ACME, name="Acme Corp", stripeCustomerId=ACME.customer)
+        for now, event in sent:
+            service.clock.now = now
+            await provider.send(event)
+    return database_url
+
+
+def at(day: int, hour: int, minute: int) -> int:
+    return int(moment(day, hour, minute).timestamp())
+
+
+def damage(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE tenants SET plan = 'business', subscription_status = 'active'")
+
+
+def quoted_in_docs() -> str:
+    """What the docs say that the command prints."""
+    _, _, after = DOCS.read_text().partition(f"```text\n$ {COMMAND}\n")
+    return after.partition("```\n")[0]
+
+
+async def test_the_docs_show_what_explain_prints(tmp_path: Path, after_a_late_update: str) -> None:
+    done = await run(*COMMAND.split()[1:], folder=tmp_path, DATABASE_URL=after_a_late_update)
+    assert (done.code, done.err) == (0, "")
+    assert quoted_in_docs() == done.out
+
+
+async def test_explain_as_json_and_cut_short(tmp_path: Path, after_a_late_update: str) -> None:
+    done = await run(
+        "tenants", "explain", "acme", "--json", "--limit", "2", folder=tmp_path, DATABASE_URL=after_a_late_update
+    )
+    document = json.loads(done.out)
+    assert document["tenant"]["name"] == "Acme Corp"
+    assert [(entry["id"], entry["outcome"]) for entry in document["entries"]] == [
+        ("evt_upgraded", "late"),
+        ("evt_cancelled", "applied"),
+    ]
+    assert document["entries"][1]["before"]["currentPeriodEnd"] == "2026-01-31T12:00:00Z"
+    assert (document["earlier"], document["events"], document["differences"]) == (1, 3, [])
+    assert (document["state"]["plan"], document["state"]["providerStatus"]) == ("free", "canceled")
+
+
+async def replay(folder: Path, database_url: str, *options: str) -> Done:
+    return await run("events", "replay", *options, folder=folder, DATABASE_URL=database_url)
+
+
+async def test_replay_shows_what_differs_and_sets_it_right(tmp_path: Path, after_a_late_update: str) -> None:
+    damage(after_a_late_update)
+    looked = await replay(tmp_path, after_a_late_update, "--dry-run")
+    differences = "acme  plan: business -> free\nacme  subscriptionStatus: active -> canceled\n"
+    assert (looked.code, looked.err) == (3, "")
+    assert looked.out.startswith(f"{differences}1 tenant, 3 events folded in ")
+    assert looked.out.endswith(": 1 differing, nothing written\n")
+    done = await replay(tmp_path, after_a_late_update, "--tenant", "acme", "--since", "2026-01-10T12:00:00Z", "--json")
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(done.out)
+    assert report.pop("seconds") >= 0
+    assert report == {
+        "dryRun": False,
+        "tenants": 1,
+        "events": 3,
+        "differing": 1,
+        "repaired": 1,
+        "details": [
+            {
+                "tenantId": "acme",
+                "events": 3,
+                "fields": [
+                    {"field": "plan", "stored": "business", "folded": "free"},
+                    {"field": "subscriptionStatus", "stored": "active", "folded": "canceled"},
+                ],
+                "parked": 0,
+                "repaired": True,
+            }
+        ],
+    }
+    again = await replay(tmp_path, after_a_late_update, "--dry-run")
+    assert again.code == 0
+    assert again.out.startswith("1 tenant, 3 events folded in ")
+
+
+async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: str) -> None:
+    damage(after_a_late_update)
+    done = await run("tenants", "rebuild", "acme", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    assert (done.code, done.err) == (0, "")
+    *lines, summary = done.out.splitlines()
+    assert lines == [
+        "acme: 3 events folded, repaired",
+        "  plan                 business -> free",
+        "  subscriptionStatus   active -> canceled",
+        "  currentPeriodEnd     -",
+        "  cancelAtPeriodEnd    false",
+        "  providerStatus       canceled",
+        "  subscriptionId       -",
+        "  subscriptionCreated  -",
+        "  tipCreated           2026-01-10T11:45:00Z",
+    ]
+    assert summary.endswith(": 1 differing, 1 repaired")
+    every = await run("tenants", "rebuild", "--all", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    assert every.code == 0
+    assert every.out.startswith("1 tenant, 3 events folded in ")
+
+
+NOBODY: Final = (
+    ("events", "replay", "--tenant", "acme", "--tenant", "nobody"),
+    ("tenants", "rebuild", "acme", "nobody"),
+    ("tenants", "explain", "nobody"),
+)
+
+
+@pytest.mark.parametrize("arguments", NOBODY, ids=lambda arguments: " ".join(arguments[:2]))
+async def test_a_tenant_that_does_not_exist_exits_with_5(
+    tmp_path: Path, after_a_late_update: str, arguments: tuple[str, ...]
+) -> None:
+    damage(after_a_late_update)
+    done = await run(*arguments, folder=tmp_path, DATABASE_URL=after_a_late_update)
+    assert (done.code, done.out) == (5, "")
+    assert "nobody" in done.err
+    with psycopg.connect(after_a_late_update) as connection:
+        assert connection.execute("SELECT plan FROM tenants").fetchone() == ("business",)
+
+
+WRONG_USE: Final = (
+    "tenants rebuild",
+    "tenants rebuild acme --all",
+    "tenants explain",
+    "tenants explain acme --limit 0",
+    "events replay --since soon",
+    "events replay acme",
+)
+
+
+@pytest.mark.parametrize("arguments", WRONG_USE)
+def test_wrong_use_exits_with_2(arguments: str) -> None:
+    assert CliRunner().invoke(main, arguments.split()).exit_code == 2

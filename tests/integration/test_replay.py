@@ -1,0 +1,445 @@
+"""Replay: tenants folded again from the ledger, what differs found and set right, and nothing else done."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import NotFoundError
+from tenantry.services.replay import TENANTS_PER_CHUNK, Checked, ReplayService, Selection
+from tenantry.store import replay as replay_store
+from tests.support import events
+from tests.support.billing import Provider, Subscriber, rows, until_blocked
+from tests.support.events import MONTH, NOW
+from tests.support.facts import CATALOG
+from tests.support.service import Service
+
+POLICY: Final = BillingPolicy(catalog=CATALOG)
+HOUR: Final = 3600
+LATER: Final = datetime.fromtimestamp(NOW, UTC) + timedelta(days=1)
+ALL: Final = Selection()
+
+
+@pytest.fixture
+def provider(service: Service) -> Provider:
+    return Provider(service)
+
+
+@asynccontextmanager
+async def replaying(conninfo: str, policy: BillingPolicy = POLICY) -> AsyncIterator[ReplayService]:
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    try:
+        yield ReplayService(database, policy, lambda: LATER)
+    finally:
+        await database.close()
+
+
+async def replay(
+    conninfo: str, selection: Selection = ALL, *, dry_run: bool = False, policy: BillingPolicy = POLICY
+) -> dict[str, Checked]:
+    """What a replay says of each tenant."""
+    async with replaying(conninfo, policy) as service:
+        chunks = [chunk async for chunk in service.run(selection, dry_run=dry_run)]
+    return {checked.tenant_id: checked for chunk in chunks for checked in chunk.checked}
+
+
+async def replay_one(provider: Provider, subscriber: Subscriber, **options: Any) -> Checked:
+    checked = await replay(provider.service.conninfo, Selection((subscriber.id,)), **options)
+    return checked[subscriber.id]
+
+
+async def with_history(provider: Provider) -> Subscriber:
+    """A tenant whose renewal failed after an upgrade, with a late event and a tie."""
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**subscriber.names, status="trialing", created=NOW - 9 * HOUR),
+        events.failed(customer=subscriber.customer, created=NOW),
+        events.updated(
+            **subscriber.names, price="price_business", created=NOW - HOUR, previous={"cancel_at_period_end": True}
+        ),
+        events.updated(**subscriber.names, cancel=True, price="price_business", created=NOW - HOUR),
+    )
+    return subscriber
+
+
+async def tenant_row(provider: Provider, subscriber: Subscriber) -> dict[str, Any]:
+    [row] = await rows(provider.service.conninfo, "SELECT * FROM tenants WHERE id = %s", subscriber.id)
+    return row
+
+
+async def damage(provider: Provider, subscriber: Subscriber, assignment: str) -> None:
+    statement = f"UPDATE tenants SET {assignment} WHERE id = %s"  # noqa: S608  # the test's own words
+    await rows(provider.service.conninfo, statement, subscriber.id)
+
+
+def fields(checked: Checked) -> set[str]:
+    return {field.field for field in checked.differences}
+
+
+async def test_an_empty_database_has_nothing_to_fold(conninfo: str) -> None:
+    assert await replay(conninfo) == {}
+
+
+async def test_an_undamaged_tenant_is_right(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    checked = await replay_one(provider, subscriber)
+    assert (checked.events, checked.is_right, checked.repaired) == (4, True, False)
+
+
+async def test_a_tenant_without_events_is_right(provider: Provider) -> None:
+    checked = await replay_one(provider, await provider.subscriber())
+    assert (checked.events, checked.is_right) == (0, True)
+
+
+DAMAGES: Final = {
+    "plan": ("plan = 'free'", {"plan"}),
+    "status": ("subscription_status = 'active'", {"subscriptionStatus"}),
+    "period end": ("current_period_end = 1", {"currentPeriodEnd"}),
+    "a period end that is no time": ("current_period_end = 1767268800000000", {"currentPeriodEnd"}),
+    "no period end": ("current_period_end = NULL", {"currentPeriodEnd"}),
+    "cancel flag": ("cancel_at_period_end = NOT cancel_at_period_end", {"cancelAtPeriodEnd"}),
+    "provider status": ("provider_status = 'unpaid'", {"providerStatus"}),
+    "subscription": ("subscription_id = 'sub_other'", {"subscriptionId"}),
+    "age of the subscription": ("subscription_created = NULL", {"subscriptionCreated"}),
+    "newest second": (f"tip_created = {NOW - 1}", {"tipCreated"}),
+    "checkpoint": ('tip_state = tip_state || \'{"plan": "pro"}\'', {"tipState.plan"}),
+    "several": ("plan = 'pro', tip_created = 5, subscription_id = NULL", {"plan", "tipCreated", "subscriptionId"}),
+}
+
+
+@pytest.mark.parametrize(("assignment", "found"), DAMAGES.values(), ids=DAMAGES)
+async def test_damage_is_found_and_repaired(provider: Provider, assignment: str, found: set[str]) -> None:
+    subscriber = await with_history(provider)
+    before = await tenant_row(provider, subscriber)
+    await damage(provider, subscriber, assignment)
+    checked = await replay_one(provider, subscriber)
+    assert (fields(checked), checked.repaired) == (found, True)
+    after = await tenant_row(provider, subscriber)
+    assert {**after, "updated_at": before["updated_at"]} == before
+    assert (await replay_one(provider, subscriber)).is_right
+
+
+@pytest.mark.parametrize("stored", ["NULL", "'7'", "'{\"plan\": 7}'"])
+async def test_a_checkpoint_that_is_none_is_repaired(provider: Provider, stored: str) -> None:
+    subscriber = await with_history(provider)
+    before = await tenant_row(provider, subscriber)
+    await damage(provider, subscriber, f"tip_state = {stored}")
+    assert (await replay_one(provider, subscriber)).repaired
+    assert await tenant_row(provider, subscriber) == before
+
+
+async def test_a_checkpoint_of_no_events_is_removed(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await damage(provider, subscriber, "tip_created = 5, tip_state = '[]'")
+    assert (await replay_one(provider, subscriber)).repaired
+    row = await tenant_row(provider, subscriber)
+    assert (row["tip_created"], row["tip_state"]) == (None, None)
+
+
+async def test_the_difference_says_what_is_stored_and_what_the_events_say(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    await damage(provider, subscriber, "plan = 'free', current_period_end = NULL")
+    plan, period_end = (await replay_one(provider, subscriber, dry_run=True)).differences
+    assert (plan.stored, plan.folded) == ("free", "business")
+    assert (period_end.stored, period_end.folded) == (None, datetime.fromtimestamp(NOW + MONTH, UTC))
+
+
+@pytest.mark.parametrize(("assignment", "changed"), [("plan = 'free'", True), ("tip_created = 5", False)])
+async def test_the_record_is_updated_now_only_where_it_shows(
+    provider: Provider, assignment: str, changed: bool
+) -> None:
+    subscriber = await with_history(provider)
+    before = await tenant_row(provider, subscriber)
+    await damage(provider, subscriber, assignment)
+    await replay_one(provider, subscriber)
+    after = await tenant_row(provider, subscriber)
+    assert after["updated_at"] == (LATER if changed else before["updated_at"])
+
+
+async def test_a_dry_run_changes_nothing(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    await damage(provider, subscriber, "plan = 'free'")
+    before = await tenant_row(provider, subscriber)
+    checked = await replay_one(provider, subscriber, dry_run=True)
+    assert (fields(checked), checked.repaired) == ({"plan"}, False)
+    assert await tenant_row(provider, subscriber) == before
+
+
+async def test_a_dry_run_waits_for_no_lock(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as other:
+        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        assert (await replay_one(provider, subscriber, dry_run=True)).is_right
+
+
+@pytest.mark.parametrize(
+    ("surgery", "found"),
+    [
+        ("DELETE FROM billing_events WHERE tenant_id = %s AND type = 'invoice.payment_failed'", "subscriptionStatus"),
+        ("UPDATE billing_events SET price_id = 'price_pro' WHERE tenant_id = %s", "plan"),
+    ],
+)
+async def test_a_ledger_that_was_changed_shows(provider: Provider, surgery: str, found: str) -> None:
+    subscriber = await with_history(provider)
+    await rows(provider.service.conninfo, surgery, subscriber.id)
+    assert found in fields(await replay_one(provider, subscriber, dry_run=True))
+
+
+async def test_tenants_come_to_their_plan_when_the_catalog_is_mended(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, price="price_business"))
+    without = BillingPolicy(catalog=type(CATALOG)(tuple(plan for plan in CATALOG.plans if plan.id != "business")))
+    await replay_one(provider, subscriber, policy=without)
+    assert await provider.state(subscriber) == ("free", "active")
+    checked = await replay_one(provider, subscriber)
+    assert fields(checked) == {"plan"}
+    assert await provider.state(subscriber) == ("business", "active")
+
+
+async def test_a_tenant_begins_with_its_own_plan(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await damage(provider, subscriber, "base_plan = 'pro', plan = 'pro'")
+    await provider.send(events.failed(customer=subscriber.customer))
+    await damage(provider, subscriber, "plan = 'free'")
+    assert (await replay_one(provider, subscriber)).repaired
+    assert await provider.state(subscriber) == ("pro", "past_due")
+
+
+async def test_an_ended_tenant_is_folded_too(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")
+    await damage(provider, subscriber, "plan = 'free'")
+    assert (await replay_one(provider, subscriber)).repaired
+
+
+async def test_no_mail_and_no_job_comes_of_a_replay(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    conninfo = provider.service.conninfo
+    counts = "SELECT (SELECT count(*) FROM notifications) AS mails, (SELECT count(*) FROM procrastinate_jobs) AS jobs"
+    before = await rows(conninfo, counts)
+    await damage(provider, subscriber, "subscription_status = 'active', tip_created = NULL, tip_state = NULL")
+    assert (await replay_one(provider, subscriber)).repaired
+    assert await rows(conninfo, counts) == before
+
+
+async def test_the_ledger_stays_as_it_is(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    before = await provider.ledger(subscriber)
+    await damage(provider, subscriber, "plan = 'free'")
+    await replay_one(provider, subscriber)
+    assert await provider.ledger(subscriber) == before
+
+
+# Which tenants
+
+
+async def test_only_tenants_that_are_named_are_folded(provider: Provider) -> None:
+    named, other = await with_history(provider), await with_history(provider)
+    await damage(provider, other, "plan = 'free'")
+    await replay_one(provider, named)
+    assert await provider.state(other) == ("free", "past_due")
+
+
+@pytest.mark.parametrize("name", ["nobody", "not an id", "nul\0"])
+async def test_a_tenant_that_does_not_exist_is_named(provider: Provider, name: str) -> None:
+    subscriber = await provider.subscriber()
+    async with replaying(provider.service.conninfo) as service:
+        assert await service.count(Selection((subscriber.id,))) == 1
+        with pytest.raises(NotFoundError, match=name):
+            await service.count(Selection((subscriber.id, name)))
+
+
+async def test_only_tenants_with_news_are_folded(fresh_service: Service) -> None:
+    provider = Provider(fresh_service)
+    early, late = await with_history(provider), await with_history(provider)
+    fresh_service.clock.advance(hours=2)
+    since = fresh_service.clock.now
+    await provider.send(events.succeeded(customer=late.customer, created=NOW - 20 * HOUR))
+    await provider.subscriber()
+    assert (await replay(fresh_service.conninfo, Selection(since=since))).keys() == {late.id}
+    assert (await replay(fresh_service.conninfo, Selection((early.id,), since))) == {}
+
+
+async def test_all_tenants_are_folded_a_chunk_at_a_time(conninfo: str) -> None:
+    most = 2 * TENANTS_PER_CHUNK + 1
+    await rows(
+        conninfo,
+        "INSERT INTO tenants (id, name, owner_id, owner_email, plan) "
+        "SELECT 'org_' || n, 'x', 'x', 'x', CASE WHEN n %% 100 = 0 THEN 'pro' ELSE 'free' END "
+        "FROM generate_series(1, %s::int) AS n",
+        most,
+    )
+    async with replaying(conninfo) as service:
+        assert await service.count(ALL) == most
+        chunks = [chunk async for chunk in service.run(ALL, dry_run=False)]
+    assert [chunk.tenants for chunk in chunks] == [TENANTS_PER_CHUNK, TENANTS_PER_CHUNK, 1]
+    repaired = {checked.tenant_id for chunk in chunks for checked in chunk.checked if checked.repaired}
+    assert repaired == {"org_100", "org_200", "org_300", "org_400"}
+    assert all(checked.is_right for checked in (await replay(conninfo)).values())
+
+
+async def test_a_history_of_many_fetches_is_folded_in_full(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    count = 2 * replay_store.ROWS_PER_FETCH + 7
+    await rows(
+        provider.service.conninfo,
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason) "
+        "SELECT %s || n, n, CASE n %% 2 WHEN 0 THEN 'invoice.payment_failed' ELSE 'invoice.payment_succeeded' END, "
+        "%s + n / 3, now(), %s, 'applied', '' FROM generate_series(1, %s::int) AS n",
+        f"evt_{subscriber.id}_", NOW, subscriber.id, count,
+    )  # fmt: skip
+    checked = await replay_one(provider, subscriber)
+    assert (checked.events, checked.repaired) == (count, True)
+    assert (await tenant_row(provider, subscriber))["tip_created"] == NOW + count // 3
+
+
+async def test_histories_are_read_in_the_order_of_the_index(conninfo: str) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute(replay_store.BY_INDEX)
+        for statement, parameters in (
+            (replay_store.FOLDED_EVENTS, (["acme", "beta"], ["invoice.payment_failed"])),
+            (replay_store.WITH_NEWS, (["acme", "beta"], LATER)),
+        ):
+            cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)
+            plan = "\n".join(row[0] for row in await cursor.fetchall())
+            assert "billing_events_of_tenant" in plan
+            assert "Sort" not in plan
+            assert "Bitmap" not in plan
+
+
+# Parked events
+
+
+async def parked(provider: Provider, event: dict[str, Any]) -> None:
+    """An event that is in the ledger as one that waits."""
+    await provider.send(event)
+    await rows(
+        provider.service.conninfo,
+        "UPDATE billing_events SET outcome = 'parked', tenant_id = NULL, before = NULL, after = NULL WHERE id = %s",
+        event["id"],
+    )
+
+
+async def test_events_that_wait_although_their_tenant_is_known_take_their_place(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    upgrade = events.updated(**subscriber.names)
+    failure = events.failed(customer=subscriber.customer, created=NOW + 1)
+    await parked(provider, upgrade)
+    await parked(provider, failure)
+    await damage(provider, subscriber, "plan = 'free', subscription_status = 'none', tip_created = NULL")
+    mails = await provider.notifications(subscriber)
+    found = await replay_one(provider, subscriber, dry_run=True)
+    assert (found.parked, found.repaired) == (2, False)
+    done = await replay_one(provider, subscriber)
+    assert (done.parked, done.repaired) == (2, True)
+    assert await provider.state(subscriber) == ("pro", "past_due")
+    assert set(await provider.ledger(subscriber)) == {upgrade["id"], failure["id"]}
+    assert await provider.notifications(subscriber) == mails
+    assert (await replay_one(provider, subscriber)).is_right
+
+
+async def test_a_failure_that_waited_is_not_mailed(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    failure = events.failed(customer=subscriber.customer, created=NOW + 10 * MONTH)
+    await parked(provider, failure)
+    await damage(provider, subscriber, "subscription_status = 'none', tip_created = NULL, tip_state = NULL")
+    await rows(provider.service.conninfo, "DELETE FROM notifications WHERE event_id = %s", failure["id"])
+    assert (await replay_one(provider, subscriber)).parked == 1
+    assert await provider.state(subscriber) == ("free", "past_due")
+    assert await provider.notifications(subscriber) == []
+
+
+async def test_events_of_strangers_go_on_waiting(provider: Provider) -> None:
+    stranger = provider.stranger()
+    await provider.send(events.updated(**stranger.names))
+    checked = await replay(provider.service.conninfo)
+    assert stranger.id not in checked
+    assert not any(one.parked for one in checked.values())
+
+
+# While others are at work
+
+
+async def test_two_replays_at_once_repair_once(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    conninfo = provider.service.conninfo
+    await damage(provider, subscriber, "plan = 'free'")
+    async with await psycopg.AsyncConnection.connect(conninfo) as other:
+        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        both = [asyncio.create_task(replay_one(provider, subscriber)) for _ in range(2)]
+        await until_blocked(conninfo, 2)
+    checked = [await one for one in both]
+    assert sorted(one.repaired for one in checked) == [False, True]
+    assert sorted(one.is_right for one in checked) == [False, True]
+    assert await provider.state(subscriber) == ("business", "past_due")
+
+
+async def test_an_event_that_comes_before_the_repair_counts(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    conninfo = provider.service.conninfo
+    await damage(provider, subscriber, "plan = 'free'")
+    async with await psycopg.AsyncConnection.connect(conninfo) as other:
+        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        sending = asyncio.create_task(provider.send(events.deleted(**subscriber.names, created=NOW + 5)))
+        await until_blocked(conninfo)
+        mending = asyncio.create_task(replay_one(provider, subscriber))
+        await until_blocked(conninfo, 2)
+    await asyncio.gather(sending, mending)
+    assert await provider.state(subscriber) == ("free", "canceled")
+    assert (await replay_one(provider, subscriber)).is_right
+
+
+async def test_a_tenant_that_is_purged_before_the_repair_is_let_go(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    conninfo = provider.service.conninfo
+    await damage(provider, subscriber, "plan = 'free'")
+    async with await psycopg.AsyncConnection.connect(conninfo) as other:
+        await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
+        mending = asyncio.create_task(replay_one(provider, subscriber))
+        await until_blocked(conninfo)
+        await other.execute("DELETE FROM tenants WHERE id = %s", (subscriber.id,))
+    checked = await mending
+    assert (checked.is_right, checked.repaired) == (True, False)
+
+
+async def test_replays_during_live_events_end_where_the_events_do(fresh_service: Service) -> None:
+    provider = Provider(fresh_service)
+    subscribers = [await provider.subscriber() for _ in range(12)]
+    sent = [
+        event
+        for subscriber in subscribers
+        for number in range(6)
+        for event in (
+            events.updated(**subscriber.names, status="trialing", created=NOW - number * 50),
+            events.failed(customer=subscriber.customer, created=NOW + number * 10),
+            events.succeeded(customer=subscriber.customer, created=NOW + number * 10 + 5),
+        )
+    ]
+    sent.sort(key=lambda event: event["id"][::-1])
+
+    async def send() -> None:
+        for start in range(0, len(sent), 12):
+            for subscriber in subscribers[:: 1 + start % 3]:
+                await damage(provider, subscriber, "plan = 'business', subscription_status = 'unpaid'")
+            assert set(await provider.send_together(sent[start : start + 12])) == {200}
+
+    async def mend(sending: asyncio.Task[None]) -> int:
+        runs = 0
+        while not sending.done():
+            await replay(fresh_service.conninfo)
+            runs += 1
+        return runs
+
+    sending = asyncio.create_task(send())
+    assert all(await asyncio.gather(mend(sending), mend(sending)))
+    await sending
+    await replay(fresh_service.conninfo)
+    assert all(checked.is_right for checked in (await replay(fresh_service.conninfo)).values())
+    assert {await provider.state(subscriber) for subscriber in subscribers} == {("pro", "trialing")}

@@ -1,0 +1,76 @@
+"""Laws of replay: a history that is folded as it is read comes to what was stored, event by event."""
+
+from typing import Final
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
+from tenantry.domain.billing.refold import Refold, corrected, refold
+from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.timeline import begin, tip
+from tests.support.facts import ANY, NEWEST
+from tests.support.ledger import CUSTOMER, TENANT, Ledger
+
+STATUSES: Final = ("trialing", "active", "past_due", "canceled")
+PRICES: Final = ("price_free", "price_pro", "price_unknown")
+
+policies = st.sampled_from([ANY, NEWEST])
+histories = st.lists(
+    st.builds(
+        BillingEvent,
+        id=st.uuids().map(str),
+        type=st.sampled_from(sorted(FOLDED_TYPES)),
+        created=st.integers(0, 5),
+        org_id=st.just(TENANT),
+        customer_id=st.just(CUSTOMER),
+        subscription_id=st.sampled_from(["sub_1", "sub_2", None]),
+        subscription_created=st.sampled_from([1, 2, None]),
+        status=st.sampled_from(STATUSES),
+        price_id=st.sampled_from([*PRICES, None]),
+        current_period_end=st.sampled_from([None, 1, 2]),
+        cancel_at_period_end=st.booleans(),
+        previous=st.none()
+        | st.fixed_dictionaries(
+            {}, optional={"status": st.sampled_from(STATUSES), "price_id": st.sampled_from(PRICES)}
+        ),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def in_the_ledger(events: list[BillingEvent]) -> list[BillingEvent]:
+    """The events as the ledger gives them: numbered as they arrived, sorted by its index."""
+    numbered = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(events)]
+    return sorted(numbered, key=lambda event: (event.created, event.arrival))
+
+
+@given(histories, policies, st.sampled_from(["free", "business"]))
+def test_a_fold_as_it_is_read_is_the_fold_of_the_whole(
+    history: list[BillingEvent], policy: BillingPolicy, base_plan: str
+) -> None:
+    beginning, events = BillingState(plan=base_plan), in_the_ledger(history)
+    whole, read = begin(beginning, events, policy), refold(beginning, events, policy)
+    assert (read.state, read.events) == (whole.state, len(events))
+    assert (read.tip_created, read.tip_state) == tip(whole)
+
+
+@given(histories, policies)
+def test_events_come_out_in_the_order_of_the_fold(history: list[BillingEvent], policy: BillingPolicy) -> None:
+    fold, events = Refold(BillingState(), policy), in_the_ledger(history)
+    ordered = [event for each in events for event in fold.take(each)]
+    ordered += fold.end()[1]
+    assert tuple(ordered) == begin(BillingState(), events, policy).events
+
+
+@given(histories, policies, st.integers(1, 5))
+def test_what_is_stored_is_what_a_replay_comes_to(
+    history: list[BillingEvent], policy: BillingPolicy, batch: int
+) -> None:
+    ledger = Ledger(policy)
+    for start in range(0, len(history), batch):
+        ledger.deliver(history[start : start + batch])
+    kept = sorted(ledger._events.values(), key=lambda event: (event.created, event.arrival))
+    assert corrected(ledger.account, refold(BillingState(), kept, policy)) == ledger.account

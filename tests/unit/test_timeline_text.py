@@ -1,0 +1,128 @@
+"""A tenant's history as text, and the progress bar: on terminals wide and narrow, and piped."""
+
+import io
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tenantry.cli.progress import progress
+from tenantry.cli.timeline import show
+from tenantry.domain.billing.events import Outcome
+from tenantry.domain.tenants import Tenant
+from tenantry.services.billing import BillingEventView, BillingFields
+from tenantry.services.explain import Explanation, StateView
+from tenantry.services.replay import Field
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FIELDS = BillingFields("free", "none", None, cancel_at_period_end=False)
+TENANT = Tenant("acme", "Süßwaren 株式会社", "pro", "active", None, False, None, "usr", NOON, NOON)
+ENTRY = BillingEventView(
+    id="evt_1", type="customer.subscription.updated", created=NOON, received_at=NOON + timedelta(hours=3, minutes=5),
+    livemode=True, outcome=Outcome.LATE, reason="The subscription is active: price price_pro means plan pro. " * 2,
+    before=FIELDS, after=BillingFields("pro", "none", NOON, cancel_at_period_end=False),
+)  # fmt: skip
+
+
+def explanation(**fields: Any) -> Explanation:
+    known: dict[str, Any] = {
+        "tenant": TENANT, "base_plan": "free", "customers": ("cus_1",), "suspended": False, "ended": False,
+        "earlier": 0, "entries": (ENTRY,), "state": StateView("pro", "active", None, False, None, None, None),
+        "events": 1, "differences": (), "parked": 0,
+    }  # fmt: skip
+    return Explanation(**{**known, **fields})
+
+
+def text(shown: Explanation, **console: Any) -> str:
+    out = io.StringIO()
+    show(shown, Console(file=out, highlight=False, **console))
+    return out.getvalue()
+
+
+def test_piped_text_is_plain_and_its_lines_are_whole() -> None:
+    lines = text(explanation()).splitlines()
+    assert lines[:4] == [
+        "acme  Süßwaren 株式会社",
+        "plan pro, status active, began with plan free, customer cus_1",
+        "",
+        "2026-01-01T12:00:00Z  customer.subscription.updated  late",
+    ]
+    assert f"  {ENTRY.reason.strip()}" in lines
+    assert "  plan: free -> pro" in lines
+    assert "  currentPeriodEnd: - -> 2026-01-01T12:00:00Z" in lines
+    assert "  evt_1, arrived 3 h 5 min later" in lines
+    assert lines[-1] == "The fold of 1 event gives just that."
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_a_terminal_is_not_overrun(width: int) -> None:
+    shown = text(explanation(), width=width, force_terminal=True, no_color=True, color_system=None)
+    assert max(cell_len(line) for line in shown.splitlines()) <= width
+    assert "".join(shown.split()) == "".join(text(explanation()).split())
+
+
+def test_a_terminal_gets_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = {"width": 80, "force_terminal": True, "color_system": "standard"}
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[33mlate" in text(explanation(), **terminal)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[33m" not in text(explanation(), **terminal)
+
+
+def test_what_a_terminal_would_obey_is_not_written() -> None:
+    tenant = msgspec.structs.replace(TENANT, name="evil\x1b[2Jname\u202e")
+    assert "evil\N{REPLACEMENT CHARACTER}[2Jname\N{REPLACEMENT CHARACTER}" in text(explanation(tenant=tenant))
+
+
+@pytest.mark.parametrize(
+    ("delay", "words"),
+    [
+        (timedelta(milliseconds=900), "at once"),
+        (timedelta(seconds=59), "59 s later"),
+        (timedelta(days=2, minutes=3), "2 d 3 min later"),
+        (timedelta(days=40, hours=5, minutes=3), "40 d 5 h later"),
+        (timedelta(seconds=-7), "7 s too early"),
+    ],
+)
+def test_how_late_an_event_arrived(delay: timedelta, words: str) -> None:
+    entry = msgspec.structs.replace(ENTRY, received_at=NOON + delay)
+    assert f"evt_1, arrived {words}\n" in text(explanation(entries=(entry,)))
+
+
+def test_an_entry_without_states_changed_nothing() -> None:
+    entry = msgspec.structs.replace(ENTRY, before=None, after=None)
+    assert "->" not in text(explanation(entries=(entry,)))
+
+
+def test_differences_say_how_to_set_them_right() -> None:
+    shown = text(explanation(differences=(Field("plan", "free", "pro"),), parked=2))
+    assert "gives something else:\n  plan: free -> pro\n" in shown
+    assert "2 parked events could take their place." in shown
+    assert shown.endswith("To set it right: tenantry tenants rebuild acme\n")
+
+
+def test_what_else_there_is_to_know() -> None:
+    shown = text(explanation(customers=(), suspended=True, ended=True, earlier=1234))
+    assert "no customer, suspended, ended\n" in shown
+    assert "(1,234 earlier left out; --limit shows more)" in shown
+
+
+def bar(*, terminal: bool, patience: float) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=80)
+    with progress("folding", 4, console=console, patience=patience) as advance:
+        advance(3)
+    return out.getvalue()
+
+
+def test_a_long_run_shows_a_bar() -> None:
+    assert "3/4" in bar(terminal=True, patience=0)
+
+
+@pytest.mark.parametrize(("terminal", "patience"), [(True, 3600), (False, 0)])
+def test_a_short_run_and_a_pipe_show_none(terminal: bool, patience: float) -> None:
+    assert bar(terminal=terminal, patience=patience) == ""
