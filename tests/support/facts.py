@@ -33,6 +33,11 @@ def deleted(created: int = 100, event_id: str = "evt_d", **facts: Any) -> Billin
     return _of_subscription(ev.SUBSCRIPTION_DELETED, created, event_id, {"status": "canceled", **facts})
 
 
+def observed(created: int = 100, event_id: str = "snapshot_1", **facts: Any) -> BillingEvent:
+    """What the provider answered."""
+    return _of_subscription(ev.SNAPSHOT, created, event_id, {"status": "active", **facts})
+
+
 def _of_subscription(event_type: str, created: int, event_id: str, facts: dict[str, Any]) -> BillingEvent:
     known = {
         "org_id": "acme", "subscription_id": "sub_1", "subscription_created": 10, "price_id": "price_pro",

@@ -1,6 +1,7 @@
 """One tenant's ledger in memory, kept as the service keeps it in the database."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -8,8 +9,8 @@ import msgspec
 
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Account, Arrival, Standing
-from tenantry.domain.billing.settlement import Settlement, reaches, tenant_of, useless, wants_link
-from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
+from tenantry.domain.billing.settlement import Need, Settlement, reaches, tenant_of, useless, wants_link
+from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, telling_everything
 from tenantry.domain.billing.timeline import Reach
 from tests.support.facts import account
 
@@ -48,7 +49,11 @@ class Ledger:
         return customer_id in self._tenant_of
 
     def deliver(self, batch: Sequence[BillingEvent]) -> None:
-        """Settle a batch, as the service does."""
+        """Settle a batch and keep it, as the service does."""
+        self._write(self.settled(batch))
+
+    def settled(self, batch: Sequence[BillingEvent]) -> Settlement:
+        """What a batch would come to."""
         arrivals = self._numbered(batch)
         standing = Standing({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
         usable = [arrival.event for arrival in arrivals if not useless(arrival.event)]
@@ -62,7 +67,7 @@ class Ledger:
         settlement = self._settlement(standing, placed, waiting)
         for arrival in arrivals:
             settlement.receive(arrival)
-        self._write(settlement)
+        return settlement
 
     def _numbered(self, batch: Sequence[BillingEvent]) -> list[Arrival]:
         """The events that are not in the ledger yet, each once, with their arrival numbers."""
@@ -78,14 +83,27 @@ class Ledger:
         self, standing: Standing, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[Arrival]
     ) -> Settlement:
         needed = reaches(standing, placed)
-        histories: Mapping[str, Sequence[BillingEvent]] = {
-            tenant: [event for event in self._events.values() if far is Reach.BEGINNING or event.created >= newest]
-            for tenant, (far, newest) in needed.items()
-        }
+        histories = {tenant: self._history(need) for tenant, need in needed.items()}
         parked: dict[str, list[Arrival]] = {}
         for arrival in waiting:
             parked.setdefault(arrival.event.customer_id or "", []).append(arrival)
         return Settlement(standing, self._policy, NOW, reaches=needed, histories=histories, parked=parked)
+
+    def _history(self, need: Need) -> list[BillingEvent]:
+        """The events that are needed, as the store reads them."""
+        since = need.second
+        if need.reach is Reach.BEGINNING:
+            seconds = Counter(event.created for event in self._events.values())
+            telling = telling_everything(self._policy)
+            since = max(
+                (
+                    event.created
+                    for event in self._events.values()
+                    if event.created < need.second and event.type in telling and seconds[event.created] == 1
+                ),
+                default=-1,
+            )
+        return [event for event in self._events.values() if event.created >= since]
 
     def _write(self, settlement: Settlement) -> None:
         for entry in (*settlement.entries, *settlement.healed):

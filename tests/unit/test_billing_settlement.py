@@ -8,10 +8,10 @@ import pytest
 
 from tenantry.domain.billing.events import BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
-from tenantry.domain.billing.settlement import Gaps, Settlement, anomalies, gaps, reaches, useless
+from tenantry.domain.billing.settlement import Gaps, Need, Settlement, anomalies, gaps, reaches, useless
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.timeline import Reach
-from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, succeeded, updated
+from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, observed, succeeded, updated
 
 NOW = datetime.fromtimestamp(1000, UTC)
 HOUR = 3600
@@ -189,7 +189,7 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
     known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
     result = Settlement(
         known, ANY, NOW,
-        reaches={"acme": (Reach.BEGINNING, 900)}, histories={"acme": [updated(900, status="trialing")]}, parked={},
+        reaches={"acme": Need(Reach.BEGINNING, 900)}, histories={"acme": [updated(900, status="trialing")]}, parked={},
     )  # fmt: skip
     result.heal("acme", arrivals(failed(100)))
     assert outcomes(result.healed) == [("late", "acme")]
@@ -288,8 +288,20 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
 def test_the_farthest_need_counts() -> None:
     known = standing(account(tip_created=100))
     assert reaches(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
-        "acme": (Reach.BEGINNING, 100)
+        "acme": Need(Reach.BEGINNING, 99)
     }
+
+
+def test_of_several_late_events_the_oldest_says_where_the_history_begins() -> None:
+    known = standing(account(tip_created=100))
+    assert reaches(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))]) == {
+        "acme": Need(Reach.BEGINNING, 50)
+    }
+
+
+def test_an_answer_of_the_provider_needs_the_newest_second_to_take_the_place_of_another() -> None:
+    known = standing(account(tip_created=100))
+    assert reaches(known, [("acme", observed(200))]) == {"acme": Need(Reach.TIP_SECOND, 100)}
 
 
 def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None:

@@ -23,7 +23,7 @@ TENANT = Tenant("acme", "Süßwaren 株式会社", "pro", "active", None, False,
 ENTRY = BillingEventView(
     id="evt_1", type="customer.subscription.updated", created=NOON, received_at=NOON + timedelta(hours=3, minutes=5),
     livemode=True, outcome=Outcome.LATE, reason="The subscription is active: price price_pro means plan pro. " * 2,
-    before=FIELDS, after=BillingFields("pro", "none", NOON, cancel_at_period_end=False),
+    before=FIELDS, after=BillingFields("pro", "none", NOON, cancel_at_period_end=False), anomalies=[],
 )  # fmt: skip
 
 
@@ -126,3 +126,8 @@ def test_a_long_run_shows_a_bar() -> None:
 @pytest.mark.parametrize(("terminal", "patience"), [(True, 3600), (False, 0)])
 def test_a_short_run_and_a_pipe_show_none(terminal: bool, patience: float) -> None:
     assert bar(terminal=terminal, patience=patience) == ""
+
+
+def test_what_is_unexpected_about_an_entry_is_said() -> None:
+    entry = msgspec.structs.replace(ENTRY, anomalies=["unknown_price", "wrong_livemode"])
+    assert "  unexpected: unknown_price, wrong_livemode\n" in text(explanation(entries=(entry,)))

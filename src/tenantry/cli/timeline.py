@@ -71,6 +71,8 @@ def _entry(entry: BillingEventView) -> Iterator[Line]:
     yield _INDENT, Text(printable(entry.reason))
     for name, before, after in _changes(entry.before, entry.after):
         yield _INDENT, Text(f"{name}: {before} -> {after}", "cyan")
+    if entry.anomalies:
+        yield _INDENT, Text(f"unexpected: {', '.join(entry.anomalies)}", "yellow")
     yield _INDENT, Text(f"{printable(entry.id)}, arrived {_delay(entry.created, entry.received_at)}", "dim")
 
 

@@ -60,9 +60,10 @@ _EVENT: Final[dict[str, Any]] = {
     "receivedAt": "2026-11-01T00:00:04Z",
     "livemode": True,
     "outcome": "applied",
-    "reason": "The subscription is active on plan pro.",
+    "reason": "The subscription is active: price price_pro means plan pro.",
     "before": _FREE,
     "after": _PRO,
+    "anomalies": [],
 }
 
 EXAMPLES: Final[dict[str, Any]] = {
@@ -245,8 +246,8 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     },
     "BillingFields": _BILLING_FIELDS,
     "BillingEventView": {
-        "id": "The provider's event id.",
-        "type": "The provider's event type.",
+        "id": "The provider's event id; one of our own for what the provider's API answered.",
+        "type": "The provider's event type, or tenantry.subscription.snapshot for what its API answered.",
         "created": "When the provider made the event: this decides the order.",
         "receivedAt": "When it arrived here.",
         "livemode": "Whether the provider made it in its live mode; null if it does not say.",
@@ -254,6 +255,7 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
         "reason": "Why, in words.",
         "before": "The tenant's billing fields before it; null where it has no place in the order.",
         "after": "The tenant's billing fields after it.",
+        "anomalies": "What is unexpected about it, such as unknown_price; empty as a rule.",
     },
     "SessionAddress": {"url": "Send the browser here. It ends by itself, and who knows it acts for the tenant there."},
     "Whoami": {

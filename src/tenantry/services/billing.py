@@ -27,7 +27,7 @@ class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
-    """One provider event of the tenant: what became of it, why, and the tenant before and after."""
+    """One entry of the tenant's ledger: what became of it, why, the tenant before and after, and what is unexpected."""
 
     id: str
     type: str
@@ -38,6 +38,7 @@ class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
     before: BillingFields | None
     after: BillingFields | None
+    anomalies: list[str]
 
 
 class BillingService:
@@ -80,6 +81,7 @@ def view(row: LedgerRecord) -> BillingEventView:
         reason=row.reason,
         before=_fields(row.before),
         after=_fields(row.after),
+        anomalies=row.anomalies,
     )
 
 

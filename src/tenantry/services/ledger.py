@@ -23,7 +23,7 @@ from tenantry.domain.billing.settlement import (
     useless,
     wants_link,
 )
-from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.state import BillingPolicy, telling_everything
 from tenantry.store import billing
 from tenantry.store import notices as notice_store
 
@@ -112,7 +112,7 @@ async def prepare(
 ) -> Settlement:
     """A settlement with the histories that these events need, and the parked events that wait for a customer."""
     needed = reaches(standing, placed)
-    histories = await billing.read_events(connection, needed) if needed else {}
+    histories = await billing.read_events(connection, needed, telling_everything(policy)) if needed else {}
     parked = defaultdict(list)
     for arrival in waiting:
         parked[arrival.event.customer_id or ""].append(arrival)

@@ -3,7 +3,7 @@
 The functions for the webhook's batch take and give whole batches, so that a batch costs two round trips and its commit.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -46,6 +46,28 @@ _FACTS: Final = (
     "subscription_created, status, price_id, current_period_end, cancel_at_period_end, previous, "
     "invoice_id, invoice_url, amount_due, currency, checkout_mode, problem"
 )
+# A late event's history begins where the state does not depend on what was before: at the newest event before it that
+# says everything and has no other in its second (whose order could depend on it); without one, at the beginning.
+READ_EVENTS: Final = f"""
+SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACTS.split(", "))}
+  FROM unnest(%(tenants)s::text[], %(seconds)s::bigint[], %(late)s::boolean[]) AS wanted (tenant_id, second, late)
+ CROSS JOIN LATERAL (
+         SELECT CASE WHEN wanted.late THEN coalesce((
+                  SELECT r.created
+                    FROM billing_events r
+                   WHERE r.tenant_id = wanted.tenant_id AND r.created < wanted.second
+                     AND r.type = ANY(%(telling)s) AND r.outcome IN ('applied', 'late', 'no_change')
+                     AND NOT EXISTS (
+                           SELECT FROM billing_events o
+                            WHERE o.tenant_id = r.tenant_id AND o.created = r.created AND o.id <> r.id
+                              AND o.outcome IN ('applied', 'late', 'no_change')
+                              AND o.type <> 'checkout.session.completed')
+                   ORDER BY r.created DESC
+                   LIMIT 1), -1) ELSE wanted.second END AS since) AS beginning
+  JOIN billing_events e ON e.tenant_id = wanted.tenant_id AND e.created >= beginning.since
+ WHERE e.outcome IN ('applied', 'late', 'no_change') AND e.type <> 'checkout.session.completed'
+ ORDER BY e.tenant_id, e.created, e.arrival
+"""  # noqa: S608  # the names of our own columns
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
 _encoder: Final = msgspec.json.Encoder()
 
@@ -114,27 +136,26 @@ async def lock_account(connection: Connection, tenant_id: str) -> Account | None
     return accounts[0] if accounts else None
 
 
-async def read_events(connection: Connection, reaches: dict[str, tuple[Reach, int]]) -> dict[str, list[BillingEvent]]:
-    """The folded events of tenants that a timeline needs: ``{tenant: (reach, second of the newest event)}``."""
-    since = {tenant: tip if reach is Reach.TIP_SECOND else -1 for tenant, (reach, tip) in reaches.items()}
+async def read_events(
+    connection: Connection, needs: Mapping[str, tuple[Reach, int]], telling_everything: Collection[str]
+) -> dict[str, list[BillingEvent]]:
+    """The folded events of tenants that a timeline needs, by tenant; ``{tenant: (reach, second)}`` as `Need` has it.
+
+    Types ``telling_everything`` let a history begin with an event that is alone in its second.
+    """
     cursor = await connection.execute(
-        f"""
-        SELECT e.tenant_id, {_qualified("e")}
-          FROM unnest(%s::text[], %s::bigint[]) AS wanted (tenant_id, since)
-          JOIN billing_events e ON e.tenant_id = wanted.tenant_id AND e.created >= wanted.since
-         WHERE e.outcome IN ('applied', 'late', 'no_change') AND e.type <> 'checkout.session.completed'
-         ORDER BY e.tenant_id, e.created, e.arrival
-        """,  # noqa: S608  # the names of our own columns
-        (list(since), list(since.values())),
+        READ_EVENTS,
+        {
+            "tenants": list(needs),
+            "seconds": [second for _, second in needs.values()],
+            "late": [reach is Reach.BEGINNING for reach, _ in needs.values()],
+            "telling": list(telling_everything),
+        },
     )
-    events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in reaches}
+    events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in needs}
     for tenant_id, *facts in await cursor.fetchall():
         events[tenant_id].append(_event(facts))
     return events
-
-
-def _qualified(alias: str) -> str:
-    return ", ".join(f"{alias}.{name}" for name in _FACTS.split(", "))
 
 
 def _event(row: Sequence[Any]) -> BillingEvent:
@@ -291,7 +312,9 @@ async def insert_links(connection: Connection, links: Sequence[Link]) -> None:
     await connection.execute(INSERT_LINKS, tuple(list(column) for column in zip(*links, strict=True)))
 
 
-_ENTRY_COLUMNS: Final = "id, type, created, received_at, livemode, outcome, reason, before::text, after::text, arrival"
+_ENTRY_COLUMNS: Final = (
+    "id, type, created, received_at, livemode, outcome, reason, before::text, after::text, arrival, anomalies"
+)
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
@@ -307,10 +330,11 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     before: BillingState | None
     after: BillingState | None
     arrival: int
+    anomalies: list[str]
 
 
 def _record(row: Sequence[Any]) -> LedgerRecord:
-    event_id, kind, created, received_at, livemode, outcome, reason, before, after, arrival = row
+    event_id, kind, created, received_at, livemode, outcome, reason, before, after, arrival, anomalies = row
     return LedgerRecord(
         id=event_id,
         type=kind,
@@ -322,6 +346,7 @@ def _record(row: Sequence[Any]) -> LedgerRecord:
         before=_state_decoder.decode(before) if before is not None else None,
         after=_state_decoder.decode(after) if after is not None else None,
         arrival=arrival,
+        anomalies=anomalies or [],
     )
 
 

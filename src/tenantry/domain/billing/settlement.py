@@ -66,12 +66,23 @@ def may_link(event: BillingEvent) -> bool:
     return event.type in (CHECKOUT_COMPLETED, SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
 
 
-def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]]) -> dict[str, tuple[Reach, int]]:
+class Need(NamedTuple):
+    """How far back an account's history is needed, and from which second on.
+
+    With `Reach.TIP_SECOND` that is the second of its newest event. With `Reach.BEGINNING` it is that of the oldest event
+    to be placed: events before it are needed back to one that says everything.
+    """
+
+    reach: Reach
+    second: int
+
+
+def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]]) -> dict[str, Need]:
     """How far back each account's history is needed to place these events, each given with its tenant.
 
-    The answer is ``{tenant: (reach, second of its newest event)}``; accounts that need no history are left out.
+    Accounts that need no history are left out.
     """
-    needed: dict[str, tuple[Reach, int]] = {}
+    needed: dict[str, Need] = {}
     for tenant_id, event in events:
         account = standing.accounts.get(tenant_id) if tenant_id else None
         if account is None or account.tip_created is None or event.type not in FOLDED_TYPES:
@@ -79,9 +90,10 @@ def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]
         far = reach(event.created, account.tip_created)
         if event.type == SNAPSHOT:
             far = max(far, Reach.TIP_SECOND)  # it may take the place of an older answer
-        known, _ = needed.get(account.tenant_id, (Reach.TIP, 0))
-        if far > known:
-            needed[account.tenant_id] = far, account.tip_created
+        known = needed.get(account.tenant_id)
+        if far > (known.reach if known else Reach.TIP) or (known and event.created < known.second):
+            second = event.created if far is Reach.BEGINNING else account.tip_created
+            needed[account.tenant_id] = Need(far, second)
     return needed
 
 
@@ -142,7 +154,7 @@ class Settlement:
         policy: BillingPolicy,
         now: datetime,
         *,
-        reaches: Mapping[str, tuple[Reach, int]],
+        reaches: Mapping[str, Need],
         histories: Mapping[str, Sequence[BillingEvent]],
         parked: Mapping[str, Sequence[Arrival]],
     ) -> None:
@@ -270,8 +282,8 @@ class Settlement:
     def _place(self, tenant_id: str, event: BillingEvent) -> Placement:
         timeline = self._timelines.get(tenant_id)
         if timeline is None:
-            far, _ = self._reaches.get(tenant_id, (Reach.TIP, 0))
-            checkpoint = self._accounts[tenant_id].checkpoint(far)
+            need = self._reaches.get(tenant_id)
+            checkpoint = self._accounts[tenant_id].checkpoint(need.reach if need else Reach.TIP)
             timeline = begin(checkpoint, self._histories.get(tenant_id, ()), self._policy)
             if event.type == SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)

@@ -90,6 +90,13 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
     return Step(updated, f"The subscription is {status}: {reason}.")
 
 
+def telling_everything(policy: BillingPolicy) -> frozenset[str]:
+    """The types of events after which the state is the same whatever it was before."""
+    if policy.subscriptions is SubscriptionRule.NEWEST:
+        return frozenset()  # which subscription counts depends on the ones before
+    return frozenset({ev.SUBSCRIPTION_UPDATED})
+
+
 def plan_of(price_id: str | None, catalog: Catalog) -> tuple[str, str]:
     """The plan that a subscription's price means, and why."""
     if price_id is None:

@@ -5,7 +5,8 @@ fewer events must be read from the ledger to place a new one:
 
 - newer than the newest event so far: the stored state, and no events;
 - in the same second as the newest: the state before that second, and the events of that second;
-- older: the state that the tenant began with, and all its events.
+- older: the events since the newest before it that is alone in its second and says everything, or, without such a
+  one, the state that the tenant began with and all its events.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,0 +1,113 @@
+"""Events that come late, in the database: folded from as little history as is enough."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.timeline import Reach
+from tenantry.gateways.provider.decode import decode_event
+from tenantry.jobs.queue import JobQueue
+from tenantry.services.replay import ReplayService, Selection
+from tenantry.services.webhooks import WebhookService
+from tenantry.store import billing
+from tests.support import events
+from tests.support.billing import rows
+from tests.support.events import NOW
+from tests.support.facts import ANY, NEWEST
+
+MOMENT = datetime.fromtimestamp(NOW, UTC)
+TENANT = (
+    "INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id) "
+    "VALUES ('acme', 'Acme', 'usr', 'owner@x.example', 'cus_1')"
+)
+
+
+def arrival(event: dict[str, Any]) -> Arrival:
+    body = events.body(event)
+    return Arrival(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
+
+
+def history(chance: random.Random) -> list[dict[str, Any]]:
+    """Events of two subscriptions in some twenty seconds, several in one second now and then."""
+    made = []
+    for number in range(60):
+        common = {"created": NOW - 40 + chance.randrange(20), "customer": "cus_1"}
+        subscription = {"org": "acme", "subscription_id": f"sub_{chance.randrange(2)}"}
+        kind = chance.choice(("updated", "updated", "updated", "deleted", "failed", "succeeded"))
+        if kind == "updated":
+            status = chance.choice(("active", "past_due", "trialing", "unpaid"))
+            made.append(events.updated(**common, **subscription, status=status, period_end=NOW + number))
+        elif kind == "deleted":
+            made.append(events.deleted(**common, **subscription))
+        else:
+            make = events.failed if kind == "failed" else events.succeeded
+            made.append(make(**common, invoice_id=f"in_{chance.randrange(8)}"))
+    return made
+
+
+async def receive(database: Database, conninfo: str, policy: BillingPolicy, stream: Sequence[dict[str, Any]]) -> None:
+    webhooks = WebhookService(database.lane(), policy, JobQueue(conninfo), lambda: MOMENT)
+    for event in stream:
+        await webhooks.receive(arrival(event))
+
+
+@pytest.mark.parametrize("policy", [ANY, NEWEST], ids=["any", "newest"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
+    conninfo: str, policy: BillingPolicy, seed: int
+) -> None:
+    await rows(conninfo, TENANT + " RETURNING id")
+    await rows(
+        conninfo, "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_1', 'acme', 'test') RETURNING id"
+    )
+    database = Database(conninfo, pool_size=2)
+    await database.open()
+    stream = history(random.Random(seed))  # noqa: S311  # no secret is made of it
+    await receive(database, conninfo, policy, stream)
+    replay = ReplayService(database, policy, lambda: MOMENT)
+    checked = [each async for chunk in replay.run(Selection(), dry_run=True) for each in chunk.checked]
+    assert [(each.tenant_id, each.is_right) for each in checked] == [("acme", True)]
+    await database.close()
+
+
+async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_further(conninfo: str) -> None:
+    await rows(conninfo, TENANT + " RETURNING id")
+    await rows(
+        conninfo,
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason) "
+        "SELECT 'evt_' || n, n, CASE n % 10 WHEN 0 THEN 'customer.subscription.updated' "
+        "ELSE 'invoice.payment_failed' END, n, now(), 'acme', 'acme', 'applied', '' FROM generate_series(1, 5000) n "
+        "RETURNING id",
+    )
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    async with database.transaction() as connection:
+        needs = {"acme": (Reach.BEGINNING, 4985)}
+        told = await billing.read_events(connection, needs, {"customer.subscription.updated"})
+        everything = await billing.read_events(connection, needs, ())
+    assert [event.created for event in told["acme"]] == list(range(4980, 5001))
+    assert len(everything["acme"]) == 5000
+    await database.close()
+
+
+async def test_an_event_that_shares_its_second_is_no_beginning(conninfo: str) -> None:
+    await rows(conninfo, TENANT + " RETURNING id")
+    await rows(
+        conninfo,
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason) "
+        "SELECT 'evt_' || n, n, 'customer.subscription.updated', n / 2, now(), 'acme', 'acme', 'applied', '' "
+        "FROM generate_series(3, 21) n RETURNING id",
+    )
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    async with database.transaction() as connection:
+        needs = {"acme": (Reach.BEGINNING, 10)}
+        told = await billing.read_events(connection, needs, {"customer.subscription.updated"})
+    assert min(event.created for event in told["acme"]) == 1
+    await database.close()

@@ -1,0 +1,87 @@
+"""Events of one second: whether their order is decided, and what is said where it is not."""
+
+import msgspec
+import pytest
+
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Question
+from tenantry.domain.billing.order import in_order, is_decided
+from tenantry.domain.billing.state import BillingState
+from tests.support.facts import ANY, completed, deleted, failed, observed, succeeded, updated
+from tests.support.ledger import Ledger
+
+ACTIVE = BillingState(
+    plan="pro", subscription_status="active", current_period_end=5000, provider_status="active",
+    subscription_id="sub_1", subscription_created=10,
+)  # fmt: skip
+PAST_DUE = {"status": "past_due", "previous": {"status": "active"}}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [updated(status="past_due")],
+        [failed(), updated(**PAST_DUE)],
+        [succeeded(), updated(previous={"current_period_end": 4000})],
+        [updated(event_id="evt_1", **PAST_DUE), updated(event_id="evt_2", previous={"status": "past_due"})],
+        [deleted(), observed(status="canceled", previous=None)],
+        [updated(event_id=f"evt_{number}") for number in range(6)],
+    ],
+)
+def test_where_every_order_leads_to_one_state_the_order_is_decided(events: list[BillingEvent]) -> None:
+    assert is_decided(events, ACTIVE, ANY)
+    assert is_decided(events[::-1], ACTIVE, ANY)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [failed(), deleted()],
+        [failed(), succeeded()],
+        [updated(event_id="evt_1", status="trialing"), updated(event_id="evt_2")],
+        [deleted(), updated(subscription_id="sub_2")],
+        [updated(event_id=f"evt_{number}") for number in range(7)],
+    ],
+)
+def test_where_orders_lead_to_different_states_the_order_is_undecided(events: list[BillingEvent]) -> None:
+    assert not is_decided(events, ACTIVE, ANY)
+    assert not is_decided(events[::-1], ACTIVE, ANY)
+
+
+def test_an_answer_comes_where_things_were_as_it_says() -> None:
+    first = updated(event_id="evt_1", status="past_due", previous={"status": "active"})
+    second = updated(event_id="evt_2", status="active", previous={"status": "past_due"})
+    seen = observed(status="past_due")
+    for arrivals in ([first, second, seen], [seen, second, first], [second, seen, first]):
+        numbered = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(arrivals)]
+        assert [event.id for event in in_order(numbered, ACTIVE, ANY)] == ["evt_1", "snapshot_1", "evt_2"]
+
+
+def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
+    ledger = Ledger(ANY)
+    ledger.deliver([updated(50)])
+    ledger.deliver([failed()])
+    settlement = ledger.settled([deleted()])
+    [entry] = settlement.entries
+    assert entry.outcome is Outcome.APPLIED
+    assert entry.reason == (
+        "The subscription has ended. Nothing proves the order of this and evt_f, of the same second: "
+        "the order of arrival counts."
+    )
+    assert entry.anomalies == (Anomaly.UNDECIDABLE_ORDER,)
+    assert settlement.questions == [Question("acme", 100)]
+
+
+def test_of_many_undecided_events_three_are_named() -> None:
+    ledger = Ledger(ANY)
+    ledger.deliver([updated(event_id=f"evt_{number}", status=f"s{number}") for number in range(6)])
+    [entry] = ledger.settled([updated(event_id="evt_6")]).entries
+    assert "order of this and evt_0, evt_1, evt_2 and 3 more, of the same second" in entry.reason
+
+
+def test_after_a_checkout_the_provider_is_asked_at_once() -> None:
+    assert Ledger(ANY).settled([completed()]).questions == [Question("acme", None)]
+
+
+def test_ordinary_events_ask_nothing() -> None:
+    assert Ledger(ANY).settled([updated(), failed(200), succeeded(300)]).questions == []
