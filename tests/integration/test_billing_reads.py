@@ -66,6 +66,7 @@ async def test_entry_says_what_an_event_did(service: Service) -> None:
         "reason": entry["reason"],
         "before": before,
         "after": after,
+        "anomalies": [],
     }
     assert entry["receivedAt"].endswith("Z")
     assert (await org.owner.get(LEDGER)).json() == {"data": [entry], "nextCursor": None}
