@@ -20,6 +20,7 @@ from tenantry.http.projects import ProjectList
 from tenantry.http.raw import Receive, Scope, Send
 from tenantry.http.webhooks import WebhookEndpoint
 from tenantry.kit.clock import system_clock
+from tenantry.services.webhooks import Receipt
 
 _PRINCIPAL = Principal(
     kind=PrincipalKind.API_KEY,
@@ -32,11 +33,12 @@ _PRINCIPAL = Principal(
     subscription_status="none",
     expires_at=None,
 )
+_APPLIED = Receipt(Outcome.APPLIED)
 
 
 class _Inbox:
-    async def receive(self, _arrival: Arrival) -> Outcome | None:
-        return Outcome.APPLIED
+    async def receive(self, _arrival: Arrival) -> Receipt:
+        return _APPLIED
 
 
 class _Keys:
