@@ -12,6 +12,7 @@ _LONGEST_CHAIN: Final = 6
 """How many events of one second are tried in every order."""
 
 _ENDS_OF_A_TIE: Final = 2
+_MOST_CHAINS: Final = 24
 _TELLING: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
 _PLAN: Final = "plan"
 Facts = Mapping[str, Fact]
@@ -42,13 +43,15 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
 def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> bool:
     """Whether these events of one second lead to one state in every order that nothing disproves.
 
-    More than six count as undecided.
+    More than six count as undecided, and so do those whose proofs leave very many orders.
     """
     if len(events) == 1:
         return True
     if len(events) > _LONGEST_CHAIN:
         return False
-    subscriptions = _subscriptions(sorted(events, key=attrgetter("arrival")), before, policy)
+    subscriptions = _subscriptions(sorted(events, key=attrgetter("arrival")), before, policy, most_chains=_MOST_CHAINS)
+    if any(len(each.chains) == _MOST_CHAINS for each in subscriptions):
+        return False
     precedence = _precedence([subscription for subscription in subscriptions if not subscription.chains])
     ends: set[BillingState] = set()
     ways = [_Way(before, (), frozenset(event.id for event in events))]
@@ -93,7 +96,7 @@ class _Subscription(NamedTuple):
 
 
 def _subscriptions(
-    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy, *, most_chains: int | None = None
+    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy, *, most_chains: int
 ) -> list[_Subscription]:
     changes = [event for event in events if event.type in _TELLING]
     changes.sort(key=lambda event: (event.subscription_id or "", event.arrival))
@@ -102,7 +105,7 @@ def _subscriptions(
         together = tuple(group)
         known = _facts_of_state(before) if subscription_id and subscription_id == before.subscription_id else {}
         chains: list[list[str]] = []
-        if len(together) <= _LONGEST_CHAIN:
+        if len(together) <= _LONGEST_CHAIN and not all(_may_follow_anything(event) for event in together):
             chains = list(islice(_chains(together, known, policy), most_chains))
             chains = chains or list(islice(_chains(together, {}, policy), most_chains))
         found.append(_Subscription(together, chains))

@@ -69,8 +69,8 @@ def may_link(event: BillingEvent) -> bool:
 class Need(NamedTuple):
     """How far back an account's history is needed, and from which second on.
 
-    With `Reach.TIP_SECOND` that is the second of its newest event. With `Reach.BEGINNING` it is that of the oldest event
-    to be placed: events before it are needed back to one that says everything.
+    With `Reach.TIP_SECOND` that is the second of its newest event. With `Reach.BEGINNING` it is that of the oldest
+    event to be placed: events before it are needed back to one that says everything.
     """
 
     reach: Reach
