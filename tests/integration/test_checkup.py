@@ -10,23 +10,19 @@ from psycopg.conninfo import make_conninfo
 
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.access import AccessLevel, Mode
-from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Arrival, Entry
-from tenantry.domain.plans import Catalog, parse_catalog
+from tenantry.domain.plans import parse_catalog
 from tenantry.services.api_keys import new_record, new_secret
 from tenantry.services.checkup.database import MailQueue, check_database, judge_queue, judge_revision, judge_server
 from tenantry.services.checkup.finding import Finding, Level
 from tenantry.services.checkup.settings import judge_catalog, judge_settings
 from tenantry.settings import SettingsError, load
-from tenantry.store import api_keys, billing
+from tenantry.store import api_keys
 from tenantry.store.checkup import MOST_LISTED, Server
-from tests.support.findings import free_port, levels, only
+from tests.support.findings import billing_terms, free_port, levels, only
 from tests.support.postgres import PostgresServer
 from tests.support.tenants import add_acme
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
-CATALOG = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n')
 
 
 # Settings
@@ -47,7 +43,8 @@ def test_settings_without_a_fault() -> None:
 
 
 def test_a_plan_without_a_price_cannot_be_bought() -> None:
-    assert levels(judge_catalog(CATALOG)) == {Level.OK}
+    priced = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n')
+    assert levels(judge_catalog(priced)) == {Level.OK}
     priceless = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\n')
     assert "pro" in only(judge_catalog(priceless), Level.WARNING).message
 
@@ -63,14 +60,14 @@ async def connection(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any
         yield connection
 
 
-async def check(conninfo: str, *, sends_mail: bool = True, catalog: Catalog = CATALOG) -> list[Finding]:
-    return await check_database(conninfo, catalog, NOW, sends_mail=sends_mail)
+async def check(conninfo: str, *, sends_mail: bool = True) -> list[Finding]:
+    return await check_database(conninfo, billing_terms(), NOW, sends_mail=sends_mail)
 
 
 async def test_a_database_in_order(conninfo: str) -> None:
     findings = await check(conninfo)
     assert levels(findings) == {Level.OK}
-    assert {finding.subject for finding in findings} == {"database", "schema", "API keys", "billing ledger"}
+    assert {finding.subject for finding in findings} == {"database", "schema", "API keys", "billing ledger", "tenants"}
 
 
 async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> None:
@@ -170,62 +167,6 @@ async def test_many_old_keys_are_counted(conninfo: str, connection: psycopg.Asyn
     findings = await check(conninfo)
     assert sum(finding.subject.startswith("API key key_") for finding in findings) == MOST_LISTED
     assert "besides those: 2" in next(finding.message for finding in findings if finding.subject == "API keys")
-
-
-async def add_event(
-    connection: psycopg.AsyncConnection[Any],
-    outcome: Outcome,
-    *,
-    type: str = ev.SUBSCRIPTION_UPDATED,  # noqa: A002
-    received_at: datetime = NOW,
-    **facts: Any,
-) -> None:
-    number = int((await (await connection.execute("SELECT count(*) FROM billing_events")).fetchall())[0][0])
-    event = BillingEvent(id=f"evt_{number}", type=type, created=1, **facts)
-    await billing.insert_entries(connection, [Entry(Arrival(event, received_at), None, outcome, "because")])
-
-
-async def test_parked_events_are_counted(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
-    await add_event(connection, Outcome.PARKED, org_id="later", price_id="price_pro")
-    await add_event(connection, Outcome.PARKED, org_id="later", price_id="price_pro")
-    assert only(await check(conninfo), Level.WARNING).message.endswith("not known: 2")
-
-
-async def test_events_that_could_not_be_used_are_counted(
-    conninfo: str, connection: psycopg.AsyncConnection[Any]
-) -> None:
-    await add_event(connection, Outcome.INVALID, problem="no status")
-    assert "whose object lacks what its type needs: 1" in only(await check(conninfo), Level.WARNING).message
-
-
-async def test_events_that_name_no_tenant_are_counted(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
-    await add_event(connection, Outcome.IGNORED, price_id="price_pro")
-    await add_event(connection, Outcome.IGNORED, type=ev.SUBSCRIPTION_DELETED)
-    await add_event(connection, Outcome.IGNORED, type=ev.CHECKOUT_COMPLETED, checkout_mode="subscription")
-    assert "that name no tenant: 3" in only(await check(conninfo), Level.WARNING).message
-
-
-async def test_events_that_are_none_of_our_business_are_fine(
-    conninfo: str, connection: psycopg.AsyncConnection[Any]
-) -> None:
-    await add_event(connection, Outcome.IGNORED, type="charge.refunded")
-    await add_event(connection, Outcome.IGNORED, type=ev.CHECKOUT_COMPLETED, checkout_mode="payment")
-    await add_event(connection, Outcome.IGNORED, type=ev.PAYMENT_FAILED)
-    assert levels(await check(conninfo)) == {Level.OK}
-
-
-async def test_prices_that_no_plan_has_are_named(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
-    for price in ("price_pro", "price_gone", "price_gone", None):
-        await add_event(connection, Outcome.APPLIED, org_id="acme", price_id=price)
-    message = only(await check(conninfo), Level.WARNING).message
-    assert "'price_gone', which no plan has: 2" in message
-
-
-async def test_what_happened_long_ago_is_past(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
-    before = NOW - timedelta(days=30)
-    await add_event(connection, Outcome.INVALID, problem="no status", received_at=before)
-    await add_event(connection, Outcome.APPLIED, org_id="acme", price_id="price_gone", received_at=before)
-    assert levels(await check(conninfo)) == {Level.OK}
 
 
 async def add_notification(connection: psycopg.AsyncConnection[Any], status: str) -> None:

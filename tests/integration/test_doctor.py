@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tests.support.billing import rows
 from tests.support.findings import free_port
 from tests.support.issuer import running_issuer
 from tests.support.provider_api import KEY, endpoint, running_provider
@@ -25,10 +26,22 @@ class Report(NamedTuple):
     text: str
     errors: str
 
+    def findings(self) -> list[dict[str, Any]]:
+        """The findings of the JSON report."""
+        findings: list[dict[str, Any]] = msgspec.json.decode(self.text)["findings"]
+        return findings
+
     def levels(self) -> dict[str, str]:
         """The level of each subject, from the JSON report."""
-        findings: list[dict[str, Any]] = msgspec.json.decode(self.text)["findings"]
-        return {finding["subject"]: finding["level"] for finding in findings}
+        return {finding["subject"]: finding["level"] for finding in self.findings()}
+
+    def warnings(self, *subjects: str) -> list[str]:
+        """The warnings about these subjects, from the JSON report."""
+        return [
+            finding["message"]
+            for finding in self.findings()
+            if finding["level"] == "warning" and finding["subject"] in subjects
+        ]
 
 
 async def doctor(folder: Path, values: Mapping[str, str], *options: str) -> Report:
@@ -51,6 +64,7 @@ async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) 
         "mail": "warning",
         "API keys": "ok",
         "billing ledger": "ok",
+        "tenants": "ok",
         "identity provider": "warning",
         "payment provider": "warning",
     }
@@ -78,6 +92,47 @@ async def test_a_proxy_is_not_asked_for_what_is_on_this_machine(tmp_path: Path, 
         report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url}, "--json")
     assert report.levels()["identity provider"] == "ok"
     assert len(provider.requests) == 1
+
+
+BILLING = ("billing ledger", "tenants")
+
+
+async def test_billing_is_measured_by_its_settings(tmp_path: Path, database_url: str) -> None:
+    await rows(
+        database_url,
+        "INSERT INTO tenants (id, name, owner_id, owner_email, subscription_status, current_period_end) "
+        "VALUES ('acme', 'Acme', 'usr', 'o@x.example', 'active', extract(epoch FROM now())::bigint - 7200)",
+    )
+    await rows(database_url, "INSERT INTO customers VALUES ('cus', 'acme', 'operator', now() - interval '4 hours')")
+    await rows(database_url, "INSERT INTO billing_bodies VALUES (1, now() - interval '4 days', '{}')")
+    strict = {"PERIOD_NEWS_HOURS": "1", "RAW_BODY_DAYS": "1", "RECONCILE_HOURS": "1"}
+    async with running_provider() as provider:
+        key = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
+        values = {**SECRETS, "DATABASE_URL": database_url}
+        lenient = await doctor(tmp_path, {**values, **key}, "--json")
+        found = await doctor(tmp_path, {**values, **key, **strict}, "--json")
+        without_key = await doctor(tmp_path, {**values, **strict}, "--json")
+        never = await doctor(tmp_path, {**values, **key, **strict, "RECONCILE_HOURS": "0"}, "--json")
+    assert lenient.warnings(*BILLING) == []
+    always = [
+        "days that raw bodies are kept: 1; age of the oldest one: 4",
+        "without news more than 1 h after the end of their period: 1 (acme)",
+    ]
+    assert found.warnings(*BILLING) == [*always, "not compared with the provider for more than 3 h: 1 (acme)"]
+    assert without_key.warnings(*BILLING) == never.warnings(*BILLING) == always
+
+
+async def test_the_key_tells_the_mode_of_events(tmp_path: Path, database_url: str) -> None:
+    await rows(
+        database_url,
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, livemode, outcome, reason, anomalies) "
+        "VALUES ('evt', 1, 'x', 1, now(), true, 'ignored', '', '{wrong_livemode}')",
+    )
+    async with running_provider() as provider:
+        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url, "DATABASE_URL": database_url}
+        report = await doctor(tmp_path, {**SECRETS, **values}, "--json")
+    [warning] = report.warnings(*BILLING)
+    assert "of live mode, while PROVIDER_SECRET_KEY is a key of test mode: 1" in warning
 
 
 async def test_what_does_not_work_is_a_failure(tmp_path: Path, database_url: str) -> None:

@@ -1,11 +1,21 @@
 """Liveness, readiness, metrics."""
 
 import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import psycopg
+import pytest
 
+from tenantry.db.database import Database
+from tenantry.services.silence import SilenceWatch
+from tests.support import events
+from tests.support.billing import Provider, rows
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, Service, running_service
+
+TEST_KEY: Final = "sk_test_OnlyForTests"
 
 
 async def test_service_is_alive_and_ready(service: Service) -> None:
@@ -73,3 +83,85 @@ async def test_made_up_methods_and_paths_make_no_new_series(conninfo: str) -> No
     assert 'method="other",route="unknown"' in text
     assert "MADE" not in text
     assert "/made/up" not in text
+
+
+# Billing
+
+
+@pytest.fixture
+async def provider(conninfo: str) -> AsyncIterator[Provider]:
+    """The provider of a service whose key is of test mode, now: the database's own clock counts for the last day."""
+    async with running_service(conninfo, PROVIDER_SECRET_KEY=TEST_KEY) as service:
+        service.clock.now = datetime.now(UTC)
+        yield Provider(service)
+
+
+async def metric(provider: Provider, name: str) -> float:
+    """The value of a metric, given with its labels."""
+    text = (await provider.service.nobody.get("/metrics")).text
+    [value] = [line.removeprefix(f"{name} ") for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(value)
+
+
+BILLING_GAUGES: Final = ("tenantry_silent_tenants", "tenantry_tenants_drifted", "tenantry_ties_undecided")
+
+
+@pytest.mark.parametrize("name", BILLING_GAUGES)
+async def test_a_gauge_of_billing_is_there_from_the_start(provider: Provider, name: str) -> None:
+    assert await metric(provider, name) == 0
+    assert f"# TYPE {name} gauge\n" in (await provider.service.nobody.get("/metrics")).text
+
+
+async def test_silent_tenants_are_those_of_the_last_look(provider: Provider, conninfo: str) -> None:
+    clock = provider.service.clock
+    ended = int(clock.now.timestamp())
+    silent, left = await provider.subscriber(), await provider.subscriber()
+    for subscriber in (silent, left):
+        await provider.send(events.updated(**subscriber.names, period_end=ended))
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    watch = SilenceWatch(database, timedelta(hours=24), clock)
+    clock.advance(hours=25)
+    assert await metric(provider, "tenantry_silent_tenants") == 0
+    await watch.look()
+    assert await metric(provider, "tenantry_silent_tenants") == 2
+    await provider.send(events.deleted(**left.names, created=ended + 1))
+    await watch.look()
+    assert await metric(provider, "tenantry_silent_tenants") == 1
+    await database.close()
+
+
+async def test_ties_of_the_last_day_are_counted(provider: Provider) -> None:
+    clock = provider.service.clock
+    for hours in (-25, 24):
+        clock.advance(hours=hours)
+        subscriber = await provider.subscriber()
+        await provider.send(
+            events.updated(**subscriber.names, status="active"), events.updated(**subscriber.names, status="past_due")
+        )
+    assert await metric(provider, "tenantry_ties_undecided") == 1
+
+
+async def test_tenants_that_drifted_in_the_last_day_are_counted(provider: Provider, conninfo: str) -> None:
+    statement = (
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason, anomalies) "
+        "VALUES (%s, 1, 'tenantry.subscription.snapshot', 1, now() - %s, %s, 'applied', '', %s)"
+    )
+    for event_id, age, tenant, anomaly in (
+        ("a", 23, "acme", "drift"), ("b", 1, "acme", "drift"), ("c", 23, "beta", "drift"),
+        ("d", 25, "gamma", "drift"), ("e", 1, "delta", "unknown_price"),
+    ):  # fmt: skip
+        await rows(conninfo, statement, event_id, timedelta(hours=age), tenant, [anomaly])
+    assert await metric(provider, "tenantry_tenants_drifted") == 2
+
+
+async def test_an_event_of_the_other_mode_is_counted_and_handled_all_the_same(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names))
+    live = {**events.updated(**subscriber.names, created=events.NOW + 1, price="price_business"), "livemode": True}
+    await provider.send(live)
+    assert await metric(provider, 'tenantry_webhook_anomalies_total{kind="wrong_livemode"}') == 1
+    assert await provider.state(subscriber) == ("business", "active")
+    entry = await provider.stored(live["id"])
+    assert entry is not None
+    assert (entry["outcome"], entry["livemode"], entry["anomalies"]) == ("applied", True, ["wrong_livemode"])

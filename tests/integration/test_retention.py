@@ -3,17 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import pytest
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.database import Connection, Database, Lane
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import Work
+from tenantry.services.explain import ExplainService
 from tenantry.services.retention import Removed, RetentionService
+from tenantry.store.retention import DELETE_BODIES
+from tests.support import events
+from tests.support.billing import EVENTS, Provider, Subscriber
+from tests.support.facts import CATALOG
 from tests.support.logs import watched
 from tests.support.outbox import add_notification
+from tests.support.service import Service
 
 NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
 SECOND: Final = timedelta(seconds=1)
@@ -78,6 +85,15 @@ async def add_tenant(connection: Connection, tenant_id: str, deleted_at: datetim
     )
 
 
+async def keep_bodies(connection: Connection, received_at: datetime, first: int = 1, number: int = 1) -> None:
+    """Raw bodies with the arrival numbers from ``first`` on."""
+    await connection.execute(
+        "INSERT INTO billing_bodies (arrival, received_at, body) "
+        "SELECT n, %s, '{}' FROM generate_series(%s::int, %s::int) n",
+        (received_at, first, first + number - 1),
+    )
+
+
 async def number_of(connection: Connection, what: str) -> int:
     cursor = await connection.execute(f"SELECT count(*) FROM {what}".encode())  # noqa: S608  # the tests' own words
     row = await cursor.fetchone()
@@ -102,7 +118,7 @@ async def left_of(connection: Connection, tenant_id: str) -> set[str]:
 
 
 async def test_with_nothing_to_remove_nothing_happens(retention: RetentionService) -> None:
-    assert await retention.run() == Removed(0, 0, 0)
+    assert await retention.run() == Removed(0, 0, 0, 0)
 
 
 async def test_answers_go_after_a_day(retention: RetentionService, connection: Connection) -> None:
@@ -136,7 +152,7 @@ async def test_events_that_are_not_parked_are_kept_as_they_are(
     retention: RetentionService, connection: Connection
 ) -> None:
     await park(connection, "evt_old", NOW - 300 * DAY, outcome="applied")
-    assert await retention.run() == Removed(0, 0, 0)
+    assert await retention.run() == Removed(0, 0, 0, 0)
     assert await number_of(connection, "billing_events WHERE outcome = 'applied'") == 1
 
 
@@ -182,6 +198,24 @@ async def test_a_tenant_with_a_long_history_is_gone_in_one_run(
     assert await number_of(connection, "billing_events") == 0
 
 
+async def test_a_tenant_s_raw_bodies_go_with_it_and_nobody_else_s(
+    retention: RetentionService, connection: Connection
+) -> None:
+    for tenant_id, first, number in (("old", 1001, 2500), ("other", 5001, 3)):
+        await add_tenant(connection, tenant_id, NOW - 30 * DAY if tenant_id == "old" else None)
+        await connection.execute(
+            "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason) "
+            "SELECT 'evt_' || n, n, 'invoice.payment_succeeded', n, %s, %s, 'applied', '' "
+            "FROM generate_series(%s::int, %s::int) n",
+            (NOW, tenant_id, first, first + number - 1),
+        )
+        await keep_bodies(connection, NOW, first, number)
+    await keep_bodies(connection, NOW, 9001)
+    assert await retention.run() == Removed(0, 0, 1, 0)
+    cursor = await connection.execute("SELECT arrival FROM billing_bodies ORDER BY arrival")
+    assert [row[0] for row in await cursor.fetchall()] == [5001, 5002, 5003, 9001]
+
+
 async def test_a_tenant_in_use_is_left_to_the_next_run(retention: RetentionService, connection: Connection) -> None:
     await add_tenant(connection, "old", NOW - 30 * DAY)
     async with connection.transaction():
@@ -197,6 +231,125 @@ async def test_two_runs_at_once_do_not_disturb_each_other(retention: RetentionSe
     await retention.run()
     assert await number_of(connection, "idempotency_keys") == 0
     assert await left_of(connection, "old") == set()
+
+
+# Raw bodies
+
+
+async def test_raw_bodies_go_after_their_time(retention: RetentionService, connection: Connection) -> None:
+    await keep_bodies(connection, NOW - 91 * DAY, 1)
+    await keep_bodies(connection, NOW - 90 * DAY, 2)
+    await keep_bodies(connection, NOW - 90 * DAY + SECOND, 3)
+    assert await retention.run() == Removed(0, 0, 0, 2)
+    cursor = await connection.execute("SELECT arrival FROM billing_bodies")
+    assert await cursor.fetchall() == [(3,)]
+
+
+async def test_how_long_raw_bodies_are_kept_is_a_setting(database: Database, connection: Connection) -> None:
+    await keep_bodies(connection, NOW - 7 * DAY, 1)
+    await keep_bodies(connection, NOW - 7 * DAY + SECOND, 2)
+    assert (await RetentionService(database, timedelta(days=7), lambda: NOW).run()).bodies == 1
+
+
+async def test_more_raw_bodies_than_one_statement_s_worth_go_in_one_run(
+    retention: RetentionService, connection: Connection
+) -> None:
+    await keep_bodies(connection, NOW - 90 * DAY, 1, 2500)
+    await keep_bodies(connection, NOW, 2501, 10)
+    assert (await retention.run()).bodies == 2500
+    assert await number_of(connection, "billing_bodies") == 10
+    assert (await retention.run()).bodies == 0
+
+
+async def test_two_runs_at_once_remove_each_body_once(retention: RetentionService, connection: Connection) -> None:
+    await keep_bodies(connection, NOW - 90 * DAY, 1, 2500)
+    runs = await asyncio.gather(retention.run(), retention.run())
+    assert sum(removed.bodies for removed in runs) == 2500
+    assert await number_of(connection, "billing_bodies") == 0
+
+
+async def test_only_the_oldest_raw_bodies_are_looked_at(conninfo: str) -> None:
+    lane = Lane(conninfo)
+    async with lane.use() as connection:
+        cursor = await connection.execute(f"EXPLAIN {DELETE_BODIES}".encode(), {"until": NOW, "most": 1000})
+        plan = [row[0].strip() for row in await cursor.fetchall()]
+    await lane.close()
+    limit = next(number for number, step in enumerate(plan) if "Limit" in step)
+    assert plan[limit + 1].startswith("->  Index Scan using billing_bodies_pkey on billing_bodies ")
+    assert not any("Seq Scan" in step or "Sort" in step for step in plan)
+
+
+# The ledger without raw bodies
+
+
+@pytest.fixture
+def provider(fresh_service: Service) -> Provider:
+    return Provider(fresh_service)
+
+
+async def drop_bodies(provider: Provider, database: Database, after: timedelta = 90 * DAY) -> None:
+    """Let time pass until every raw body is gone."""
+    provider.service.clock.advance(days=after / DAY)
+    removed = await RetentionService(database, after, provider.service.clock).run()
+    assert removed.bodies > 0
+    async with database.transaction() as connection:
+        assert await number_of(connection, "billing_bodies") == 0
+
+
+async def with_history(provider: Provider) -> tuple[Subscriber, list[str]]:
+    """A tenant past due and paid again, with the ids of its events."""
+    subscriber = await provider.subscriber()
+    history = [
+        events.updated(**subscriber.names, status="trialing"),
+        events.failed(customer=subscriber.customer, created=events.NOW + 20),
+        events.succeeded(customer=subscriber.customer, created=events.NOW + 30),
+        events.completed(org=subscriber.id, customer=subscriber.customer, created=events.NOW + 40),
+    ]
+    await provider.send(*history)
+    return subscriber, [event["id"] for event in history]
+
+
+async def told_of(provider: Provider, database: Database, subscriber: Subscriber, ids: list[str]) -> list[Any]:
+    """All that can be learnt of a tenant's events."""
+    explanation = await ExplainService(database, BillingPolicy(catalog=CATALOG)).explain(subscriber.id, 100)
+    assert subscriber.organization is not None
+    owner = subscriber.organization.owner
+    stored = [await provider.stored(event_id) for event_id in ids]
+    return [
+        explanation,
+        (await owner.get(EVENTS)).json(),
+        [(await owner.get(f"{EVENTS}/{event_id}")).json() for event_id in ids],
+        [{name: fact for name, fact in (row or {}).items() if name != "body"} for row in stored],
+        await provider.tenant(subscriber),
+    ]
+
+
+async def test_facts_and_explanation_are_the_same_without_raw_bodies(provider: Provider, database: Database) -> None:
+    subscriber, ids = await with_history(provider)
+    before = await told_of(provider, database, subscriber, ids)
+    await drop_bodies(provider, database)
+    assert await told_of(provider, database, subscriber, ids) == before
+    assert before[0].differences == ()
+
+
+async def test_a_late_event_takes_its_place_among_events_without_raw_bodies(
+    provider: Provider, database: Database
+) -> None:
+    subscriber, _ = await with_history(provider)
+    assert await provider.state(subscriber) == ("pro", "trialing")
+    await drop_bodies(provider, database)
+    late = events.updated(**subscriber.names, created=events.NOW + 10, price="price_business")
+    await provider.send(late)
+    assert await provider.state(subscriber) == ("business", "active")
+    assert (await provider.ledger(subscriber))[late["id"]]["reason"].endswith("its place before newer events.")
+
+
+async def test_a_parked_event_takes_its_place_without_its_raw_body(provider: Provider, database: Database) -> None:
+    stranger = provider.stranger()
+    await provider.send(events.updated(**stranger.names))
+    await drop_bodies(provider, database, after=2 * DAY)
+    await provider.arrives(stranger)
+    assert await provider.state(stranger) == ("pro", "active")
 
 
 async def test_the_worker_runs_it(retention: RetentionService, connection: Connection, conninfo: str) -> None:

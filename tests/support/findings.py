@@ -2,8 +2,25 @@
 
 import socket
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.plans import Catalog
+from tenantry.services.checkup.billing import BillingTerms
 from tenantry.services.checkup.finding import Finding, Level
+from tests.support.facts import CATALOG
+
+
+def billing_terms(catalog: Catalog = CATALOG, *, livemode: bool | None = None, **fields: Any) -> BillingTerms:
+    """What the settings say of billing unless told otherwise; the API can be asked, tenants are not compared."""
+    usual = {
+        "asks_provider": True,
+        "period_news": timedelta(hours=24),
+        "compared_every": None,
+        "bodies_kept": timedelta(days=90),
+    }
+    return BillingTerms(policy=BillingPolicy(catalog=catalog, livemode=livemode), **{**usual, **fields})
 
 
 def levels(findings: Sequence[Finding]) -> set[Level]:

@@ -259,6 +259,8 @@ def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
         (updated(org_id=None), ("missing_org_id",)),
         (deleted(org_id=None), ("missing_org_id",)),
         (deleted(price_id=None), ()),
+        (completed(org_id=None), ("missing_org_id",)),
+        (completed(org_id=None, checkout_mode="payment"), ()),
         (failed(problem="x"), ("unusable_object",)),
         (failed(livemode=True), ()),
         (failed(livemode=False), ("wrong_livemode",)),

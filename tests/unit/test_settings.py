@@ -31,6 +31,7 @@ def test_three_secrets_are_enough() -> None:
     assert settings.database_url is None
     assert settings.data_dir == Path(".tenantry")
     assert settings.billing.parked_mail_hours == 72
+    assert (settings.reconcile_hours, settings.period_news_hours, settings.raw_body_days) == (24, 24, 90)
     assert settings.billing.subscriptions.value == "any"
     assert not settings.billing.checkout_reference_links
     unset = (settings.provider_secret_key, settings.operator_token, settings.oidc, settings.smtp)
@@ -125,6 +126,9 @@ BOUNDS = [
     ("DATABASE_POOL_SIZE", 1, 1000),
     ("PROVIDER_WEBHOOK_TOLERANCE", 1, 86400),
     ("PARKED_MAIL_HOURS", 0, 8760),
+    ("RECONCILE_HOURS", 0, 8760),
+    ("PERIOD_NEWS_HOURS", 1, 8760),
+    ("RAW_BODY_DAYS", 1, 36500),
 ]
 
 
@@ -138,6 +142,19 @@ def test_number_is_taken_within_its_bounds(name: str, least: int, most: int) -> 
 def test_anything_else_is_refused_with_the_bounds(name: str, least: int, most: int) -> None:
     for value in (str(least - 1), str(most + 1), "1.0", "1e1", "٣", "0x1", "ten", "9" * 5000):
         assert faults_of(**{name: value}) == [f"{name}: must be a whole number, {least} to {most}"]
+
+
+def test_hours_and_days_of_billing_are_read() -> None:
+    settings = loaded(RECONCILE_HOURS="0", PERIOD_NEWS_HOURS="48", RAW_BODY_DAYS="30")
+    assert (settings.reconcile_hours, settings.period_news_hours, settings.raw_body_days) == (0, 48, 30)
+
+
+@pytest.mark.parametrize(
+    ("key", "livemode"),
+    [("sk_live_1", True), ("rk_live_1", True), ("sk_test_1", False), ("rk_test_1", False), ("mine", None), ("", None)],
+)
+def test_the_provider_key_tells_the_mode_of_events(key: str, livemode: bool | None) -> None:
+    assert loaded(PROVIDER_SECRET_KEY=key).billing.livemode is livemode
 
 
 @pytest.mark.parametrize("name", ["RUN_JOBS", "CHECKOUT_REFERENCE_LINKS"])
@@ -244,3 +261,11 @@ def test_operator_commands_need_neither_webhook_nor_session_secret() -> None:
     with pytest.raises(SettingsError) as error:
         load_for_admin({}, needs_pepper=True)
     assert error.value.faults == ["API_KEY_PEPPER: is missing"]
+
+
+def test_operator_commands_read_what_they_need_of_billing() -> None:
+    settings = load_for_admin({"PERIOD_NEWS_HOURS": "2", "PROVIDER_SECRET_KEY": "sk_live_1"}, needs_pepper=False)
+    assert (settings.period_news_hours, settings.billing.livemode) == (2, True)
+    with pytest.raises(SettingsError) as error:
+        load_for_admin({"PERIOD_NEWS_HOURS": "0"}, needs_pepper=False)
+    assert error.value.faults == ["PERIOD_NEWS_HOURS: must be a whole number, 1 to 8760"]

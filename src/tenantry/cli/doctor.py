@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, aclosing
+from datetime import timedelta
 from typing import Final
 
 import click
@@ -16,6 +17,7 @@ from tenantry.gateways.provider.api import ProviderApi
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
 from tenantry.kit import logs
 from tenantry.kit.clock import system_clock
+from tenantry.services.checkup.billing import BillingTerms
 from tenantry.services.checkup.connections import check_identity, check_mail, check_provider
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
@@ -94,7 +96,21 @@ async def _check_database(
         return [
             error("database", "the embedded PostgreSQL does not start", "See the message above, or set DATABASE_URL.")
         ]
-    return await check_database(conninfo, settings.billing.catalog, system_clock(), sends_mail=sends_mail)
+    return await check_database(conninfo, _billing_terms(settings), system_clock(), sends_mail=sends_mail)
+
+
+def _billing_terms(settings: Settings | AdminSettings) -> BillingTerms:
+    reconcile_hours, body_days = 0, None
+    if isinstance(settings, Settings):
+        reconcile_hours, body_days = settings.reconcile_hours, settings.raw_body_days
+    asks_provider = settings.provider_secret_key is not None
+    return BillingTerms(
+        policy=settings.billing,
+        asks_provider=asks_provider,
+        period_news=timedelta(hours=settings.period_news_hours),
+        compared_every=timedelta(hours=reconcile_hours) if asks_provider and reconcile_hours else None,
+        bodies_kept=timedelta(days=body_days) if body_days else None,
+    )
 
 
 def _entered(stack: ExitStack, values: dict[str, str]) -> str | None:

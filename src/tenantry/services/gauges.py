@@ -2,7 +2,8 @@
 
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.store import billing, notices
+from tenantry.services.silence import SILENT_TENANTS
+from tenantry.store import billing, checkup, notices, reconcile
 
 
 async def read_gauges(database: Database) -> dict[str, float] | None:
@@ -12,6 +13,8 @@ async def read_gauges(database: Database) -> dict[str, float] | None:
             counts = await notices.count_by_status(connection)
             oldest = await notices.oldest_queued_seconds(connection)
             parked = await billing.count_parked(connection)
+            drifted, undecided = await checkup.drifts_and_ties_of_the_day(connection)
+            findings = await reconcile.read_findings(connection)
     except DatabaseUnavailableError:
         return None
     return {
@@ -19,4 +22,7 @@ async def read_gauges(database: Database) -> dict[str, float] | None:
         "tenantry_notifications_failed": counts.get("failed", 0),
         "tenantry_notifications_oldest_queued_seconds": oldest,
         "tenantry_billing_events_parked": parked,
+        "tenantry_silent_tenants": findings.get(SILENT_TENANTS, 0),
+        "tenantry_tenants_drifted": drifted,
+        "tenantry_ties_undecided": undecided,
     }

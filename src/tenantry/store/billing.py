@@ -236,6 +236,9 @@ INSERT INTO customers (id, tenant_id, linked_by)
 SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])
     ON CONFLICT (id) DO NOTHING
 """
+DELETE_ENTRIES: Final = """
+DELETE FROM billing_events WHERE id = ANY(%(ids)s) AND NOT coalesce(%(drift)s = ANY(anomalies), false)
+"""
 SETTLE_PARKED: Final = """
 UPDATE billing_events e
    SET tenant_id = r.tenant_id, outcome = r.outcome, reason = r.reason, before = r.before, after = r.after,
@@ -270,8 +273,8 @@ async def insert_bodies(connection: Connection, entries: Sequence[Entry], now: d
 
 
 async def delete_entries(connection: Connection, ids: Sequence[str]) -> None:
-    """Take entries that newer ones have made superfluous out of the ledger."""
-    await connection.execute("DELETE FROM billing_events WHERE id = ANY(%s)", (list(ids),))
+    """Take entries that newer ones have made superfluous out of the ledger; one that tells of drift stays, to be seen."""
+    await connection.execute(DELETE_ENTRIES, {"ids": list(ids), "drift": Anomaly.DRIFT})
 
 
 async def settle_parked(connection: Connection, entries: Sequence[Entry]) -> None:

@@ -1,17 +1,17 @@
 """What a check-up reads of the database: its version and schema, and what in it needs somebody's attention."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tenantry.db.database import Connection
-from tenantry.domain.billing.events import CHECKOUT_COMPLETED, SUBSCRIPTION_TYPES, SUBSCRIPTION_UPDATED
+from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 
 MOST_LISTED: Final = 20
 
-# Some statements read the whole ledger: they may take longer than a request's, but not for ever.
+# Some statements look at every tenant: they may take longer than a request's, but not for ever.
 PATIENCE: Final = "SET statement_timeout = '30s'"
 VERSION: Final = "SELECT current_setting('server_version_num')::int, current_setting('server_version')"
 HAS_REVISION: Final = "SELECT to_regclass('alembic_version') IS NOT NULL"
@@ -24,22 +24,84 @@ SELECT k.id, k.name, k.org_id, k.created_at, count(*) OVER ()
  ORDER BY k.created_at, k.id
  LIMIT %(most)s
 """
-FAULTY_EVENTS: Final = """
-SELECT count(*) FILTER (WHERE outcome = 'invalid'),
-       count(*) FILTER (WHERE outcome = 'ignored' AND org_id IS NULL
-                          AND (type = ANY(%(subscription_types)s)
-                               OR type = %(checkout)s AND checkout_mode = 'subscription'))
+# The index of entries with anomalies bounds what these read, however big the ledger is.
+ANOMALIES: Final = """
+SELECT kind, count(*)
   FROM billing_events
- WHERE received_at > %(since)s
+ CROSS JOIN unnest(anomalies) AS kind
+ WHERE anomalies IS NOT NULL AND received_at > %(since)s
+   AND (kind <> %(wrong_livemode)s OR livemode = NOT %(livemode)s::boolean)
+ GROUP BY kind
 """
 UNKNOWN_PRICES: Final = """
-SELECT price_id, count(*)
+SELECT price_id, count(*), count(*) OVER ()
   FROM billing_events
- WHERE type = %(updated)s AND received_at > %(since)s AND price_id <> ALL(%(known)s)
+ WHERE anomalies IS NOT NULL AND received_at > %(since)s
+   AND %(kind)s = ANY(anomalies) AND price_id <> ALL(%(known)s)
  GROUP BY price_id
  ORDER BY count(*) DESC, price_id
  LIMIT %(most)s
 """
+TAKEN_CUSTOMERS: Final = """
+SELECT customer_id, org_id, count(*) OVER ()
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies)
+ GROUP BY customer_id, org_id
+ ORDER BY customer_id, org_id
+ LIMIT %(most)s
+"""
+# Whatever the provider says of a later second holds whichever of the two came last.
+TIES: Final = """
+WITH ties AS (
+       SELECT e.tenant_id,
+              EXISTS (SELECT FROM billing_events s
+                       WHERE s.tenant_id = e.tenant_id AND s.created > e.created AND s.type = %(snapshot)s) AS settled
+         FROM billing_events e
+        WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND %(kind)s = ANY(e.anomalies)),
+     unsettled AS (SELECT DISTINCT tenant_id FROM ties WHERE NOT settled)
+SELECT (SELECT count(*) FROM ties), (SELECT count(*) FROM ties WHERE settled),
+       ARRAY(SELECT tenant_id FROM unsettled ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM unsettled)
+"""
+DRIFTED: Final = """
+SELECT tenant_id, count(*) OVER ()
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies)
+ GROUP BY tenant_id
+ ORDER BY max(received_at) DESC, tenant_id
+ LIMIT %(most)s
+"""
+OF_THE_DAY: Final = """
+SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
+       count(*) FILTER (WHERE %(tie)s = ANY(anomalies))
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND received_at > now() - interval '24 hours'
+"""
+# By tenant, because the ledger has no index on the time alone: a month of a tenant is a few entries.
+MODES: Final = """
+SELECT count(DISTINCT t.id) FILTER (WHERE e.livemode), count(DISTINCT t.id) FILTER (WHERE NOT e.livemode)
+  FROM tenants t
+ CROSS JOIN LATERAL (
+         SELECT livemode FROM billing_events
+          WHERE tenant_id = t.id AND created > %(since)s AND livemode IS NOT NULL
+          ORDER BY created DESC, arrival DESC LIMIT %(most)s) e
+ WHERE t.deleted_at IS NULL AND t.tip_created > %(since)s
+"""
+UNMAPPED_PLANS: Final = """
+SELECT plan, count(*)
+  FROM tenants
+ WHERE deleted_at IS NULL AND plan <> ALL(%(known)s)
+ GROUP BY plan
+ ORDER BY count(*) DESC, plan
+"""
+NOT_COMPARED: Final = """
+SELECT t.id, count(*) OVER ()
+  FROM tenants t
+ WHERE t.deleted_at IS NULL AND (t.reconciled_at IS NULL OR t.reconciled_at <= %(until)s)
+   AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id AND c.linked_at <= %(until)s)
+ ORDER BY t.reconciled_at NULLS FIRST, t.id
+ LIMIT %(most)s
+"""
+OLDEST_BODY: Final = "SELECT received_at FROM billing_bodies ORDER BY arrival LIMIT 1"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -58,12 +120,37 @@ class OldKey(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-class FaultyEvents(msgspec.Struct, frozen=True):
-    """How many events could not be used, how many named no tenant, and which prices no plan has (the most frequent)."""
+class Named(NamedTuple):
+    """The first 20 of those concerned, and how many they are in all."""
 
-    invalid: int
-    without_org: int
-    unknown_prices: list[tuple[str, int]]
+    first: list[str]
+    number: int
+
+
+class Ties(msgspec.Struct, frozen=True):
+    """Events whose place within their second nothing proves: how many, and how many the provider has settled since.
+
+    ``open_tenants`` are the tenants of the others.
+    """
+
+    number: int
+    settled: int
+    open_tenants: Named
+
+
+class Anomalies(msgspec.Struct, frozen=True):
+    """What was unexpected about events: how many there were of each kind, and what is to be known of some kinds.
+
+    ``prices`` are those that no plan has, with the number of their events, the most frequent 20; ``more_prices`` is how
+    many there are besides. ``taken`` says of each customer that another tenant has which tenant was named with it.
+    """
+
+    counts: dict[str, int]
+    prices: list[tuple[str, int]]
+    more_prices: int
+    taken: Named
+    ties: Ties
+    drifted: Named
 
 
 async def be_patient(connection: Connection) -> None:
@@ -95,15 +182,75 @@ async def read_old_keys(connection: Connection, now: datetime, made_until: datet
     return [OldKey(*row[:4]) for row in rows], rows[0][4] if rows else 0
 
 
-async def read_faulty_events(connection: Connection, since: datetime, known_prices: Collection[str]) -> FaultyEvents:
-    """What was unexpected about the events received after ``since``."""
+async def read_anomalies(
+    connection: Connection, since: datetime, known_prices: Collection[str], *, livemode: bool | None
+) -> Anomalies:
+    """What was unexpected about the events received after ``since``, as far as it still is.
+
+    Prices that are known by now do not count, nor do events of the mode that is right by now (``livemode``, None where
+    that is not known).
+    """
+    window = {"since": since, "most": MOST_LISTED}
     cursor = await connection.execute(
-        FAULTY_EVENTS,
-        {"since": since, "subscription_types": list(SUBSCRIPTION_TYPES), "checkout": CHECKOUT_COMPLETED},
+        ANOMALIES, {**window, "wrong_livemode": Anomaly.WRONG_LIVEMODE.value, "livemode": livemode}
     )
-    [(invalid, without_org)] = await cursor.fetchall()
+    counts = dict(await cursor.fetchall())
     cursor = await connection.execute(
-        UNKNOWN_PRICES,
-        {"since": since, "updated": SUBSCRIPTION_UPDATED, "known": list(known_prices), "most": MOST_LISTED},
+        UNKNOWN_PRICES, {**window, "kind": Anomaly.UNKNOWN_PRICE.value, "known": list(known_prices)}
     )
-    return FaultyEvents(invalid, without_org, [(price, count) for price, count in await cursor.fetchall()])
+    prices = await cursor.fetchall()
+    cursor = await connection.execute(TAKEN_CUSTOMERS, {**window, "kind": Anomaly.CUSTOMER_TAKEN.value})
+    taken = [(f"{customer_id} for {org_id}", number) for customer_id, org_id, number in await cursor.fetchall()]
+    cursor = await connection.execute(TIES, {**window, "kind": Anomaly.UNDECIDABLE_ORDER.value, "snapshot": SNAPSHOT})
+    [(ties, settled, open_tenants, open_number)] = await cursor.fetchall()
+    cursor = await connection.execute(DRIFTED, {**window, "kind": Anomaly.DRIFT.value})
+    return Anomalies(
+        counts=counts,
+        prices=[(price, count) for price, count, _ in prices],
+        more_prices=prices[0][2] - len(prices) if prices else 0,
+        taken=_named(taken),
+        ties=Ties(ties, settled, Named(open_tenants, open_number)),
+        drifted=_named(await cursor.fetchall()),
+    )
+
+
+def _named(rows: Sequence[Sequence[Any]]) -> Named:
+    return Named([row[0] for row in rows], rows[0][1] if rows else 0)
+
+
+async def drifts_and_ties_of_the_day(connection: Connection) -> tuple[int, int]:
+    """How many tenants had drifted from the provider, and how many events nothing could place, in the last 24 h."""
+    cursor = await connection.execute(
+        OF_THE_DAY, {"drift": Anomaly.DRIFT.value, "tie": Anomaly.UNDECIDABLE_ORDER.value}
+    )
+    [(drifted, ties)] = await cursor.fetchall()
+    return drifted, ties
+
+
+async def tenants_by_mode(connection: Connection, since: int) -> tuple[int, int]:
+    """How many living tenants had events of live mode after a second (Unix time), and how many of test mode.
+
+    Of each tenant the newest 20 events are looked at.
+    """
+    cursor = await connection.execute(MODES, {"since": since, "most": MOST_LISTED})
+    [(live, test)] = await cursor.fetchall()
+    return live, test
+
+
+async def read_unmapped_plans(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
+    """The plans of living tenants that are none of the ``known`` ones, with the number of their tenants."""
+    cursor = await connection.execute(UNMAPPED_PLANS, {"known": list(known)})
+    return [(plan, count) for plan, count in await cursor.fetchall()]
+
+
+async def not_compared(connection: Connection, until: datetime) -> Named:
+    """Living tenants that have had a customer since ``until`` and have not been compared with the provider since."""
+    cursor = await connection.execute(NOT_COMPARED, {"until": until, "most": MOST_LISTED})
+    return _named(await cursor.fetchall())
+
+
+async def oldest_body(connection: Connection) -> datetime | None:
+    """When the oldest raw body came in; None if there is none."""
+    cursor = await connection.execute(OLDEST_BODY)
+    row = await cursor.fetchone()
+    return row[0] if row else None

@@ -49,7 +49,7 @@ def anomalies(event: BillingEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]
     found = []
     if event.problem is not None:
         found.append(Anomaly.UNUSABLE_OBJECT)
-    elif event.type in SUBSCRIPTION_TYPES and event.org_id is None:
+    elif event.org_id is None and (event.type in SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
         found.append(Anomaly.MISSING_ORG_ID)
     elif event.type in (SUBSCRIPTION_UPDATED, SNAPSHOT):
         if event.price_id is None:

@@ -86,7 +86,8 @@ async def check_provider(api: ProviderApi | None, webhook_url: str) -> list[Find
         return [
             warning(
                 _PROVIDER,
-                "no API key is set: no checkout, no customer portal, and the webhook endpoint is not checked",
+                "no API key is set: no checkout, no customer portal, no comparison with the provider, and the webhook "
+                "endpoint is not checked",
                 "Set PROVIDER_SECRET_KEY.",
             )
         ]

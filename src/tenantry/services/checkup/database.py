@@ -1,4 +1,4 @@
-"""Checks of the database: the server, the schema, and what in the data needs somebody's attention."""
+"""Checks of the database: the server, the schema, and what in the data (billing: next door) needs attention."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -10,23 +10,19 @@ import psycopg
 from tenantry.db.database import Connection, Lane
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.domain.plans import Catalog
+from tenantry.services.checkup.billing import BillingTerms, check_billing
 from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
-from tenantry.store import billing, checkup, notices
-from tenantry.store.checkup import FaultyEvents, OldKey, Server
+from tenantry.store import checkup, notices
+from tenantry.store.checkup import OldKey, Server
 
 OLDEST_SERVER: Final = 15
 KEY_AGE: Final = timedelta(days=365)
-LEDGER_DAYS: Final = 30
-"""How far back the ledger is looked through."""
 STUCK_SECONDS: Final = 3600.0
 
 _VERSION_UNIT: Final = 10_000
-_SINCE: Final = f"in the last {LEDGER_DAYS} days"
 _DATABASE: Final = "database"
 _SCHEMA: Final = "schema"
 _MAIL: Final = "mail"
-_LEDGER: Final = "billing ledger"
 # What PostgreSQL's client says, and what we say instead: its own words may hold parts of a misread DATABASE_URL.
 _TROUBLES: Final = (
     ("password authentication failed", "the user or password is refused"),
@@ -53,7 +49,7 @@ class MailQueue(msgspec.Struct, frozen=True):
     oldest_seconds: float
 
 
-async def check_database(conninfo: str, catalog: Catalog, now: datetime, *, sends_mail: bool) -> list[Finding]:
+async def check_database(conninfo: str, terms: BillingTerms, now: datetime, *, sends_mail: bool) -> list[Finding]:
     """The server, the schema, and what the data says; ``sends_mail`` tells whether a mail server is set."""
     lane = Lane(conninfo)
     try:
@@ -64,7 +60,7 @@ async def check_database(conninfo: str, catalog: Catalog, now: datetime, *, send
                 judge_revision(await checkup.read_revision(connection), newest_revision()),
             ]
             if findings[-1].level is not Level.ERROR:
-                findings += await _check_data(connection, catalog, now, sends_mail=sends_mail)
+                findings += await _check_data(connection, terms, now, sends_mail=sends_mail)
             return findings
     except DatabaseUnavailableError as refusal:
         return [_unusable(_trouble(refusal.__cause__))]
@@ -76,17 +72,15 @@ async def check_database(conninfo: str, catalog: Catalog, now: datetime, *, send
         await lane.close()
 
 
-async def _check_data(connection: Connection, catalog: Catalog, now: datetime, *, sends_mail: bool) -> list[Finding]:
+async def _check_data(connection: Connection, terms: BillingTerms, now: datetime, *, sends_mail: bool) -> list[Finding]:
     counts = await notices.count_by_status(connection)
     oldest = await notices.oldest_queued_seconds(connection)
     keys, number = await checkup.read_old_keys(connection, now, now - KEY_AGE)
-    prices = [price for plan in catalog.plans for price in plan.stripe_price_ids]
-    events = await checkup.read_faulty_events(connection, now - timedelta(days=LEDGER_DAYS), prices)
     queue = MailQueue(counts.get("queued", 0), counts.get("failed", 0), oldest)
     return [
         *judge_queue(queue, sends_mail=sends_mail),
         *judge_old_keys(keys, number, now),
-        *judge_ledger(events, await billing.count_parked(connection)),
+        *await check_billing(connection, terms, now),
     ]
 
 
@@ -169,43 +163,3 @@ def judge_old_keys(keys: Sequence[OldKey], number: int, now: datetime) -> list[F
         message = f"older than a year besides those: {number - len(keys)}"
         findings.append(warning("API keys", message, "Rotate the ones above, then check again."))
     return findings or [ok("API keys", "no active one is older than a year")]
-
-
-def judge_ledger(events: FaultyEvents, parked: int) -> list[Finding]:
-    """What the ledger tells of events that did not do what they were meant to."""
-    findings = []
-    if parked:
-        findings.append(
-            warning(
-                _LEDGER,
-                f"events that wait for a tenant or customer that is not known: {parked}",
-                "Make the tenant with the id in metadata.orgId (`tenantry admin create-tenant`), or link the customer "
-                "(PUT /api/v1/tenants/{id}); the events then take their place. After 30 days they are let go.",
-            )
-        )
-    if events.invalid:
-        findings.append(
-            warning(
-                _LEDGER,
-                f"events {_SINCE} whose object lacks what its type needs: {events.invalid}",
-                "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint.",
-            )
-        )
-    if events.without_org:
-        findings.append(
-            warning(
-                _LEDGER,
-                f"subscription and checkout events {_SINCE} that name no tenant: {events.without_org}",
-                "Put the tenant's id into metadata.orgId of the subscription, as checkouts made through "
-                "POST /api/v1/billing/checkout-sessions do.",
-            )
-        )
-    findings += [
-        warning(
-            _LEDGER,
-            f"subscription events {_SINCE} with the price {price!r}, which no plan has: {count} (plan free)",
-            "Add the price to a plan of the catalog (TENANTRY_PLANS).",
-        )
-        for price, count in events.unknown_prices
-    ]
-    return findings or [ok(_LEDGER, f"nothing unexpected {_SINCE}")]

@@ -1,0 +1,280 @@
+"""Checks of the billing ledger and of the tenants' billing: what was unexpected lately, and who is left behind."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from tenantry.db.database import Connection
+from tenantry.domain.billing.events import Anomaly
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.services.checkup.finding import Finding, ok, warning
+from tenantry.store import billing, checkup, reconcile
+from tenantry.store.checkup import Anomalies, Named, Ties
+
+LEDGER_DAYS: Final = 30
+"""How far back the ledger is looked through."""
+BODIES_GRACE: Final = timedelta(days=2)
+"""How long raw bodies may outstay their time: the job that removes them may have been at rest for a while."""
+COMPARISONS_MISSED: Final = 3
+"""After so many missed comparisons with the provider a tenant is told of."""
+
+_SINCE: Final = f"in the last {LEDGER_DAYS} days"
+_LEDGER: Final = "billing ledger"
+_TENANTS: Final = "tenants"
+_MODES: Final = {True: "live", False: "test"}
+_SEE_WORKER: Final = "See that `tenantry worker` runs (or `serve` with RUN_JOBS), and what its log says"
+_LOST_EVENTS: Final = (
+    "look in the provider's dashboard whether the webhook endpoint is enabled and its deliveries succeed"
+)
+
+
+class BillingTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say of billing.
+
+    ``asks_provider``: whether the provider's API can be asked. ``period_news``: how long after a period's end there
+    must be news. ``compared_every`` and ``bodies_kept`` are None where that is never, or not known.
+    """
+
+    policy: BillingPolicy
+    asks_provider: bool
+    period_news: timedelta
+    compared_every: timedelta | None
+    bodies_kept: timedelta | None
+
+
+async def check_billing(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
+    """What the ledger and the tenants' records tell that somebody should look at."""
+    since = now - timedelta(days=LEDGER_DAYS)
+    catalog, livemode = terms.policy.catalog, terms.policy.livemode
+    prices = [price for plan in catalog.plans for price in plan.stripe_price_ids]
+    anomalies = await checkup.read_anomalies(connection, since, prices, livemode=livemode)
+    events = [
+        *judge_parked(await billing.count_parked(connection)),
+        *judge_objects(anomalies),
+        *judge_prices(anomalies),
+        *judge_modes(anomalies, livemode=livemode),
+        *judge_ties(anomalies.ties, asks_provider=terms.asks_provider),
+    ]
+    if livemode is None:
+        events += judge_both_modes(*await checkup.tenants_by_mode(connection, int(since.timestamp())))
+    if terms.bodies_kept is not None:
+        events += judge_bodies(await checkup.oldest_body(connection), terms.bodies_kept, now)
+    silent, number = await reconcile.silent_tenants(
+        connection, int((now - terms.period_news).timestamp()), checkup.MOST_LISTED
+    )
+    tenants = [
+        *judge_drift(anomalies.drifted),
+        *judge_silence(Named([tenant.id for tenant in silent], number), terms.period_news),
+        *judge_plans(await checkup.read_unmapped_plans(connection, [plan.id for plan in catalog.plans])),
+    ]
+    if terms.compared_every is not None:
+        longest = COMPARISONS_MISSED * terms.compared_every
+        tenants += judge_comparisons(await checkup.not_compared(connection, now - longest), longest)
+    return [
+        *(events or [ok(_LEDGER, f"nothing unexpected {_SINCE}")]),
+        *(tenants or [ok(_TENANTS, "each has a plan of the catalog, and none waits for news")]),
+    ]
+
+
+def judge_parked(number: int) -> list[Finding]:
+    """Events that wait."""
+    if not number:
+        return []
+    return [
+        warning(
+            _LEDGER,
+            f"events that wait for a tenant or customer that is not known: {number}",
+            "Make the tenant with the id in metadata.orgId (`tenantry admin create-tenant`), or link the customer "
+            "(PUT /api/v1/tenants/{id}); the events then take their place. After 30 days they are let go.",
+        )
+    ]
+
+
+def judge_objects(anomalies: Anomalies) -> list[Finding]:
+    """Events whose object does not say what it should, or says what cannot be."""
+    findings = []
+    if number := anomalies.counts.get(Anomaly.UNUSABLE_OBJECT, 0):
+        findings.append(
+            warning(
+                _LEDGER,
+                f"events {_SINCE} whose object lacks what its type needs: {number}",
+                "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint.",
+            )
+        )
+    if number := anomalies.counts.get(Anomaly.MISSING_ORG_ID, 0):
+        findings.append(
+            warning(
+                _LEDGER,
+                f"events {_SINCE} that name no tenant: {number}",
+                "Put the tenant's id into metadata.orgId of the subscription, as checkouts made through "
+                "POST /api/v1/billing/checkout-sessions do.",
+            )
+        )
+    if number := anomalies.counts.get(Anomaly.CUSTOMER_TAKEN, 0):
+        findings.append(
+            warning(
+                _LEDGER,
+                f"events {_SINCE} that name a tenant, and a customer of another: {number} ({_shown(anomalies.taken)})",
+                "The customer stays with the tenant that it was linked to first. Correct metadata.orgId of the "
+                "subscription, or let each tenant have a customer of its own at the provider.",
+            )
+        )
+    return findings
+
+
+def judge_prices(anomalies: Anomalies) -> list[Finding]:
+    """Subscriptions that lead to no plan."""
+    findings = []
+    if number := anomalies.counts.get(Anomaly.MISSING_PRICE, 0):
+        findings.append(
+            warning(
+                _LEDGER,
+                f"subscription events {_SINCE} without a price: {number} (plan free)",
+                "Give the subscription's first item a price at the provider; the event of that change brings the plan.",
+            )
+        )
+    remedy = "Add the price to a plan of the catalog (TENANTRY_PLANS), restart, and run `tenantry events replay`."
+    findings += [
+        warning(
+            _LEDGER, f"subscription events {_SINCE} with the price {price!r}, which no plan has: {count} (plan free)",
+            remedy,
+        )
+        for price, count in anomalies.prices
+    ]  # fmt: skip
+    if anomalies.more_prices:
+        message = f"prices {_SINCE} that no plan has, besides those: {anomalies.more_prices}"
+        findings.append(warning(_LEDGER, message, remedy))
+    return findings
+
+
+def judge_modes(anomalies: Anomalies, *, livemode: bool | None) -> list[Finding]:
+    """Events of the mode that the API key is not of."""
+    number = anomalies.counts.get(Anomaly.WRONG_LIVEMODE, 0)
+    if livemode is None or not number:
+        return []
+    ours, theirs = _MODES[livemode], _MODES[not livemode]
+    return [
+        warning(
+            _LEDGER,
+            f"events {_SINCE} of {theirs} mode, while PROVIDER_SECRET_KEY is a key of {ours} mode: {number} "
+            "(handled all the same)",
+            f"Set the key of {theirs} mode if that is the one meant. Else remove the endpoint of {theirs} mode at the "
+            "provider, and its signing secret from PROVIDER_WEBHOOK_SECRET.",
+        )
+    ]
+
+
+def judge_both_modes(live: int, test: int) -> list[Finding]:
+    """Events of both modes, where nothing tells which is right: the numbers of tenants with events of each."""
+    if not live or not test:
+        return []
+    return [
+        warning(
+            _LEDGER,
+            f"events {_SINCE} are of both modes: live for tenants: {live}, test for tenants: {test}",
+            "Set PROVIDER_SECRET_KEY, whose beginning tells which mode is right; or remove the endpoint of the other "
+            "mode at the provider, and its signing secret from PROVIDER_WEBHOOK_SECRET.",
+        )
+    ]
+
+
+def judge_ties(ties: Ties, *, asks_provider: bool) -> list[Finding]:
+    """Events of one second in an order that nothing proves; all is well once the provider has been asked since."""
+    what = f"events {_SINCE} whose place within their second nothing proves: {ties.number}"
+    if not ties.number:
+        return []
+    if ties.settled == ties.number:
+        return [ok(_LEDGER, f"{what}, all settled by asking the provider")]
+    return [
+        warning(
+            _LEDGER,
+            f"{what}, settled by asking the provider: {ties.settled}; not settled for {_shown(ties.open_tenants)}",
+            f"`tenantry reconcile --tenant ORG` asks the provider. tenantry does so by itself: {_lowered(_SEE_WORKER)}."
+            if asks_provider
+            else "Set PROVIDER_SECRET_KEY: tenantry then settles them by asking the provider.",
+        )
+    ]
+
+
+def judge_bodies(oldest: datetime | None, kept: timedelta, now: datetime) -> list[Finding]:
+    """Raw bodies that should have gone days ago."""
+    if oldest is None or oldest >= now - kept - BODIES_GRACE:
+        return []
+    return [
+        warning(
+            _LEDGER,
+            f"days that raw bodies are kept: {kept.days}; age of the oldest one: {(now - oldest).days}",
+            f"{_SEE_WORKER} of remove_old_data, which removes them every hour.",
+        )
+    ]
+
+
+def judge_drift(drifted: Named) -> list[Finding]:
+    """Tenants that a comparison with the provider has repaired."""
+    if not drifted.number:
+        return []
+    return [
+        warning(
+            _TENANTS,
+            f"had drifted from the provider and were repaired {_SINCE}: {_counted(drifted)}",
+            f"Events get lost: {_LOST_EVENTS}. `tenantry tenants explain ORG` shows what came, and what never did.",
+        )
+    ]
+
+
+def judge_silence(silent: Named, patience: timedelta) -> list[Finding]:
+    """Tenants whose period is over without a word of what comes next."""
+    if not silent.number:
+        return []
+    return [
+        warning(
+            _TENANTS,
+            f"without news more than {_hours(patience)} h after the end of their period: {_counted(silent)}",
+            f"Run `tenantry reconcile --tenant ORG` (it needs PROVIDER_SECRET_KEY), and {_LOST_EVENTS}.",
+        )
+    ]
+
+
+def judge_comparisons(missed: Named, longest: timedelta) -> list[Finding]:
+    """Tenants that should have been compared with the provider by now."""
+    if not missed.number:
+        return []
+    return [
+        warning(
+            _TENANTS,
+            f"not compared with the provider for more than {_hours(longest)} h: {_counted(missed)}",
+            f"{_SEE_WORKER}; `tenantry reconcile --tenant ORG` compares one now, or says why it cannot be.",
+        )
+    ]
+
+
+def judge_plans(unmapped: Sequence[tuple[str, int]]) -> list[Finding]:
+    """Plans of tenants that the catalog does not have."""
+    return [
+        warning(
+            _TENANTS,
+            f"on the plan {plan!r}, which is not in the plan catalog: {number} (limits of free)",
+            "Put the plan back into the catalog (TENANTRY_PLANS), or give its prices to another plan and run "
+            "`tenantry events replay`.",
+        )
+        for plan, number in unmapped
+    ]
+
+
+def _hours(time: timedelta) -> int:
+    return time // timedelta(hours=1)
+
+
+def _shown(named: Named) -> str:
+    more = named.number - len(named.first)
+    return ", ".join(named.first) + (f" and {more} more" if more else "")
+
+
+def _counted(named: Named) -> str:
+    return f"{named.number} ({_shown(named)})"
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]

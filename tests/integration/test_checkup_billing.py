@@ -1,0 +1,397 @@
+"""The check-up of billing: what the ledger and the tenants' records tell, when, and what it says to do."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from tenantry.db.database import Lane
+from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Arrival, Entry
+from tenantry.domain.plans import Catalog, Limits, Plan
+from tenantry.services.checkup.billing import BillingTerms
+from tenantry.services.checkup.database import check_database
+from tenantry.services.checkup.finding import Finding, Level
+from tenantry.store import billing, checkup
+from tests.support import events
+from tests.support.billing import Provider, Subscriber, rows
+from tests.support.events import NOW
+from tests.support.findings import billing_terms, levels, only
+from tests.support.service import Service, running_service
+
+HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
+LIVE_KEY: Final = "sk_live_OnlyForTests"
+TEST_KEY: Final = "sk_test_OnlyForTests"
+
+
+@pytest.fixture
+def provider(fresh_service: Service) -> Provider:
+    return Provider(fresh_service)
+
+
+async def check(provider: Provider, terms: BillingTerms | None = None, *, later: timedelta = HOUR) -> list[Finding]:
+    """What the check-up says of billing, an hour after what has happened."""
+    service = provider.service
+    terms = terms or billing_terms(livemode=False)
+    findings = await check_database(service.conninfo, terms, service.clock() + later, sends_mail=True)
+    return [finding for finding in findings if finding.subject in ("billing ledger", "tenants")]
+
+
+async def add_entries(
+    conninfo: str, entries: Sequence[tuple[BillingEvent, Sequence[Anomaly]]], received_at: datetime | None = None
+) -> None:
+    """Entries straight in the ledger."""
+    lane = Lane(conninfo)
+    async with lane.use(autocommit=True) as connection:
+        arrived = received_at or datetime.fromtimestamp(NOW, UTC)
+        await billing.insert_entries(
+            connection,
+            [
+                Entry(Arrival(event, arrived), event.org_id, Outcome.APPLIED, "because", anomalies=tuple(unexpected))
+                for event, unexpected in entries
+            ],
+        )
+    await lane.close()
+
+
+async def repaired(provider: Provider, *tenants: str, received_at: datetime | None = None) -> None:
+    """That a comparison found these tenants drifted."""
+    entries = [
+        (BillingEvent(id=f"snapshot_{tenant}", type=SNAPSHOT, created=NOW, org_id=tenant), [Anomaly.DRIFT])
+        for tenant in tenants
+    ]
+    await add_entries(provider.service.conninfo, entries, received_at)
+
+
+async def answered(provider: Provider, subscriber: Subscriber, created: int) -> None:
+    """That the provider was asked about a tenant."""
+    event = BillingEvent(id=f"snapshot_{subscriber.id}_{created}", type=SNAPSHOT, created=created, org_id=subscriber.id)
+    await add_entries(provider.service.conninfo, [(event, [])])
+
+
+async def tie(provider: Provider, subscriber: Subscriber) -> None:
+    """Two events of one second that say nothing of their order."""
+    await provider.send(
+        events.updated(**subscriber.names, status="active"), events.updated(**subscriber.names, status="past_due")
+    )
+
+
+def catalog(**prices: Sequence[str]) -> Catalog:
+    """A catalog of plans with these prices."""
+    return Catalog(tuple(Plan(name, name, tuple(listed), Limits()) for name, listed in prices.items()))
+
+
+def message(findings: Sequence[Finding]) -> str:
+    return only(findings, Level.WARNING).message
+
+
+def remedy(findings: Sequence[Finding]) -> str:
+    return only(findings, Level.WARNING).remedy or ""
+
+
+async def test_billing_in_order(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**subscriber.names),
+        events.failed(customer=subscriber.customer, created=NOW + 1),
+        events.succeeded(customer=subscriber.customer, created=NOW + 2),
+        events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 3),
+        events.event("charge.refunded", {}),
+    )
+    findings = await check(provider)
+    assert levels(findings) == {Level.OK}
+    assert [finding.subject for finding in findings] == ["billing ledger", "tenants"]
+
+
+# Events
+
+
+async def test_parked_events_are_counted(provider: Provider) -> None:
+    stranger = provider.stranger()
+    await provider.send(events.updated(**stranger.names), events.failed(customer=stranger.customer))
+    findings = await check(provider)
+    assert message(findings).endswith("not known: 2")
+    assert "create-tenant" in remedy(findings)
+
+
+async def test_events_that_could_not_be_used_are_counted(provider: Provider) -> None:
+    unusable = events.updated()
+    unusable["data"]["object"]["status"] = 5
+    await provider.send(unusable)
+    assert message(await check(provider)).endswith("whose object lacks what its type needs: 1")
+
+
+async def test_events_that_name_no_tenant_are_counted(provider: Provider) -> None:
+    await provider.send(events.updated(org=None), events.deleted(org=None))
+    findings = await check(provider)
+    assert message(findings).endswith("that name no tenant: 2")
+    assert "metadata.orgId" in remedy(findings)
+
+
+async def test_subscriptions_without_a_price_are_counted(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, price=None))
+    assert message(await check(provider)).endswith("without a price: 1 (plan free)")
+
+
+async def test_prices_that_no_plan_has_are_named(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    for number, price in enumerate(["price_gone", "price_rare", "price_gone"]):
+        await provider.send(events.updated(**subscriber.names, price=price, created=NOW + number))
+    warnings = [finding for finding in await check(provider) if finding.level is Level.WARNING]
+    assert [finding.message.partition("with the ")[2] for finding in warnings] == [
+        "price 'price_gone', which no plan has: 2 (plan free)",
+        "price 'price_rare', which no plan has: 1 (plan free)",
+    ]
+    assert all("tenantry events replay" in (finding.remedy or "") for finding in warnings)
+
+
+async def test_a_price_that_a_plan_has_by_now_is_no_longer_named(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, price="price_gold"))
+    assert "price_gold" in message(await check(provider))
+    mended = catalog(free=(), gold=("price_gold",))
+    assert levels(await check(provider, billing_terms(mended, livemode=False))) == {Level.OK}
+
+
+async def test_many_prices_that_no_plan_has_are_counted(provider: Provider) -> None:
+    entries = [
+        (BillingEvent(id=f"evt_{number}", type="x", created=1, price_id=f"p_{number:02}"), [Anomaly.UNKNOWN_PRICE])
+        for number in range(checkup.MOST_LISTED + 3)
+    ]
+    await add_entries(provider.service.conninfo, entries)
+    warnings = [finding.message for finding in await check(provider) if finding.level is Level.WARNING]
+    assert len(warnings) == checkup.MOST_LISTED + 1
+    assert warnings[-1].endswith("besides those: 3")
+
+
+async def test_a_customer_claimed_by_a_second_tenant_is_named(provider: Provider) -> None:
+    first, second = await provider.subscriber(), await provider.subscriber()
+    await provider.send(events.updated(**{**second.names, "customer": first.customer}))
+    assert message(await check(provider)).endswith(f"a customer of another: 1 ({first.customer} for {second.id})")
+
+
+async def test_what_happened_long_ago_is_past(provider: Provider) -> None:
+    await provider.send(events.updated(org=None), events.updated(org="later", price="price_gone"))
+    parked_alone = await check(provider, later=31 * DAY)
+    assert message(parked_alone).endswith("not known: 1")
+    assert len(await check(provider, later=29 * DAY)) == len(parked_alone) + 2
+
+
+# The provider's modes
+
+
+@pytest.mark.parametrize(
+    ("key", "ours", "theirs"), [(LIVE_KEY, "live", "test"), (TEST_KEY, "test", "live")], ids=["live", "test"]
+)
+async def test_events_of_the_other_mode_are_counted(conninfo: str, key: str, ours: str, theirs: str) -> None:
+    async with running_service(conninfo, PROVIDER_SECRET_KEY=key) as service:
+        provider = Provider(service)
+        subscriber = await provider.subscriber()
+        for number, livemode in enumerate([True, False]):
+            await provider.send({**events.updated(**subscriber.names, created=NOW + number), "livemode": livemode})
+        findings = await check(provider, billing_terms(livemode=ours == "live"))
+        assert f"events in the last 30 days of {theirs} mode" in message(findings)
+        assert f"PROVIDER_SECRET_KEY is a key of {ours} mode: 1 " in message(findings)
+        assert f"Set the key of {theirs} mode" in remedy(findings)
+
+
+async def test_once_the_right_key_is_set_its_events_are_fine(conninfo: str) -> None:
+    async with running_service(conninfo, PROVIDER_SECRET_KEY=LIVE_KEY) as service:
+        provider = Provider(service)
+        subscriber = await provider.subscriber()
+        await provider.send(events.updated(**subscriber.names))
+        assert levels(await check(provider, billing_terms(livemode=True))) == {Level.OK, Level.WARNING}
+        assert levels(await check(provider, billing_terms(livemode=False))) == {Level.OK}
+
+
+async def test_events_of_both_modes_where_no_key_tells_which_is_right(provider: Provider) -> None:
+    unknown = billing_terms(livemode=None)
+    subscribers = [await provider.subscriber() for _ in range(3)]
+    await provider.send(*(events.updated(**subscriber.names) for subscriber in subscribers))
+    assert levels(await check(provider, unknown)) == {Level.OK}
+    await provider.send({**events.updated(**subscribers[0].names, created=NOW - 1), "livemode": True})
+    findings = await check(provider, unknown)
+    assert message(findings).endswith("of both modes: live for tenants: 1, test for tenants: 3")
+    assert "PROVIDER_SECRET_KEY" in remedy(findings)
+
+
+async def test_events_of_both_modes_are_fine_where_a_key_tells_or_long_ago(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**subscriber.names, period_end=None),
+        {**events.updated(**subscriber.names, created=NOW - 1), "livemode": True},
+    )
+    assert levels(await check(provider, billing_terms(livemode=False))) == {Level.OK}
+    assert levels(await check(provider, billing_terms(livemode=None), later=31 * DAY)) == {Level.OK}
+
+
+# Ties
+
+
+async def test_events_that_nothing_places_are_counted(provider: Provider) -> None:
+    tied = [await provider.subscriber() for _ in range(2)]
+    for subscriber in tied:
+        await tie(provider, subscriber)
+    findings = await check(provider)
+    named = ", ".join(sorted(subscriber.id for subscriber in tied))
+    assert message(findings).endswith(f"proves: 2, settled by asking the provider: 0; not settled for {named}")
+    assert "tenantry reconcile --tenant" in remedy(findings)
+
+
+async def test_without_a_key_setting_it_is_the_remedy(provider: Provider) -> None:
+    await tie(provider, await provider.subscriber())
+    findings = await check(provider, billing_terms(livemode=False, asks_provider=False))
+    assert remedy(findings).startswith("Set PROVIDER_SECRET_KEY")
+
+
+async def test_a_later_answer_of_the_provider_settles(provider: Provider) -> None:
+    settled, unsettled = await provider.subscriber(), await provider.subscriber()
+    for subscriber in (settled, unsettled):
+        await tie(provider, subscriber)
+        await answered(provider, subscriber, NOW)
+    await answered(provider, settled, NOW + 1)
+    assert message(await check(provider)).endswith(
+        f"proves: 2, settled by asking the provider: 1; not settled for {unsettled.id}"
+    )
+    await answered(provider, unsettled, NOW + 1)
+    findings = await check(provider)
+    assert levels(findings) == {Level.OK}
+    assert findings[0].message.endswith("proves: 2, all settled by asking the provider")
+
+
+# Tenants
+
+
+async def test_tenants_that_had_drifted_are_named(provider: Provider) -> None:
+    await repaired(provider, "org-a", "org-b")
+    findings = await check(provider)
+    assert message(findings).endswith("repaired in the last 30 days: 2 (org-a, org-b)")
+    assert "webhook endpoint" in remedy(findings)
+    assert levels(await check(provider, later=31 * DAY)) == {Level.OK}
+
+
+async def test_twenty_of_many_drifted_tenants_are_named_the_last_first(provider: Provider) -> None:
+    await repaired(provider, *(f"org-{number:02}" for number in range(checkup.MOST_LISTED + 5)))
+    await repaired(provider, "org-z", received_at=datetime.fromtimestamp(NOW + 1, UTC))
+    text = message(await check(provider))
+    assert ": 26 (org-z, org-00, " in text
+    assert text.endswith("org-18 and 6 more)")
+
+
+async def test_plans_that_have_left_the_catalog_are_named(provider: Provider) -> None:
+    for _ in range(2):
+        subscriber = await provider.subscriber()
+        await provider.send(events.updated(**subscriber.names, price="price_business"))
+    gone = await provider.subscriber()
+    await provider.send(events.updated(**gone.names, price="price_business"))
+    await provider.service.operator.delete(f"/api/v1/tenants/{gone.id}")
+    smaller = catalog(free=(), pro=("price_pro",), other=("price_business",))
+    findings = await check(provider, billing_terms(smaller, livemode=False))
+    assert message(findings) == "on the plan 'business', which is not in the plan catalog: 2 (limits of free)"
+    assert "TENANTRY_PLANS" in remedy(findings)
+
+
+async def test_tenants_without_news_after_their_period_are_named(provider: Provider) -> None:
+    silent, ended, renewed = [await provider.subscriber() for _ in range(3)]
+    for subscriber in (silent, ended, renewed):
+        await provider.send(events.updated(**subscriber.names, period_end=NOW))
+    await provider.send(
+        events.deleted(**ended.names, created=NOW + 1),
+        events.updated(**renewed.names, created=NOW + 1, period_end=NOW + events.MONTH),
+    )
+    assert levels(await check(provider, later=24 * HOUR - timedelta(seconds=1))) == {Level.OK}
+    findings = await check(provider, later=25 * HOUR)
+    assert message(findings) == f"without news more than 24 h after the end of their period: 1 ({silent.id})"
+    assert "tenantry reconcile --tenant" in remedy(findings)
+    assert "webhook endpoint" in remedy(findings)
+
+
+async def test_the_patience_with_silence_is_a_setting(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, period_end=NOW))
+    impatient = billing_terms(livemode=False, period_news=HOUR)
+    assert "more than 1 h" in message(await check(provider, impatient, later=2 * HOUR))
+
+
+async def test_tenants_that_are_not_compared_are_named(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.subscriber(linked=False)
+    terms = billing_terms(livemode=False, compared_every=2 * HOUR)
+    assert levels(await check(provider, terms, later=5 * HOUR)) == {Level.OK}
+    findings = await check(provider, terms, later=7 * HOUR)
+    assert message(findings) == f"not compared with the provider for more than 6 h: 1 ({subscriber.id})"
+    assert "tenantry worker" in remedy(findings)
+
+
+async def test_a_comparison_counts_from_when_it_was_made(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    compared = provider.service.clock() + 5 * HOUR
+    await rows(
+        provider.service.conninfo, "UPDATE tenants SET reconciled_at = %s WHERE id = %s", compared, subscriber.id
+    )
+    terms = billing_terms(livemode=False, compared_every=2 * HOUR)
+    assert levels(await check(provider, terms, later=10 * HOUR)) == {Level.OK}
+    assert "not compared" in message(await check(provider, terms, later=12 * HOUR))
+
+
+async def test_where_tenants_are_never_compared_none_is_missed(provider: Provider) -> None:
+    await provider.subscriber()
+    assert levels(await check(provider, billing_terms(livemode=False, compared_every=None), later=29 * DAY)) == {
+        Level.OK
+    }
+
+
+# Raw bodies
+
+
+async def test_raw_bodies_that_stay_too_long_are_told_of(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, period_end=None))
+    assert levels(await check(provider, later=92 * DAY - HOUR)) == {Level.OK}
+    findings = await check(provider, later=92 * DAY + HOUR)
+    assert message(findings) == "days that raw bodies are kept: 90; age of the oldest one: 92"
+    assert "tenantry worker" in remedy(findings)
+    assert levels(await check(provider, billing_terms(livemode=False, bodies_kept=None), later=99 * DAY)) == {Level.OK}
+
+
+# How the rows are found
+
+SINCE: Final = datetime(2026, 1, 1, tzinfo=UTC)
+WINDOW: Final = {"since": SINCE, "most": 20, "kind": "x"}
+STATEMENTS: Final[list[tuple[str, dict[str, Any]]]] = [
+    (checkup.ANOMALIES, {**WINDOW, "wrong_livemode": "x", "livemode": None}),
+    (checkup.UNKNOWN_PRICES, {**WINDOW, "known": ["price"]}),
+    (checkup.TAKEN_CUSTOMERS, WINDOW),
+    (checkup.TIES, {**WINDOW, "snapshot": SNAPSHOT}),
+    (checkup.DRIFTED, WINDOW),
+    (checkup.OF_THE_DAY, {"drift": "x", "tie": "y"}),
+]
+
+
+async def plan_of(conninfo: str, statement: str, parameters: dict[str, Any] | None) -> str:
+    lane = Lane(conninfo)
+    async with lane.use() as connection:
+        cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)
+        plan = "\n".join(row[0] for row in await cursor.fetchall())
+    await lane.close()
+    return plan
+
+
+@pytest.mark.parametrize(("statement", "parameters"), STATEMENTS)
+async def test_anomalies_are_found_by_their_index(conninfo: str, statement: str, parameters: dict[str, Any]) -> None:
+    plan = await plan_of(conninfo, statement, parameters)
+    assert "billing_events_with_anomalies" in plan
+    assert "Seq Scan" not in plan
+
+
+async def test_modes_are_read_by_tenant(conninfo: str) -> None:
+    plan = await plan_of(conninfo, checkup.MODES, {"since": NOW, "most": 20})
+    assert "Index Scan Backward using billing_events_of_tenant" in plan
+
+
+async def test_the_oldest_body_is_the_first_of_its_index(conninfo: str) -> None:
+    plan = await plan_of(conninfo, checkup.OLDEST_BODY, None)
+    assert "Index Scan using billing_bodies_pkey" in plan
