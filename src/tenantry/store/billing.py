@@ -273,7 +273,7 @@ async def insert_bodies(connection: Connection, entries: Sequence[Entry], now: d
 
 
 async def delete_entries(connection: Connection, ids: Sequence[str]) -> None:
-    """Take entries that newer ones have made superfluous out of the ledger; one that tells of drift stays, to be seen."""
+    """Take entries that newer ones have made superfluous out of the ledger; one that tells of drift stays."""
     await connection.execute(DELETE_ENTRIES, {"ids": list(ids), "drift": Anomaly.DRIFT})
 
 
