@@ -142,7 +142,7 @@ async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: st
         "  tipCreated           2026-01-10T11:45:00Z",
     ]
     assert summary.endswith(": 1 differing, 1 repaired")
-    every = await run("tenants", "rebuild", "--all", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    every = await run("tenants", "rebuild", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update)
     assert every.code == 0
     assert every.out.startswith("1 tenant, 3 events folded in ")
 
@@ -167,8 +167,7 @@ async def test_a_tenant_that_does_not_exist_exits_with_5(
 
 
 WRONG_USE: Final = (
-    "tenants rebuild",
-    "tenants rebuild acme --all",
+    "tenants rebuild --since 2026-01-01",
     "tenants explain",
     "tenants explain acme --limit 0",
     "events replay --since soon",

@@ -42,15 +42,14 @@ def explain(org_id: str, *, as_json: bool, limit: int) -> None:
 
 @tenants.command("rebuild")
 @click.argument("org_ids", metavar="[ORG]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All tenants, instead of those named; shows only what differs.")
 @click.option("--dry-run", is_flag=True, help="Only say what differs: write nothing, exit with 3 if anything does.")
 @click.option("--json", "as_json", is_flag=True, help="What was found and done as one JSON document.")
-def rebuild(org_ids: tuple[str, ...], *, every: bool, dry_run: bool, as_json: bool) -> None:
+def rebuild(org_ids: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
     """Make tenants' billing state anew from all their events, and show each field before and after.
+
+    Without a name all tenants are rebuilt, and only what differs is shown.
 
     The same as `tenantry events replay`, in more detail: safe while the service runs, and no mail is sent. Exits with
     0 when done, with 5 if a tenant does not exist, and with 3 if a dry run found differences.
     """
-    if bool(org_ids) == every:
-        raise click.UsageError("Name tenants, or give --all.")
-    run(Selection(org_ids or None), dry_run=dry_run, as_json=as_json, in_full=not every)
+    run(Selection(org_ids or None), dry_run=dry_run, as_json=as_json, in_full=bool(org_ids))
