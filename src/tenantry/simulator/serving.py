@@ -1,0 +1,67 @@
+"""Serving an application on loopback, within the running event loop."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, Protocol, TypeVar
+
+import uvicorn
+
+from tenantry.simulator.asgi import Receive, Scope, Send
+
+_HOST: Final = "127.0.0.1"
+_SHUTDOWN_SECONDS: Final = 2
+
+
+class _Servable(Protocol):
+    url: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+S = TypeVar("S", bound=_Servable)
+
+
+@contextlib.asynccontextmanager
+async def serving(application: S, port: int = 0) -> AsyncIterator[S]:
+    """Within the block ``application`` answers on 127.0.0.1, and knows its ``url``; raises `OSError` without a port."""
+    with socket.create_server((_HOST, port)) as listening:
+        application.url = f"http://{_HOST}:{listening.getsockname()[1]}"
+        server = _Server(
+            uvicorn.Config(
+                application,
+                interface="asgi3",
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,  # the application says what its own clock says
+                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            )
+        )
+        running = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await server.listening.wait()
+            yield application
+        finally:
+            server.should_exit = True
+            await running
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and leaves the process's signals to others."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,231 @@
+"""The simulator's pages for buyers, and what people control it by; without script, so forms are all there is."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import httpx2
+import pytest
+
+from tenantry.simulator import Card, Simulator
+from tests.support.simulator import SECRET, START, WEBHOOK, Receiver, a_simulator, simulator_with_receiver, types
+
+
+@pytest.fixture
+def sim() -> Simulator:
+    return a_simulator()
+
+
+@pytest.fixture
+async def browser(sim: Simulator) -> AsyncIterator[httpx2.AsyncClient]:
+    async with visiting(sim) as client:
+        yield client
+
+
+def visiting(sim: Simulator) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(sim), base_url=sim.url)
+
+
+async def page(browser: httpx2.AsyncClient, address: str, **form: str) -> str:
+    """A page's text; with ``form`` it is what the form leads to."""
+    answer = await (browser.post(address, data=form) if form else browser.get(address))
+    if answer.status_code == 303:
+        answer = await browser.get(answer.headers["location"])
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "script-src" not in answer.headers["content-security-policy"]
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "<script" not in answer.text
+    return answer.text
+
+
+async def test_a_buyer_pays_and_is_sent_back(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    session = sim.checkout("price_pro", metadata={"orgId": "acme"}, success_url="https://app.example/done")
+    assert "29.00 EUR every month" in await page(browser, session.url or "")
+    answer = await browser.post(session.url or "", data={"card": "works"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "https://app.example/done")
+    assert types(sim.events())[-1] == "checkout.session.completed"
+    assert "is complete" in await page(browser, f"/c/pay/{session.id}")
+
+
+async def test_a_browser_may_go_on_to_the_page_that_the_shop_names(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    session = sim.checkout("price_pro", success_url="https://app.example/done?x=1")
+    answer = await browser.get(session.url or "")
+    assert "form-action 'self' https://app.example;" in answer.headers["content-security-policy"]
+
+
+async def test_a_card_that_declines_leaves_the_session_open(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    session = sim.checkout("price_pro")
+    assert "declined" in await page(browser, session.url or "", card="declines")
+    assert sim.checkout_sessions[session.id].status == "open"
+    assert not sim.subscriptions
+
+
+async def test_a_customer_changes_the_plan_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme", name="Acme <Corp>"), "price_pro")
+    portal = sim.portal("cus_acme", "https://app.example/").url
+    assert "Acme &lt;Corp&gt;" in await page(browser, portal)
+    await page(browser, portal, action="change", subscription=subscription.id, price="price_business")
+    assert sim.subscriptions[subscription.id].price == "price_business"
+
+
+async def test_a_customer_cancels_and_comes_back_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    portal = sim.portal("cus_acme").url
+    shown = await page(browser, portal, action="cancel_at_period_end", subscription=subscription.id)
+    assert "Keep the subscription" in shown
+    await page(browser, portal, action="resume", subscription=subscription.id)
+    assert not sim.subscriptions[subscription.id].cancel_at_period_end
+    await page(browser, portal, action="cancel", subscription=subscription.id)
+    assert sim.subscriptions[subscription.id].status == "canceled"
+
+
+async def test_a_customer_changes_the_card_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    sim.customer("cus_acme")
+    await page(browser, sim.portal("cus_acme").url, action="card", card="declines")
+    assert sim.customers["cus_acme"].card is Card.DECLINES
+
+
+async def test_a_portal_is_for_its_customers_things_alone(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    of_another = sim.subscribe(sim.customer("cus_beta"), "price_pro")
+    sim.customer("cus_acme")
+    form = {"action": "cancel", "subscription": of_another.id}
+    answer = await browser.post(sim.portal("cus_acme").url, data=form)
+    assert answer.status_code == 404
+    assert sim.subscriptions[of_another.id].status == "active"
+
+
+async def test_an_open_invoice_is_paid_on_its_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    customer = sim.customer("cus_acme")
+    sim.subscribe(customer, "price_pro")
+    sim.card_declines(customer)
+    await sim.advance(days=31)
+    invoice = list(sim.invoices.values())[-1]
+    assert "declined" in await page(browser, invoice.hosted_invoice_url or "", pay="1")
+    sim.card_works(customer)
+    assert "paid" in await page(browser, invoice.hosted_invoice_url or "", pay="1")
+    assert sim.invoices[invoice.id].status == "paid"
+
+
+@pytest.mark.parametrize("address", ["/c/pay/cs_x", "/p/session/bps_x", "/i/in_x", "/nothing"])
+async def test_pages_of_nothing(browser: httpx2.AsyncClient, address: str) -> None:
+    assert (await browser.get(address)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Host": "rebound.example"}]
+)
+async def test_other_sites_cannot_send_forms(browser: httpx2.AsyncClient, headers: dict[str, str]) -> None:
+    answer = await browser.post("/_simulator/clock/advance", data={"days": "1"}, headers=headers)
+    assert answer.status_code == 403
+
+
+async def test_the_overview_shows_what_there_is(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    sim.subscribe(sim.customer(email="owner@acme.example"), "price_pro")
+    sim.checkout("price_pro", customer_email="buyer@beta.example")
+    sim.add_endpoint("https://app.example/hook", SECRET)
+    sim.misbehave(drop=0.5)
+    shown = await page(browser, "/")
+    for text in ("owner@acme.example", "price_pro", "buyer@beta.example", "https://app.example/hook", "1 rule of"):
+        assert text in shown
+
+
+async def test_the_style_sheet_is_served(browser: httpx2.AsyncClient) -> None:
+    assert (await browser.get("/simulator.css")).headers["content-type"] == "text/css; charset=utf-8"
+
+
+async def test_the_clock_is_moved_by_json(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    answer = await browser.post("/_simulator/clock/advance", json={"days": 1, "hours": 2})
+    assert answer.json() == {"now": int((START + timedelta(days=1, hours=2)).timestamp())}
+    assert sim.now == START + timedelta(days=1, hours=2)
+
+
+async def test_the_clock_is_moved_by_the_overviews_form(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    answer = await browser.post("/_simulator/clock/advance", data={"days": "1.5"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert sim.now == START + timedelta(days=1.5)
+
+
+async def test_a_card_is_changed_by_json(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    sim.customer("cus_acme")
+    answer = await browser.post("/_simulator/customers/cus_acme/card", json={"card": "declines"})
+    assert answer.json() == {"id": "cus_acme", "card": "declines"}
+    assert sim.customers["cus_acme"].card is Card.DECLINES
+
+
+async def test_the_overview_leads_to_a_customers_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    sim.customer("cus_acme", email="owner@acme.example")
+    assert "There is no subscription" in await page(browser, "/_simulator/customers/cus_acme/portal", x="")
+
+
+@pytest.mark.parametrize(
+    ("address", "body", "status"),
+    [
+        ("/_simulator/clock/advance", {"days": -1}, 400),
+        ("/_simulator/clock/advance", {"years": 1}, 400),
+        ("/_simulator/customers/cus_x/card", {"card": "works"}, 404),
+        ("/_simulator/customers/cus_x/card", {"card": "steals"}, 400),
+        ("/_simulator/events/evt_x/resend", {}, 404),
+        ("/_simulator/unknown", {}, 404),
+    ],
+)
+async def test_commands_that_cannot_be(
+    browser: httpx2.AsyncClient, address: str, body: dict[str, object], status: int
+) -> None:
+    answer = await browser.post(address, json=body)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+async def test_deliveries_are_read_and_events_sent_again_by_json() -> None:
+    async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
+        sim.customer("cus_acme")
+        assert (await browser.post("/_simulator/deliver")).json() == {"requests": 1}
+        (delivery,) = (await browser.get("/_simulator/deliveries")).json()["deliveries"]
+        assert (delivery["state"], [attempt["status"] for attempt in delivery["attempts"]]) == ("delivered", [200])
+        await browser.post(f"/_simulator/events/{delivery['event']}/resend")
+        assert receiver.ids == [delivery["event"]] * 2
+
+
+async def test_misbehaviour_is_asked_for_by_json_and_by_form() -> None:
+    async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
+        body = {"duplicates": 1, "types": ["customer.created"], "delay_seconds": [0, 0]}
+        assert (await browser.post("/_simulator/misbehave", json=body)).json() == {"rules": 1}
+        sim.customer()
+        await sim.deliver()
+        assert len(receiver.ids) == 2
+        form = {"drop": "1", "duplicates": "0", "delay_seconds": "", "reorder": "true"}
+        assert (await browser.post("/_simulator/misbehave", data=form)).status_code == 303
+        sim.customer()
+        await sim.deliver()
+        assert len(receiver.ids) == 2
+        assert (await browser.post("/_simulator/behave")).json() == {"rules": 0}
+
+
+async def test_what_a_request_causes_is_delivered_once_it_is_answered() -> None:
+    async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
+        session = sim.checkout("price_pro")
+        await browser.post(session.url or "", data={"card": "works"})
+        assert receiver.types[-1] == "checkout.session.completed"
+
+
+async def test_the_command_line_tools_resend_works() -> None:
+    async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
+        sim.customer()
+        await sim.deliver()
+        (event,) = receiver.ids
+        (endpoint,) = sim.endpoints
+        headers = {"Authorization": f"Bearer {sim.secret_key}"}
+        form = {"webhook_endpoint": endpoint}
+        answer = await browser.post(f"/v1/events/{event}/retry", data=form, headers=headers)
+        assert answer.json()["id"] == event
+        assert receiver.ids == [event, event]
+
+
+async def test_an_endpoint_hears_nothing_of_what_was_before_it() -> None:
+    receiver = Receiver()
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(receiver)) as client:
+        sim = a_simulator(client=client)
+        sim.customer()
+        sim.add_endpoint(WEBHOOK, SECRET)
+        assert await sim.deliver() == 0
+        assert receiver.ids == []

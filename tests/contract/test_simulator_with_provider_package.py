@@ -1,0 +1,313 @@
+"""The provider's own package, unchanged, with the simulator at the other end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import pytest
+import stripe
+
+from tenantry.domain.errors import IdempotencyMismatchError, ProviderRefusedError
+from tenantry.gateways.provider.api import ProviderApi, WebhookEndpoint
+from tenantry.gateways.provider.transport import Transport
+from tenantry.kit.secret import Secret
+from tenantry.simulator import NEW_VERSION, OLD_VERSION, Simulator
+from tests.support.simulator import DAY, START, a_simulator, types
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[Simulator]:
+    async with a_simulator(auto_deliver=False).serving() as sim:
+        yield sim
+
+
+@pytest.fixture
+async def client(sim: Simulator) -> AsyncIterator[stripe.StripeClient]:
+    async with connected(sim) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connected(
+    sim: Simulator, *, key: str | None = None, version: str = NEW_VERSION
+) -> AsyncIterator[stripe.StripeClient]:
+    """The package's client, with a key and a version of the API."""
+    transport = Transport(10.0)
+    try:
+        yield stripe.StripeClient(
+            sim.secret_key if key is None else key,
+            base_addresses={"api": sim.url},
+            http_client=transport,
+            max_network_retries=0,
+            stripe_version=version,
+        )
+    finally:
+        await transport.close_async()
+
+
+def plain(thing: stripe.StripeObject | None) -> Any:
+    """An object of the package's as plain data."""
+    return None if thing is None else thing.to_dict()
+
+
+async def test_prices(client: stripe.StripeClient) -> None:
+    made = await client.v1.prices.create_async(
+        {"currency": "eur", "unit_amount": 500, "recurring": {"interval": "year"}, "product_data": {"name": "Small"}}
+    )
+    assert made.recurring is not None
+    assert (made.unit_amount, made.recurring.interval) == (500, "year")
+    assert (await client.v1.prices.retrieve_async(made.id)).to_dict() == made.to_dict()
+    assert [price.id for price in (await client.v1.prices.list_async({"limit": 2})).data] == [
+        made.id, "price_business",
+    ]  # fmt: skip
+
+
+async def test_customers(client: stripe.StripeClient) -> None:
+    made = await client.v1.customers.create_async({"email": "a@acme.example", "metadata": {"orgId": "acme"}})
+    assert (made.email, plain(made.metadata)) == ("a@acme.example", {"orgId": "acme"})
+    changed = await client.v1.customers.update_async(made.id, {"name": "Acme", "metadata": {"orgId": ""}})
+    assert (changed.name, changed.email, plain(changed.metadata)) == ("Acme", "a@acme.example", {})
+    assert (await client.v1.customers.retrieve_async(made.id)).name == "Acme"
+    assert len((await client.v1.customers.list_async({"email": "a@acme.example"})).data) == 1
+    assert (await client.v1.customers.delete_async(made.id)).deleted
+    assert (await client.v1.customers.retrieve_async(made.id)).deleted
+    assert (await client.v1.customers.list_async()).data == []
+
+
+async def test_subscriptions(client: stripe.StripeClient, sim: Simulator) -> None:
+    customer = sim.customer()
+    made = await client.v1.subscriptions.create_async(
+        {"customer": customer.id, "items": [{"price": "price_pro"}], "metadata": {"orgId": "acme"}}
+    )
+    assert (made.status, plain(made.metadata)) == ("active", {"orgId": "acme"})
+    item = made["items"].data[0]
+    assert item.price.id == "price_pro"
+    changed = await client.v1.subscriptions.update_async(
+        made.id, {"items": [{"id": item.id, "price": "price_business"}], "cancel_at_period_end": True}
+    )
+    assert changed["items"].data[0].price.id == "price_business"
+    assert changed.cancel_at_period_end
+    assert changed.cancel_at == changed["items"].data[0].current_period_end
+    canceled = await client.v1.subscriptions.cancel_async(made.id)
+    assert canceled.status == "canceled"
+    assert (await client.v1.subscriptions.retrieve_async(made.id)).status == "canceled"
+
+
+async def test_a_subscription_may_begin_with_a_trial(client: stripe.StripeClient, sim: Simulator) -> None:
+    made = await client.v1.subscriptions.create_async(
+        {"customer": sim.customer().id, "items": [{"price": "price_pro"}], "trial_period_days": 7}
+    )
+    assert (made.status, made.trial_end) == ("trialing", int(START.timestamp()) + 7 * DAY)
+    ended = await client.v1.subscriptions.update_async(made.id, {"trial_end": "now"})
+    assert ended.status == "active"
+
+
+async def test_subscriptions_are_listed_by_customer_status_and_age(client: stripe.StripeClient, sim: Simulator) -> None:
+    acme, beta = sim.customer("cus_acme"), sim.customer("cus_beta")
+    canceled = sim.cancel(sim.subscribe(acme, "price_pro"))
+    active = sim.subscribe(acme, "price_pro")
+    await sim.advance(days=1)
+    newer = sim.subscribe(beta, "price_free")
+
+    async def listed(**params: object) -> list[str]:
+        page = await client.v1.subscriptions.list_async(params)  # type: ignore[arg-type]
+        return [subscription.id for subscription in page.data]
+
+    assert await listed() == [newer.id, active.id]
+    assert await listed(customer="cus_acme") == [active.id]
+    assert await listed(customer="cus_acme", status="all") == [active.id, canceled.id]
+    assert await listed(status="canceled") == [canceled.id]
+    assert await listed(price="price_free") == [newer.id]
+    assert await listed(created={"gt": active.created}) == [newer.id]
+
+
+async def test_lists_are_read_to_the_last_page(client: stripe.StripeClient, sim: Simulator) -> None:
+    made = [sim.customer().id for _ in range(25)]
+    page = await client.v1.customers.list_async({"limit": 10})
+    assert [customer.id async for customer in page.auto_paging_iter()] == made[::-1]
+    backwards = await client.v1.customers.list_async({"limit": 10, "ending_before": made[0]})
+    assert [customer.id async for customer in backwards.auto_paging_iter()] == made[1:]
+
+
+async def test_invoices(client: stripe.StripeClient, sim: Simulator) -> None:
+    customer = sim.customer("cus_acme")
+    subscription = sim.subscribe(customer, "price_pro")
+    sim.card_declines(customer)
+    await sim.advance(days=31)
+    (unpaid,) = (await client.v1.invoices.list_async({"customer": "cus_acme", "status": "open"})).data
+    assert unpaid.parent is not None
+    assert unpaid.parent.subscription_details is not None
+    assert unpaid.parent.subscription_details.subscription == subscription.id
+    assert unpaid.hosted_invoice_url == f"{sim.url}/i/{unpaid.id}"
+    with pytest.raises(stripe.CardError) as declined:
+        await client.v1.invoices.pay_async(unpaid.id)
+    assert (declined.value.http_status, declined.value.code) == (402, "card_declined")
+    sim.card_works(customer)
+    assert (await client.v1.invoices.pay_async(unpaid.id)).status == "paid"
+    assert (await client.v1.invoices.retrieve_async(unpaid.id)).amount_remaining == 0
+
+
+async def test_checkout_sessions(client: stripe.StripeClient, sim: Simulator) -> None:
+    session = await client.v1.checkout.sessions.create_async(
+        {
+            "mode": "subscription",
+            "line_items": [{"price": "price_pro", "quantity": 2}],
+            "success_url": "https://app.example/done?session={CHECKOUT_SESSION_ID}",
+            "metadata": {"orgId": "acme"},
+            "subscription_data": {"metadata": {"orgId": "acme"}, "trial_period_days": 7},
+        }
+    )
+    assert session.url == f"{sim.url}/c/pay/{session.id}"
+    assert session.success_url == f"https://app.example/done?session={session.id}"
+    sim.complete(session.id)
+    done = await client.v1.checkout.sessions.retrieve_async(session.id, {"expand": ["subscription"]})
+    assert (done.status, done.payment_status) == ("complete", "no_payment_required")
+    assert isinstance(done.subscription, stripe.Subscription)
+    assert plain(done.subscription.metadata) == {"orgId": "acme"}
+    assert done.subscription["items"].data[0].quantity == 2
+
+
+async def test_portal_sessions(client: stripe.StripeClient, sim: Simulator) -> None:
+    session = await client.v1.billing_portal.sessions.create_async(
+        {"customer": sim.customer().id, "return_url": "https://app.example/"}
+    )
+    assert session.url == f"{sim.url}/p/session/{session.id}"
+
+
+async def test_events_are_listed_newest_first(client: stripe.StripeClient, sim: Simulator) -> None:
+    sim.subscribe(sim.customer(), "price_pro")
+    await sim.advance(days=2)
+    sim.customer()
+    now = int(sim.now.timestamp())
+
+    async def listed(**params: object) -> list[str]:
+        page = await client.v1.events.list_async(params)  # type: ignore[arg-type]
+        return [event.type async for event in page.auto_paging_iter()]
+
+    assert await listed(limit=3) == types(sim.events())[::-1]
+    assert await listed(type="customer.created") == ["customer.created"] * 2
+    assert await listed(types=["invoice.paid", "customer.subscription.*"]) == [
+        "customer.subscription.updated", "invoice.paid", "customer.subscription.created",
+    ]  # fmt: skip
+    assert await listed(created={"gte": now}) == ["customer.created"]
+    assert await listed(created={"gte": now - DAY, "lt": now}) == []
+
+
+async def test_an_event_names_the_request_that_caused_it(client: stripe.StripeClient, sim: Simulator) -> None:
+    customer = await client.v1.customers.create_async({"email": "a@acme.example"}, {"idempotency_key": "k1"})
+    event = await client.v1.events.retrieve_async(sim.events()[-1].id)
+    assert isinstance(event.data.object, stripe.StripeObject)
+    assert event.data.object["id"] == customer.id
+    assert event.request is not None
+    assert event.request.idempotency_key == "k1"
+    assert customer.last_response is not None
+    assert event.request.id == customer.last_response.request_id
+
+
+async def test_events_are_known_for_30_days(client: stripe.StripeClient, sim: Simulator) -> None:
+    sim.customer()
+    event = sim.events()[-1]
+    await sim.advance(days=30)
+    assert (await client.v1.events.list_async()).data == []
+    with pytest.raises(stripe.InvalidRequestError):
+        await client.v1.events.retrieve_async(event.id)
+
+
+async def test_webhook_endpoints(client: stripe.StripeClient) -> None:
+    made = await client.v1.webhook_endpoints.create_async(
+        {"url": "https://app.example/hook", "enabled_events": ["invoice.paid"], "api_version": "2024-06-20"}
+    )
+    assert made.secret is not None
+    assert made.secret.startswith("whsec_")
+    (listed,) = (await client.v1.webhook_endpoints.list_async()).data
+    assert (listed.id, listed.api_version, "secret" in listed) == (made.id, OLD_VERSION, False)
+    assert (await client.v1.webhook_endpoints.delete_async(made.id)).deleted
+    assert (await client.v1.webhook_endpoints.list_async()).data == []
+
+
+async def test_the_version_of_a_request_decides_the_shape(sim: Simulator) -> None:
+    made = sim.subscribe(sim.customer(), "price_pro")
+    async with connected(sim, version=OLD_VERSION) as client:
+        old = await client.v1.subscriptions.retrieve_async(made.id)
+    async with connected(sim, version=NEW_VERSION) as client:
+        new = await client.v1.subscriptions.retrieve_async(made.id, {"expand": ["customer"]})
+    assert old["current_period_end"] == made.period_end
+    assert "current_period_end" not in new
+    assert isinstance(new.customer, stripe.Customer)
+
+
+async def test_answers_carry_the_simulated_date(client: stripe.StripeClient, sim: Simulator) -> None:
+    await sim.advance(days=400)
+    answer = (await client.v1.prices.list_async()).last_response
+    assert answer is not None
+    assert parsedate_to_datetime(answer.headers["date"]) == sim.now
+
+
+async def test_a_repeated_request_is_answered_as_the_first(client: stripe.StripeClient, sim: Simulator) -> None:
+    first = await client.v1.customers.create_async({"name": "Acme"}, {"idempotency_key": "k1"})
+    again = await client.v1.customers.create_async({"name": "Acme"}, {"idempotency_key": "k1"})
+    assert again.id == first.id
+    assert len(sim.customers) == 1
+    with pytest.raises(stripe.IdempotencyError):
+        await client.v1.customers.create_async({"name": "Beta"}, {"idempotency_key": "k1"})
+
+
+@pytest.mark.parametrize("key", ["sk_test_wrong", "sk_live_wrong"])
+async def test_another_key_is_refused(sim: Simulator, key: str) -> None:
+    async with connected(sim, key=key) as client:
+        with pytest.raises(stripe.AuthenticationError) as refused:
+            await client.v1.prices.list_async()
+    assert refused.value.http_status == 401
+    assert key not in str(refused.value)
+
+
+async def test_what_is_missing_is_named(client: stripe.StripeClient, sim: Simulator) -> None:
+    with pytest.raises(stripe.InvalidRequestError) as unknown:
+        await client.v1.subscriptions.retrieve_async("sub_unknown")
+    assert (unknown.value.http_status, unknown.value.code) == (404, "resource_missing")
+    with pytest.raises(stripe.InvalidRequestError) as no_price:
+        await client.v1.subscriptions.create_async(
+            {"customer": sim.customer().id, "items": [{"price": "price_unknown"}]}
+        )
+    assert (no_price.value.http_status, no_price.value.code) == (400, "resource_missing")
+    assert no_price.value.param == "items[0][price]"
+    with pytest.raises(stripe.InvalidRequestError) as no_customer:
+        await client.v1.subscriptions.create_async({"items": [{"price": "price_pro"}]})
+    assert (no_customer.value.code, no_customer.value.param) == ("parameter_missing", "customer")
+    with pytest.raises(stripe.InvalidRequestError, match="Unrecognized request URL"):
+        await client.v1.coupons.list_async()
+
+
+async def test_the_packages_own_http_client_works_too(sim: Simulator) -> None:
+    http_client = stripe.UrllibClient()
+    client = stripe.StripeClient(sim.secret_key, base_addresses={"api": sim.url}, http_client=http_client)
+    made = await asyncio.to_thread(client.v1.customers.create, {"name": "Acme"})
+    assert made.id in sim.customers
+
+
+async def checkout(api: ProviderApi, price: str) -> str:
+    return await api.create_checkout_session(
+        tenant_id="acme",
+        price_id=price,
+        customer_id=None,
+        customer_email="owner@acme.example",
+        success_url="https://app.example/done",
+        cancel_url="https://app.example/",
+        idempotency_key="k1",
+    )
+
+
+async def test_tenantrys_own_gateway_works_with_it(sim: Simulator) -> None:
+    sim.add_endpoint("https://app.example/hook", "whsec_x", enabled_events=["invoice.paid"])
+    async with aclosing(ProviderApi(Secret(sim.secret_key), sim.url)) as api:
+        assert await checkout(api, "price_pro") == await checkout(api, "price_pro")
+        with pytest.raises(IdempotencyMismatchError):
+            await checkout(api, "price_business")
+        with pytest.raises(ProviderRefusedError):
+            await api.create_portal_session(
+                customer_id="cus_unknown", return_url="https://x.example", idempotency_key=None
+            )
+        (endpoint,) = await api.webhook_endpoints() or []
+        assert endpoint == WebhookEndpoint("https://app.example/hook", ("invoice.paid",), "enabled")

@@ -1,0 +1,29 @@
+"""The example of docs/simulator.md, as it is printed there, against the whole service."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any, Final
+
+from tenantry.simulator import State
+from tests.support.app import WEBHOOK_SECRET
+from tests.support.service import Service
+
+_PAGE: Final = Path(__file__).parents[2] / "docs" / "simulator.md"
+
+
+def example(tmp_path: Path) -> dict[str, Any]:
+    """What the first block of code on the page defines."""
+    code = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    file = tmp_path / "example.py"
+    file.write_text(code, encoding="utf-8")
+    return runpy.run_path(str(file))
+
+
+async def test_the_documented_example_ends_as_documented(service: Service, tmp_path: Path) -> None:
+    organization = await service.organization()
+    run = example(tmp_path)["subscribe_then_fail"]
+    sim = await run(service.client, WEBHOOK_SECRET, organization.id, clock=service.clock)
+    assert {delivery.state for delivery in sim.deliveries()} == {State.DELIVERED}
+    tenant = (await organization.owner.get(organization.path)).json()
+    assert (tenant["plan"], tenant["subscriptionStatus"]) == ("pro", "past_due")

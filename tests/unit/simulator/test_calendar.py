@@ -1,0 +1,58 @@
+"""When billing periods end."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tenantry.simulator.clock import Agenda, SimulatedClock, period_end
+
+
+def moment(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("anchor", "interval", "count", "after", "end"),
+    [
+        ("2026-01-15T10:00", "month", 1, "2026-01-15T10:00", "2026-02-15T10:00"),
+        ("2026-01-31T10:00", "month", 1, "2026-01-31T10:00", "2026-02-28T10:00"),
+        ("2026-01-31T10:00", "month", 1, "2026-02-28T10:00", "2026-03-31T10:00"),
+        ("2026-01-31T10:00", "month", 3, "2026-01-31T10:00", "2026-04-30T10:00"),
+        ("2024-02-29T10:00", "year", 1, "2024-02-29T10:00", "2025-02-28T10:00"),
+        ("2024-02-29T10:00", "year", 1, "2027-02-28T10:00", "2028-02-29T10:00"),
+        ("2026-01-15T10:00", "month", 1, "2031-07-20T00:00", "2031-08-15T10:00"),
+        ("2026-01-15T10:00", "week", 2, "2026-01-15T10:00", "2026-01-29T10:00"),
+        ("2026-01-15T10:00", "day", 1, "2026-01-17T09:00", "2026-01-17T10:00"),
+    ],
+)
+def test_a_period_ends_on_the_anchors_day(anchor: str, interval: str, count: int, after: str, end: str) -> None:
+    assert period_end(moment(anchor), interval, count, moment(after)) == moment(end)
+
+
+def test_actions_are_done_in_the_order_of_their_moments() -> None:
+    agenda, done = Agenda(), list[str]()
+    agenda.add(20, lambda: done.append("second"))
+    agenda.add(10, lambda: done.append("first"))
+    agenda.add(20, lambda: done.append("third"))
+    agenda.add(30, lambda: done.append("later"))
+    agenda.run_due(20)
+    assert done == ["first", "second", "third"]
+    assert agenda.next_moment() == 30
+
+
+def test_the_clock_stands_still_and_never_goes_back() -> None:
+    clock = SimulatedClock(100)
+    clock.move_to(50)
+    assert clock.now() == 100
+    clock.move_to(150)
+    assert clock.now() == 150
+
+
+def test_a_running_clock_goes_on_from_where_it_was_moved_to() -> None:
+    wall = [moment("2026-01-01T00:00")]
+    clock = SimulatedClock(100, running=lambda: datetime.fromtimestamp(wall[0], UTC))
+    wall[0] += 5
+    assert clock.now() == 105
+    clock.move_to(1000)
+    wall[0] += 5
+    assert clock.now() == 1005

@@ -1,0 +1,298 @@
+"""What happens to a subscription, and which events tell of it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenantry.simulator import NEW_VERSION, ApiError, Card, FirstPayment, Rules, Simulator, Subscription, render_event
+from tests.support.simulator import DAY, START, a_simulator, types
+
+CREATED = "customer.subscription.created"
+UPDATED = "customer.subscription.updated"
+DELETED = "customer.subscription.deleted"
+RENEWAL_THAT_FAILS = [UPDATED, "invoice.created", "invoice.finalized", "invoice.payment_failed", UPDATED]
+
+
+def subscribed(sim: Simulator, price: str = "price_pro", **options: Any) -> Subscription:
+    return sim.subscribe(sim.customer("cus_acme"), price, metadata={"orgId": "acme"}, **options)
+
+
+def present(sim: Simulator, subscription: Subscription) -> Subscription:
+    return sim.subscriptions[subscription.id]
+
+
+def previous(sim: Simulator, event_type: str = UPDATED) -> dict[str, Any]:
+    """What the newest event of a type says that it replaced."""
+    found: dict[str, Any] = render_event(sim.events(event_type)[-1], NEW_VERSION)["data"]["previous_attributes"]
+    return found
+
+
+def seconds(moment: datetime) -> int:
+    return int(moment.timestamp())
+
+
+async def passed(sim: Simulator, **time: float) -> list[str]:
+    """The types of the events of the time that passes."""
+    before = len(sim.events())
+    await sim.advance(**time)
+    return types(sim.events()[before:])
+
+
+def test_a_subscription_begins_incomplete_and_is_active_once_paid() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    assert types(sim.events())[-6:] == [
+        CREATED, "invoice.created", "invoice.finalized", "invoice.paid", "invoice.payment_succeeded", UPDATED,
+    ]  # fmt: skip
+    assert previous(sim) == {"status": "incomplete", "default_payment_method": None}
+    assert subscription.status == "active"
+    assert subscription.period_end == seconds(datetime(2026, 2, 1, 12, tzinfo=UTC))
+
+
+def test_made_through_the_api_it_is_active_at_once() -> None:
+    sim = a_simulator()
+    subscribed(sim, first_payment=FirstPayment.ALLOW_INCOMPLETE)
+    (created,) = sim.events(CREATED)
+    assert isinstance(created.object, Subscription)
+    assert created.object.status == "active"
+    assert not sim.events(UPDATED)
+
+
+async def test_a_first_payment_that_fails_is_waited_for_for_23_hours() -> None:
+    sim = a_simulator()
+    customer = sim.customer(card=Card.DECLINES)
+    subscription = sim.subscribe(customer, "price_pro")
+    assert subscription.status == "incomplete"
+    assert await passed(sim, hours=22) == []
+    assert await passed(sim, hours=1) == [UPDATED, "invoice.voided"]
+    assert present(sim, subscription).status == "incomplete_expired"
+
+
+async def test_a_first_payment_may_succeed_later() -> None:
+    sim = a_simulator()
+    customer = sim.customer(card=Card.DECLINES)
+    subscription = sim.subscribe(customer, "price_pro")
+    sim.card_works(customer)
+    sim.pay(subscription.latest_invoice or "")
+    await sim.advance(days=2)
+    assert present(sim, subscription).status == "active"
+
+
+async def test_a_renewal_begins_the_next_period_and_bills_it() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    assert await passed(sim, days=32) == [
+        UPDATED, "invoice.created", "invoice.finalized", "invoice.paid", "invoice.payment_succeeded",
+    ]  # fmt: skip
+    assert present(sim, subscription).period_end == seconds(datetime(2026, 3, 1, 12, tzinfo=UTC))
+    assert {event.created for event in sim.events()[-5:]} == {subscription.period_end}
+    assert previous(sim)["items"]["data"][0]["current_period_end"] == subscription.period_end
+
+
+async def test_every_renewal_of_a_year_happens() -> None:
+    sim = a_simulator()
+    subscribed(sim)
+    await sim.advance(days=365)
+    paid = [invoice for invoice in sim.invoices.values() if invoice.status == "paid"]
+    assert len(paid) == 13
+
+
+async def test_a_failed_renewal_is_past_due_and_is_active_again_once_paid() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    sim.card_declines("cus_acme")
+    assert await passed(sim, days=31) == RENEWAL_THAT_FAILS
+    assert previous(sim) == {"status": "active"}
+    assert present(sim, subscription).status == "past_due"
+    sim.card_works("cus_acme")
+    assert await passed(sim, days=3) == ["invoice.paid", "invoice.payment_succeeded", UPDATED]
+    assert previous(sim) == {"status": "past_due"}
+    assert present(sim, subscription).status == "active"
+
+
+async def test_after_the_last_retry_the_subscription_is_canceled() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    sim.card_declines("cus_acme")
+    await sim.advance(days=31)
+    failures = [await passed(sim, days=days) for days in (3, 5, 7)]
+    assert failures == [["invoice.payment_failed"]] * 2 + [["invoice.payment_failed", DELETED]]
+    assert present(sim, subscription).status == "canceled"
+    assert present(sim, subscription).cancellation_reason == "payment_failed"
+    assert await passed(sim, days=60) == []
+
+
+async def test_an_account_may_leave_it_unpaid() -> None:
+    sim = a_simulator(rules=Rules(retry_days=(1,), when_retries_end="unpaid"))
+    subscription = subscribed(sim)
+    sim.card_declines("cus_acme")
+    await sim.advance(days=32)
+    assert present(sim, subscription).status == "unpaid"
+    sim.card_works("cus_acme")
+    sim.pay(present(sim, subscription).latest_invoice or "")
+    assert present(sim, subscription).status == "active"
+
+
+async def test_an_invoice_may_stay_a_draft_for_an_hour() -> None:
+    sim = a_simulator(rules=Rules(draft_seconds=3600))
+    subscribed(sim)
+    assert await passed(sim, days=31) == [UPDATED, "invoice.created"]
+    assert await passed(sim, hours=1) == ["invoice.finalized", "invoice.paid", "invoice.payment_succeeded"]
+
+
+def test_an_invoice_cannot_be_paid_twice() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    with pytest.raises(ApiError, match="already paid"):
+        sim.pay(subscription.latest_invoice or "")
+
+
+async def test_a_trial_costs_nothing_and_ends_in_a_paid_period() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim, trial_days=14)
+    assert subscription.status == "trialing"
+    assert [invoice.amount_due for invoice in sim.invoices.values()] == [0]
+    assert await passed(sim, days=11) == ["customer.subscription.trial_will_end"]
+    assert (await passed(sim, days=3))[0] == UPDATED
+    assert previous(sim)["status"] == "trialing"
+    assert present(sim, subscription).status == "active"
+    assert present(sim, subscription).period_end == seconds(datetime(2026, 2, 15, 12, tzinfo=UTC))
+
+
+async def test_a_trial_that_cannot_be_paid_for_is_past_due() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim, trial_days=14)
+    sim.card_declines("cus_acme")
+    assert (await passed(sim, days=14))[1:] == RENEWAL_THAT_FAILS
+    assert present(sim, subscription).status == "past_due"
+
+
+def test_a_trial_may_be_ended_early() -> None:
+    sim = a_simulator()
+    subscription = sim.end_trial(subscribed(sim, trial_days=14))
+    assert subscription.status == "active"
+    assert subscription.period_start == seconds(START)
+
+
+async def test_another_plan_counts_from_now_and_is_paid_from_the_next_period() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    await sim.advance(days=10)
+    changed = sim.change_plan(subscription, "price_business")
+    assert changed.price == "price_business"
+    assert changed.period_end == subscription.period_end
+    assert previous(sim)["items"]["data"][0]["price"]["id"] == "price_pro"
+    await sim.advance(days=31)
+    assert list(sim.invoices.values())[-1].amount_due == 9900
+
+
+async def test_a_plan_of_another_interval_begins_a_new_period() -> None:
+    sim = a_simulator()
+    yearly = sim.price("price_yearly", 29_000, interval="year")
+    subscription = subscribed(sim)
+    await sim.advance(days=10)
+    changed = sim.change_plan(subscription, yearly)
+    assert changed.period_end == seconds(datetime(2027, 1, 11, 12, tzinfo=UTC))
+    assert list(sim.invoices.values())[-1].amount_due == 29_000
+
+
+async def test_a_cancellation_at_the_periods_end_takes_effect_then() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    await sim.advance(days=10)
+    canceled = sim.cancel(subscription, at_period_end=True)
+    assert (canceled.status, canceled.cancel_at_period_end) == ("active", True)
+    assert previous(sim) == {"cancel_at_period_end": False, "cancel_at": None, "canceled_at": None}
+    assert await passed(sim, days=20) == []
+    assert await passed(sim, days=1) == [DELETED]
+    assert present(sim, subscription).ended_at == subscription.period_end
+
+
+async def test_a_cancellation_at_the_periods_end_may_be_taken_back() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    sim.resume(sim.cancel(subscription, at_period_end=True))
+    assert previous(sim)["cancel_at_period_end"] is True
+    await sim.advance(days=31)
+    assert present(sim, subscription).status == "active"
+
+
+async def test_a_cancellation_now_ends_everything() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    sim.card_declines("cus_acme")
+    await sim.advance(days=31)
+    sim.cancel(subscription)
+    assert await passed(sim, days=60) == []
+    with pytest.raises(ApiError, match="No such subscription"):
+        sim.cancel(subscription)
+
+
+def test_what_changes_nothing_makes_no_event() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    count = len(sim.events())
+    sim.resume(subscription)
+    sim.change_plan(subscription, "price_pro")
+    sim.set_metadata(subscription, {"orgId": "acme"})
+    assert len(sim.events()) == count
+
+
+def test_metadata_says_which_keys_were_other() -> None:
+    sim = a_simulator()
+    sim.set_metadata(subscribed(sim), {"orgId": "beta", "seats": "5"})
+    assert previous(sim) == {"metadata": {"orgId": "acme", "seats": None}}
+
+
+def test_a_deleted_customers_subscriptions_end() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    sim.delete_customer("cus_acme")
+    assert types(sim.events())[-2:] == [DELETED, "customer.deleted"]
+    assert present(sim, subscription).status == "canceled"
+
+
+def test_a_checkout_makes_customer_and_subscription() -> None:
+    sim = a_simulator()
+    session = sim.checkout("price_pro", metadata={"orgId": "acme"}, customer_email="owner@acme.example")
+    done = sim.complete(session)
+    assert types(sim.events())[-8:] == [
+        "customer.created", CREATED, "invoice.created", "invoice.finalized", "invoice.paid",
+        "invoice.payment_succeeded", UPDATED, "checkout.session.completed",
+    ]  # fmt: skip
+    subscription = sim.subscriptions[done.subscription or ""]
+    assert subscription.metadata == {"orgId": "acme"}
+    assert sim.customers[done.customer or ""].email == "owner@acme.example"
+    assert (done.status, done.payment_status) == ("complete", "paid")
+
+
+def test_a_checkout_of_one_payment_makes_no_subscription() -> None:
+    sim = a_simulator()
+    done = sim.complete(sim.checkout("price_pro", mode="payment"))
+    assert done.subscription is None
+    assert not sim.subscriptions
+
+
+async def test_a_checkout_expires_after_a_day() -> None:
+    sim = a_simulator()
+    session = sim.checkout("price_pro")
+    assert await passed(sim, days=1) == ["checkout.session.expired"]
+    with pytest.raises(ApiError, match="expired"):
+        sim.complete(session)
+
+
+async def test_the_same_seed_gives_the_same_events() -> None:
+    async def history(seed: int) -> list[dict[str, Any]]:
+        sim = a_simulator(seed=seed)
+        subscribed(sim)
+        await sim.advance(days=40)
+        return [render_event(event, NEW_VERSION) for event in sim.events()]
+
+    assert await history(1) == await history(1)
+    assert await history(1) != await history(2)
+
+
+async def test_time_does_not_go_back() -> None:
+    with pytest.raises(ValueError, match="back"):
+        await a_simulator().advance(timedelta(seconds=-DAY))
