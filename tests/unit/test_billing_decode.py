@@ -123,6 +123,13 @@ def test_a_change_of_something_else_proves_that_the_tracked_facts_stayed_as_they
     assert decode(events.updated(previous={"latest_invoice": "in_1"})).previous == {}
 
 
+def test_the_old_name_of_the_price_is_understood() -> None:
+    assert decode(events.updated(previous={"plan": {"id": "price_free", "object": "plan"}})).previous == {
+        "price_id": "price_free"
+    }
+    assert decode(events.updated(previous={"plan": None})).previous is None
+
+
 @pytest.mark.parametrize("previous", ["null", "7", '"x"', "[1]", '{"status": {"deep": 1}}'])
 def test_previous_attributes_of_another_kind_prove_nothing(previous: str) -> None:
     body = events.body(events.updated(previous={"status": "MARK"})).replace(

@@ -48,13 +48,35 @@ def test_where_orders_lead_to_different_states_the_order_is_undecided(events: li
     assert not is_decided(events[::-1], ACTIVE, ANY)
 
 
-def test_an_answer_comes_where_things_were_as_it_says() -> None:
-    first = updated(event_id="evt_1", status="past_due", previous={"status": "active"})
-    second = updated(event_id="evt_2", status="active", previous={"status": "past_due"})
-    seen = observed(status="past_due")
-    for arrivals in ([first, second, seen], [seen, second, first], [second, seen, first]):
-        numbered = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(arrivals)]
-        assert [event.id for event in in_order(numbered, ACTIVE, ANY)] == ["evt_1", "snapshot_1", "evt_2"]
+FIRST = updated(event_id="evt_1", status="past_due", previous={"status": "active"})
+SECOND = updated(event_id="evt_2", status="active", previous={"status": "past_due"})
+
+
+def ordered(*arrivals: BillingEvent) -> list[str]:
+    numbered = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(arrivals)]
+    return [event.id for event in in_order(numbered, ACTIVE, ANY)]
+
+
+def test_an_answer_comes_after_all_that_had_come_in_before_the_question() -> None:
+    assert ordered(FIRST, SECOND, observed(status="trialing")) == ["evt_1", "evt_2", "snapshot_1"]
+    assert ordered(SECOND, FIRST, observed(status="trialing")) == ["evt_1", "evt_2", "snapshot_1"]
+    assert ordered(failed(), deleted(), observed()) == ["evt_f", "evt_d", "snapshot_1"]
+
+
+def test_even_an_event_that_replaced_what_the_answer_says_came_before_it_if_it_was_known_by_then() -> None:
+    assert ordered(FIRST, observed(status="active")) == ["evt_1", "snapshot_1"]
+
+
+def test_what_comes_in_after_the_question_is_placed_by_what_it_replaced() -> None:
+    assert ordered(observed(status="past_due"), SECOND, FIRST) == ["evt_1", "snapshot_1", "evt_2"]
+    assert ordered(observed(status="active"), FIRST) == ["snapshot_1", "evt_1"]
+    assert ordered(observed(status="past_due"), FIRST) == ["evt_1", "snapshot_1"]
+
+
+def test_an_answer_decides_what_was_undecided_before() -> None:
+    tie = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate((failed(), deleted()))]
+    assert not is_decided(tie, ACTIVE, ANY)
+    assert is_decided([*tie, observed(arrival=2)], ACTIVE, ANY)
 
 
 def test_an_undecided_order_is_said_counted_and_asked_about() -> None:

@@ -27,12 +27,12 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
     waiting = sorted(events, key=attrgetter("arrival"))
     if len(waiting) == 1 or all(_may_follow_anything(event) for event in waiting):
         return waiting
-    precedence = _precedence(_subscriptions(waiting, before, policy, most_chains=1))
+    precedence = _precedence(_subscriptions(waiting, before, policy, most_chains=1), waiting)
     ordered: list[BillingEvent] = []
     while waiting:
         left = {event.id for event in waiting}
         first = next(
-            (event for event in waiting if left.isdisjoint(precedence.get(event.id, ()))),
+            (event for event in waiting if left.isdisjoint(precedence[event.id])),
             waiting[0],  # a circle of proofs proves nothing: arrival decides
         )
         waiting.remove(first)
@@ -52,7 +52,7 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
     subscriptions = _subscriptions(sorted(events, key=attrgetter("arrival")), before, policy, most_chains=_MOST_CHAINS)
     if any(len(each.chains) == _MOST_CHAINS for each in subscriptions):
         return False
-    precedence = _precedence([subscription for subscription in subscriptions if not subscription.chains])
+    precedence = _precedence([subscription for subscription in subscriptions if not subscription.chains], events)
     ends: set[BillingState] = set()
     ways = [_Way(before, (), frozenset(event.id for event in events))]
     known = set(ways)
@@ -61,7 +61,7 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
         if not way.left:
             ends.add(way.state)
         for event in events:
-            if event.id not in way.left or not way.left.isdisjoint(precedence.get(event.id, ())):
+            if event.id not in way.left or not way.left.isdisjoint(precedence[event.id]):
                 continue
             done = (*way.done, event.id) if any(event.id in each.chained for each in subscriptions) else way.done
             if all(each.allows(done) for each in subscriptions):
@@ -106,22 +106,32 @@ def _subscriptions(
         known = _facts_of_state(before) if subscription_id and subscription_id == before.subscription_id else {}
         chains: list[list[str]] = []
         if len(together) <= _LONGEST_CHAIN and not all(_may_follow_anything(event) for event in together):
-            chains = list(islice(_chains(together, known, policy), most_chains))
-            chains = chains or list(islice(_chains(together, {}, policy), most_chains))
-        found.append(_Subscription(together, chains))
+            # an answer that found things otherwise than the events say has no place in a chain of theirs
+            told = tuple(event for event in together if event.type != SNAPSHOT)
+            for members, start in ((together, known), (told, known), (together, {}), (told, {})):
+                chains = chains or list(islice(_chains(members, start, policy), most_chains))
+        found.append(_Subscription(together, [chain for chain in chains if chain]))
     return found
 
 
-def _precedence(subscriptions: Sequence[_Subscription]) -> dict[str, set[str]]:
-    """The ids of the events that each event must follow: the one before it in the first chain, else by twos."""
-    precedence: dict[str, set[str]] = {}
+def _precedence(subscriptions: Sequence[_Subscription], second: Sequence[BillingEvent]) -> dict[str, set[str]]:
+    """The ids of the events that each event must follow: the one before it in the first chain, else by twos.
+
+    An answer follows all that had come in before the question: its arrival number was taken then.
+    """
+    precedence: dict[str, set[str]] = {event.id: set() for event in second}
     for events, chains in subscriptions:
         if chains:
             precedence |= {later: {earlier} for earlier, later in pairwise(chains[0])}
-        else:
-            precedence |= {
-                event.id: {other.id for other in events if _is_proven_after(event, other)} for event in events
-            }
+        for event in events:
+            if not chains or event.id not in chains[0]:
+                precedence[event.id] = {other.id for other in events if _is_proven_after(event, other)}
+    for answer in second:
+        if answer.type == SNAPSHOT:
+            earlier = [event for event in second if event.arrival < answer.arrival]
+            precedence[answer.id] |= {event.id for event in earlier}
+            for event in earlier:
+                precedence[event.id].discard(answer.id)
     return precedence
 
 
@@ -130,6 +140,8 @@ def _chains(events: tuple[BillingEvent, ...], known: Facts, policy: BillingPolic
     if not events:
         yield []
     for event in events:
+        if event.type == SNAPSHOT and event is not events[0]:
+            continue  # those with smaller arrival numbers had come in before the question
         if _may_follow_anything(event) or _follows(event, known, policy):
             others = tuple(other for other in events if other is not event)
             for rest in _chains(others, _facts_of_event(event), policy):

@@ -77,6 +77,7 @@ class _Previous(msgspec.Struct):
     current_period_end: Any = UNSET
     cancel_at_period_end: Any = UNSET
     items: Any = UNSET
+    plan: Any = UNSET
 
 
 class _DeletedSubscription(_Subscription):
@@ -224,7 +225,7 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
         return None
     try:
         before = _previous_attributes.decode(attributes)
-        [first, *_] = msgspec.convert(before.items, _Items).data if before.items is not UNSET else [_Item()]
+        first = _first_before(before)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         return None
     previous = {fact: getattr(before, fact) for fact in _PLAIN}
@@ -234,6 +235,14 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
         previous["current_period_end"] = first.current_period_end
     named = {fact: value for fact, value in previous.items() if value is not UNSET}
     return named if all(_is_fact(value) for value in named.values()) else None
+
+
+def _first_before(before: _Previous) -> _Item:
+    """The first item as it was; ``plan`` is an old name of its price. Raises `ValueError` where there was none."""
+    if before.items is not UNSET:
+        [first, *_] = msgspec.convert(before.items, _Items).data
+        return first
+    return _Item() if before.plan is UNSET else _Item(msgspec.convert(before.plan, _Price))
 
 
 def _is_fact(value: object) -> TypeGuard[Fact]:
