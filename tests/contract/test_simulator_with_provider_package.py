@@ -280,6 +280,20 @@ async def test_what_is_missing_is_named(client: stripe.StripeClient, sim: Simula
         await client.v1.coupons.list_async()
 
 
+async def test_a_customer_that_does_not_exist_has_no_lists_and_a_deleted_one_has(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
+    for listed in (client.v1.subscriptions.list_async, client.v1.invoices.list_async):
+        with pytest.raises(stripe.InvalidRequestError) as unknown:
+            await listed({"customer": "cus_unknown"})
+        refused = unknown.value
+        assert (refused.http_status, refused.code, refused.param) == (400, "resource_missing", "customer")
+    customer = sim.customer()
+    sim.subscribe(customer, "price_pro")
+    sim.delete_customer(customer)
+    assert len((await client.v1.subscriptions.list_async({"customer": customer.id, "status": "all"})).data) == 1
+
+
 async def test_the_packages_own_http_client_works_too(sim: Simulator) -> None:
     http_client = stripe.UrllibClient()
     client = stripe.StripeClient(sim.secret_key, base_addresses={"api": sim.url}, http_client=http_client)

@@ -105,7 +105,7 @@ class BillingRoutes:
 
     def _list_subscriptions(self, call: Call) -> Json:
         given = call.parameters
-        customer, price, status = given.text("customer"), given.text("price"), given.choice("status", _STATUSES)
+        customer, price, status = self._customer(call), given.text("price"), given.choice("status", _STATUSES)
         return call.page(
             (
                 subscription
@@ -136,9 +136,14 @@ class BillingRoutes:
     def _cancel_subscription(self, call: Call) -> Json:
         return call.render(self._engine.subscriptions.cancel(call.id))
 
+    def _customer(self, call: Call) -> str | None:
+        """The customer that a list is asked for, if any; a deleted one has lists too."""
+        customer = call.parameters.text("customer")
+        return None if customer is None else found(self._account.customers, "customer", customer, param="customer").id
+
     def _list_invoices(self, call: Call) -> Json:
         given = call.parameters
-        customer, subscription, status = (given.text(name) for name in ("customer", "subscription", "status"))
+        customer, subscription, status = self._customer(call), given.text("subscription"), given.text("status")
         return call.page(
             (
                 invoice
