@@ -1,6 +1,7 @@
 """``tenantry demo``: everything on one machine, with example data; and tokens for trying it out."""
 
 import asyncio
+import secrets
 import time
 from contextlib import ExitStack
 from datetime import timedelta
@@ -33,6 +34,7 @@ from tenantry.demo.identity_provider import (
 )
 from tenantry.demo.setup import DemoFile
 from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.plans import Catalog
 from tenantry.gateways.provider.signature import sign
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
 from tenantry.jobs.queue import JobQueue
@@ -42,6 +44,7 @@ from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService
 from tenantry.settings import DEMO_FLAG, Settings, SettingsError, load, read_environment
+from tenantry.simulator import Simulator
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _ISSUER: Final = "OIDC_ISSUER"
@@ -53,8 +56,9 @@ _NETWORK: Final = 6
 def demo(context: click.Context) -> None:
     """Run everything on this machine, with example data.
 
-    Starts PostgreSQL, a development identity provider and a mail inbox beside the service, makes a tenant, a
-    project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all; the data stays.
+    Starts PostgreSQL, a development identity provider, a mail inbox and a simulated payment provider beside the
+    service, makes a tenant, a project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all;
+    the data stays.
     """
     if context.invoked_subcommand is None:
         _run_demo()
@@ -70,8 +74,11 @@ def _run_demo() -> None:
         fail("HOST: the demo's identity provider signs anybody in, so the demo runs on loopback only. Use `serve`.")
     with ExitStack() as stack:
         client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
-        companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret))
+        provider = _provider(file.values["PROVIDER_SECRET_KEY"])
+        companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret, provider))
         made_here = {
+            # a key of one's own is for the real provider
+            "PROVIDER_API_BASE": "" if "PROVIDER_SECRET_KEY" in environment else provider.url,
             "OIDC_ISSUER": companion.issuer,
             "OIDC_AUDIENCE": setup.AUDIENCE,
             "OIDC_CLIENT_ID": setup.CLIENT_ID,
@@ -87,12 +94,32 @@ def _run_demo() -> None:
         conninfo = stack.enter_context(database(values))
         migrated(conninfo)
         _seed(settings, conninfo, file)
-        banner = _banner(settings, file, companion)
+        _add_prices(provider, settings.billing.catalog)
+        provider.add_endpoint(
+            f"http://{settings.host}:{settings.port}{WEBHOOK_PATH}",
+            settings.webhook_secrets[0].reveal(),
+            enabled_events=HANDLED_TYPES,
+        )
+        banner = _banner(settings, file, companion, provider)
         run_server(settings, conninfo, values, on_ready=lambda: click.echo(banner))
 
 
-def _companion(directory: Path, port: str, client_secret: Secret) -> Companion:
-    """The identity provider and the inbox, on the two ports after the service's where these are free."""
+def _provider(secret_key: str) -> Simulator:
+    """The simulated provider; its ids are new in each run, since the events of earlier runs are in the ledger."""
+    provider = Simulator(secret_key=secret_key, seed=secrets.randbits(64), prices={}, running=True)
+    owner = setup.USERS[0]
+    provider.customer(setup.CUSTOMER, email=owner.email, name=owner.name)
+    return provider
+
+
+def _add_prices(provider: Simulator, catalog: Catalog) -> None:
+    for number, plan in enumerate(catalog.plans):
+        for price_id in plan.stripe_price_ids:
+            provider.price(price_id, 2900 * number)
+
+
+def _companion(directory: Path, port: str, client_secret: Secret, provider: Simulator) -> Companion:
+    """The identity provider, the inbox and the payment provider, on the ports after the service's if they are free."""
     first = int(port) if port.isdigit() else 0
     return Companion(
         directory,
@@ -100,8 +127,10 @@ def _companion(directory: Path, port: str, client_secret: Secret) -> Companion:
         audience=setup.AUDIENCE,
         client_id=setup.CLIENT_ID,
         client_secret=client_secret,
+        provider=provider,
         http_port=first + 1 if first else 0,
         smtp_port=first + 2 if first else 0,
+        provider_port=first + 3 if first else 0,
     )
 
 
@@ -120,7 +149,7 @@ def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
         file.keep({setup.LIVE_KEY: made.live, setup.TEST_KEY: made.test})
 
 
-def _banner(settings: Settings, file: DemoFile, companion: Companion) -> str:
+def _banner(settings: Settings, file: DemoFile, companion: Companion, provider: Simulator) -> str:
     values, base = file.values, f"http://{settings.host}:{settings.port}"
     live = values.get(setup.LIVE_KEY, "(made by an earlier start; see demo.env)")
     secret = settings.webhook_secrets[0].reveal()
@@ -135,6 +164,7 @@ def _banner(settings: Settings, file: DemoFile, companion: Companion) -> str:
   API reference    {base}/docs
   identity         {companion.issuer}   (users: {", ".join(user.sub for user in setup.USERS)})
   mail inbox       {companion.http_url}/inbox
+  payment provider {provider.url}   (simulated; it forgets everything with each start)
 
   Try:
     export KEY={live}

@@ -1,4 +1,4 @@
-"""The identity provider and the inbox of one development machine, in a thread of this process."""
+"""The identity provider, the inbox and the simulated payment provider of one machine, in a thread of this process."""
 
 import asyncio
 import contextlib
@@ -27,6 +27,7 @@ from tenantry.demo.inbox_pages import inbox_routes
 from tenantry.demo.smtp import serving_smtp
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.secret import Secret
+from tenantry.simulator import Simulator
 
 _log = logging.getLogger(__name__)
 
@@ -44,9 +45,10 @@ def signing_key_path(directory: Path) -> Path:
 class Companion:
     """Serves the identity provider and the inbox over HTTP, and takes mail over SMTP, on loopback.
 
-    The signing key and the messages are kept in ``directory`` and survive a restart. A port that is taken, or 0, is
-    replaced by a free one; the issuer's address follows the port. The other arguments are those of
-    `create_identity_provider`. Use it as a context manager, or call `start` and `stop`.
+    The signing key and the messages are kept in ``directory`` and survive a restart. A ``provider`` is served on a
+    port of its own and forgets everything. A port that is taken, or 0, is replaced by a free one; the issuer's address
+    follows the port. The other arguments are those of `create_identity_provider`. Use it as a context manager, or
+    call `start` and `stop`.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Companion:
         audience: str,
         client_id: str,
         client_secret: Secret | None = None,
+        provider: Simulator | None = None,
         http_port: int = 0,
         smtp_port: int = 0,
+        provider_port: int = 0,
         clock: Clock = system_clock,
     ) -> None:
         self._directory = directory
@@ -67,13 +71,16 @@ class Companion:
         self._client_id = client_id
         self._client_secret = client_secret
         self._clock = clock
-        self._server: uvicorn.Server | None = None
+        self._provider = provider
+        self._servers: list[uvicorn.Server] = []
         self._thread: threading.Thread | None = None
         self.http_url = ""
         """``http://127.0.0.1:<port>``, without a slash at the end; known once started."""
         self.http_port = http_port
         """The port that is asked for; once started, the port that is used."""
         self.smtp_port = smtp_port
+        """The port that is asked for; once started, the port that is used."""
+        self.provider_port = provider_port
         """The port that is asked for; once started, the port that is used."""
 
     @property
@@ -104,21 +111,27 @@ class Companion:
             self.http_url = f"http://{HOST}:{self.http_port}"
             listening: Future[None] = Future()
             server = _HttpServer(_server_config(self._app(inbox, signing_key)), lambda: listening.set_result(None))
+            servers: list[tuple[uvicorn.Server, socket.socket]] = [(server, http)]
+            if self._provider is not None:
+                bound = sockets.enter_context(_listen(self.provider_port))
+                self.provider_port = bound.getsockname()[1]
+                self._provider.url = f"http://{HOST}:{self.provider_port}"
+                servers.insert(0, (uvicorn.Server(_provider_config(self._provider)), bound))
             thread = threading.Thread(
-                target=_run, args=(server, inbox, http, smtp, listening), name="companion", daemon=True
+                target=_run, args=(servers, inbox, smtp, self._provider, listening), name="companion", daemon=True
             )
             thread.start()
-            sockets.callback(_end, server, thread)
+            sockets.callback(_end, [server for server, _ in servers], thread)
             listening.result()
             sockets.pop_all()
-        self._server, self._thread = server, thread
+        self._servers, self._thread = [server for server, _ in servers], thread
 
     def stop(self) -> None:
         """Close all connections and end the thread; nothing happens when it is not running."""
-        if self._server is None or self._thread is None:
+        if self._thread is None:
             return
-        _end(self._server, self._thread)
-        self._server = self._thread = None
+        _end(self._servers, self._thread)
+        self._servers, self._thread = [], None
 
     def __enter__(self) -> Self:
         self.start()
@@ -172,6 +185,21 @@ def _server_config(app: Litestar) -> uvicorn.Config:
     )
 
 
+def _provider_config(provider: Simulator) -> uvicorn.Config:
+    return uvicorn.Config(
+        provider,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,  # it says what its own clock says
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+
+
 def _listen(port: int) -> socket.socket:
     """A socket that listens on ``port`` of loopback, or on a free port where that one cannot be had."""
     try:
@@ -195,17 +223,28 @@ def _bound(port: int) -> socket.socket:
     return bound
 
 
-def _end(server: uvicorn.Server, thread: threading.Thread) -> None:
-    server.should_exit = True
+def _end(servers: Sequence[uvicorn.Server], thread: threading.Thread) -> None:
+    for server in servers:
+        server.should_exit = True
     thread.join()
 
 
 def _run(
-    server: uvicorn.Server, inbox: Inbox, http: socket.socket, smtp: socket.socket, listening: Future[None]
+    servers: Sequence[tuple[uvicorn.Server, socket.socket]],
+    inbox: Inbox,
+    smtp: socket.socket,
+    provider: Simulator | None,
+    listening: Future[None],
 ) -> None:
     async def serve() -> None:
         async with serving_smtp(inbox, smtp):
-            await server.serve(sockets=[http])
+            going_on = asyncio.create_task(provider.run()) if provider else None
+            try:
+                await asyncio.gather(*(server.serve(sockets=[bound]) for server, bound in servers))
+            finally:
+                if going_on is not None:
+                    going_on.cancel()
+                    await asyncio.wait({going_on})
 
     try:
         asyncio.run(serve())
@@ -215,5 +254,6 @@ def _run(
         else:
             listening.set_exception(error)
     finally:
-        http.close()
         smtp.close()
+        for _, bound in servers:
+            bound.close()

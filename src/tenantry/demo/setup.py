@@ -44,6 +44,9 @@ class DemoFile:
             self.values = {name: value for name, value in dotenv_values(self._path).items() if value is not None}
         fresh = {
             "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
+            "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
+            # the simulated provider forgets what it knew: comparing with it is for people to ask for
+            "RECONCILE_HOURS": "0",
             "API_KEY_PEPPER": secrets.token_hex(32),
             "SESSION_SECRET": secrets.token_hex(32),
             "OPERATOR_TOKEN": f"op_{secrets.token_hex(24)}",

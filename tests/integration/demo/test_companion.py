@@ -12,6 +12,7 @@ from joserfc.jwk import ECKey
 
 from tenantry.demo.companion import Companion, signing_key_path
 from tenantry.demo.identity_provider import DemoUser, mint_access_token
+from tenantry.simulator import Simulator
 
 ADA: Final = DemoUser("user_ada", "Ada Example", "ada@demo.example", "org_demo", "owner")
 
@@ -45,6 +46,18 @@ def test_both_servers_answer_once_started(directory: Path) -> None:
         assert httpx2.get(f"{companion.http_url}/jwks").status_code == 200
         with smtplib.SMTP("127.0.0.1", companion.smtp_port) as smtp:
             assert smtp.noop()[0] == 250
+
+
+def test_a_payment_provider_has_a_port_of_its_own_and_its_address_is_known(directory: Path) -> None:
+    provider = Simulator(running=True)
+    with Companion(directory, users=[ADA], audience="api", client_id="dashboard", provider=provider) as companion:
+        assert provider.url == f"http://127.0.0.1:{companion.provider_port}"
+        answer = httpx2.get(
+            f"{provider.url}/v1/prices", headers={"Authorization": f"Bearer {provider.secret_key}"}, trust_env=False
+        )
+        assert answer.status_code == 200
+        assert len(answer.headers.get_list("date")) == 1
+    assert not is_listening(companion.provider_port)
 
 
 def test_stop_leaves_neither_thread_nor_listener(directory: Path) -> None:
