@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -34,13 +34,16 @@ from tenantry.demo.identity_provider import (
 )
 from tenantry.demo.setup import DemoFile
 from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog
 from tenantry.gateways.provider.signature import sign
+from tenantry.http.billing import EVENTS_PATH
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
 from tenantry.jobs.queue import JobQueue
 from tenantry.kit.clock import system_clock
 from tenantry.kit.secret import Secret
 from tenantry.services.api_keys import ApiKeyService
+from tenantry.services.billing import BillingEventView
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService
 from tenantry.settings import DEMO_FLAG, Settings, SettingsError, load, read_environment
@@ -74,7 +77,10 @@ def _run_demo() -> None:
         fail("HOST: the demo's identity provider signs anybody in, so the demo runs on loopback only. Use `serve`.")
     with ExitStack() as stack:
         client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
-        provider = _provider(file.values["PROVIDER_SECRET_KEY"])
+        conninfo = stack.enter_context(database(environment))
+        migrated(conninfo)
+        start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
+        provider = _provider(file.values["PROVIDER_SECRET_KEY"], start)
         companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret, provider))
         made_here = {
             # a key of one's own is for the real provider
@@ -91,8 +97,6 @@ def _run_demo() -> None:
             settings = load(values)
         except SettingsError as error:
             fail_on_settings(error)
-        conninfo = stack.enter_context(database(values))
-        migrated(conninfo)
         _seed(settings, conninfo, file)
         _add_prices(provider, settings.billing.catalog)
         provider.add_endpoint(
@@ -104,9 +108,9 @@ def _run_demo() -> None:
         run_server(settings, conninfo, values, on_ready=lambda: click.echo(banner))
 
 
-def _provider(secret_key: str) -> Simulator:
+def _provider(secret_key: str, start: datetime) -> Simulator:
     """The simulated provider; its ids are new in each run, since the events of earlier runs are in the ledger."""
-    provider = Simulator(secret_key=secret_key, seed=secrets.randbits(64), prices={}, running=True)
+    provider = Simulator(secret_key=secret_key, seed=secrets.randbits(64), prices={}, start=start, running=True)
     owner = setup.USERS[0]
     provider.customer(setup.CUSTOMER, email=owner.email, name=owner.name)
     return provider
@@ -222,13 +226,24 @@ def event(event_type: str, plan: str, status: str) -> None:
         fail(f"There is no demo in {data_dir(values)}. Start it first: make run")
     base = f"http://{values.get('HOST') or '127.0.0.1'}:{values.get('PORT') or 3001}"
     secret = values["PROVIDER_WEBHOOK_SECRET"].split(",")[0].strip()
-    body = sample_event(event_type, plan=plan, status=status)
-    headers = {"Provider-Signature": sign(body, secret, int(time.time())), "Content-Type": "application/json"}
+    key = {"Authorization": f"Bearer {values.get(setup.LIVE_KEY, '')}"}
     try:
-        answer = httpx2.post(f"{base}{WEBHOOK_PATH}", content=body, headers=headers, timeout=10, trust_env=False)
-        key = {"Authorization": f"Bearer {values.get(setup.LIVE_KEY, '')}"}
-        tenant = httpx2.get(f"{base}/api/v1/tenants/{setup.TENANT}", headers=key, timeout=10, trust_env=False)
+        with httpx2.Client(base_url=base, timeout=10, trust_env=False) as client:
+            ledger = client.get(EVENTS_PATH, params={"limit": 1}, headers=key)
+            body = sample_event(event_type, plan=plan, status=status, created=_next_second(ledger.content))
+            headers = {"Provider-Signature": sign(body, secret, int(time.time())), "Content-Type": "application/json"}
+            answer = client.post(WEBHOOK_PATH, content=body, headers=headers)
+            tenant = client.get(f"/api/v1/tenants/{setup.TENANT}", headers=key)
     except httpx2.TransportError as error:
         fail(f"The demo at {base} does not answer: {error}", _NETWORK)
     click.echo(f"{event_type}: {answer.status_code} {answer.text}", err=True)
     click.echo(tenant.text)
+
+
+def _next_second(ledger: bytes) -> int:
+    """A second later than all events of a page of the ledger: the simulated provider's clock may be ahead of ours."""
+    try:
+        events = msgspec.json.decode(ledger, type=Page[BillingEventView]).data
+    except msgspec.MsgspecError:
+        events = []  # whatever is wrong, the event's own answer will tell
+    return max([int(time.time()), *(int(event.created.timestamp()) + 1 for event in events)])

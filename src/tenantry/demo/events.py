@@ -1,7 +1,6 @@
 """Provider events for trying things out, in the provider's present shape."""
 
 import secrets
-import time
 
 import msgspec
 
@@ -11,9 +10,8 @@ from tenantry.domain.billing.events import CHECKOUT_COMPLETED, INVOICE_TYPES, SU
 _MONTH_SECONDS = 30 * 24 * 3600
 
 
-def sample_event(event_type: str, *, plan: str, status: str) -> bytes:
-    """An event of the demo tenant, created now."""
-    now = int(time.time())
+def sample_event(event_type: str, *, plan: str, status: str, created: int) -> bytes:
+    """An event of the demo tenant, ``created`` in a second since the Unix epoch."""
     if event_type in INVOICE_TYPES:
         thing = _invoice()
     elif event_type == CHECKOUT_COMPLETED:
@@ -22,9 +20,9 @@ def sample_event(event_type: str, *, plan: str, status: str) -> bytes:
             "customer": CUSTOMER, "subscription": "sub_demo", "metadata": {"orgId": TENANT},
         }  # fmt: skip
     else:
-        thing = _subscription(plan, "canceled" if event_type == SUBSCRIPTION_DELETED else status, now)
+        thing = _subscription(plan, "canceled" if event_type == SUBSCRIPTION_DELETED else status, created)
     event = {
-        "id": f"evt_{secrets.token_hex(12)}", "object": "event", "type": event_type, "created": now,
+        "id": f"evt_{secrets.token_hex(12)}", "object": "event", "type": event_type, "created": created,
         "livemode": False, "api_version": "2025-03-31.basil", "data": {"object": thing},
     }  # fmt: skip
     return msgspec.json.encode(event)

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +13,11 @@ from tenantry.db.database import Database
 from tenantry.demo.identity_provider import DemoUser
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.errors import TenantExistsError
+from tenantry.kit.clock import from_epoch
 from tenantry.services.api_keys import OPERATOR, ApiKeyService
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService, TenantWishes
+from tenantry.store import billing
 
 TENANT: Final = "demo"
 CUSTOMER: Final = "cus_demo"
@@ -112,6 +115,20 @@ def _owner(mode: Mode) -> Principal:
         subscription_status="none",
         expires_at=None,
     )
+
+
+async def next_moment(database: Database, now: datetime) -> datetime:
+    """The earliest moment from ``now`` on that is later than all events so far, which may be ahead of the clock.
+
+    Opens and closes the database.
+    """
+    await database.open()
+    try:
+        async with database.transaction() as connection:
+            newest = from_epoch(await billing.newest_second(connection))
+    finally:
+        await database.close()
+    return now if newest is None else max(now, newest + timedelta(seconds=1))
 
 
 async def seed_database(

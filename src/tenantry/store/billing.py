@@ -384,6 +384,13 @@ async def read_all_entries(connection: Connection, tenant_id: str) -> list[Ledge
     return [_record(row) for row in await cursor.fetchall()]
 
 
+async def newest_second(connection: Connection) -> int | None:
+    """The second of the newest event of all tenants, since the Unix epoch; reads every tenant."""
+    cursor = await connection.execute("SELECT max(tip_created) FROM tenants")
+    row = await cursor.fetchone()
+    return row[0] if row else None
+
+
 async def count_parked(connection: Connection) -> int:
     """How many events wait for a tenant or customer that is not known yet."""
     cursor = await connection.execute("SELECT count(*) FROM billing_events WHERE outcome = 'parked'")
