@@ -1,5 +1,6 @@
 """``tenantry demo``: everything on one machine, from nothing."""
 
+import asyncio
 import re
 import signal
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import psutil
 from tests.support.commands import Running, run, running, still_running
 from tests.support.findings import free_port
 
+PATIENCE = 20.0
 KEY = re.compile(r"\b(live|test) key +(svc_\w{54})\n")
 
 
@@ -84,6 +86,30 @@ async def test_demo_works_from_nothing_and_keeps_its_data(tmp_path: Path) -> Non
         assert await get(f"{base}/api/v1/projects", keys["live"]) == projects
         assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["plan"] == "pro"
         await end_without_a_trace(second, tmp_path, signal.SIGTERM)
+
+
+async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(tmp_path: Path) -> None:
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    async with demo(tmp_path, port) as command:
+        key = keys_in(command.text["out"])["live"]
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+            asked = await client.post(
+                f"{base}/api/v1/billing/checkout-sessions",
+                json={"plan": "business"},
+                headers={"Authorization": f"Bearer {key}"},
+            )
+            assert asked.status_code == 201, asked.text
+            page = asked.json()["url"]
+            assert "price_business" in (await client.get(page)).text
+            assert (await client.post(page, data={"card": "works"})).status_code == 303
+        async with asyncio.timeout(PATIENCE):
+            while (tenant := await get(f"{base}/api/v1/tenants/demo", key))["plan"] != "business":
+                pass
+        assert tenant["subscriptionStatus"] == "active"
+        agrees = await run("reconcile", folder=tmp_path, PORT=str(port))
+        assert (agrees.code, agrees.err) == (0, "")
+        await end_without_a_trace(command, tmp_path, signal.SIGINT)
 
 
 async def end_without_a_trace(command: Running, folder: Path, how: signal.Signals) -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -37,8 +37,8 @@ def history(chance: random.Random) -> list[dict[str, Any]]:
     """Events of two subscriptions in some twenty seconds, several in one second now and then."""
     made = []
     for number in range(60):
-        common = {"created": NOW - 40 + chance.randrange(20), "customer": "cus_1"}
-        subscription = {"org": "acme", "subscription_id": f"sub_{chance.randrange(2)}"}
+        common: dict[str, Any] = {"created": NOW - 40 + chance.randrange(20), "customer": "cus_1"}
+        subscription: dict[str, Any] = {"org": "acme", "subscription_id": f"sub_{chance.randrange(2)}"}
         kind = chance.choice(("updated", "updated", "updated", "deleted", "failed", "succeeded"))
         if kind == "updated":
             status = chance.choice(("active", "past_due", "trialing", "unpaid"))

@@ -15,6 +15,8 @@ STATEMENTS: list[tuple[str, Any]] = [
     (billing.SEEN_EVENTS, (["evt"],)),
     (billing.UPDATE_ACCOUNTS, {"accounts": '[{"tenant_id": "a"}]', "now": None}),
     (billing.SETTLE_PARKED, ('[{"id": "evt"}]',)),
+    (billing.READ_EVENTS, {"tenants": ["a"], "seconds": [5], "late": [True], "telling": ["t"]}),
+    (billing.DELETE_ENTRIES, {"ids": ["evt"], "drift": "drift"}),
 ]
 
 
@@ -36,4 +38,4 @@ async def test_rows_are_found_by_index(lane: Lane, statement: str, parameters: A
 
 async def test_a_history_of_nobody_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
-        assert await billing.read_events(connection, {"nobody": (Reach.BEGINNING, 5)}) == {"nobody": []}
+        assert await billing.read_events(connection, {"nobody": (Reach.BEGINNING, 5)}, ()) == {"nobody": []}

@@ -36,8 +36,9 @@ def test_where_nobody_knows_of_a_subscription_there_is_nothing_to_say() -> None:
     assert chosen() is None
 
 
-def test_a_subscription_that_is_gone_has_ended() -> None:
-    assert chosen(provider_status="active", subscription_id="sub_9") == "sub_9 canceled"
+def test_of_a_subscription_that_the_provider_does_not_know_there_is_nothing_to_say() -> None:
+    assert chosen(provider_status="active", subscription_id="sub_9") is None
+    assert chosen(subscription("sub_1", status="canceled"), provider_status="active", subscription_id="sub_9") is None
 
 
 def test_the_subscription_that_the_state_came_from_counts_while_it_lives() -> None:

@@ -1,5 +1,7 @@
 """Events of one second: whether their order is decided, and what is said where it is not."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -14,7 +16,7 @@ ACTIVE = BillingState(
     plan="pro", subscription_status="active", current_period_end=5000, provider_status="active",
     subscription_id="sub_1", subscription_created=10,
 )  # fmt: skip
-PAST_DUE = {"status": "past_due", "previous": {"status": "active"}}
+PAST_DUE: dict[str, Any] = {"status": "past_due", "previous": {"status": "active"}}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
         "the order of arrival counts."
     )
     assert entry.anomalies == (Anomaly.UNDECIDABLE_ORDER,)
-    assert settlement.questions == [Question("acme", 100)]
+    assert settlement.questions == [Question("acme", later=True)]
 
 
 def test_of_many_undecided_events_three_are_named() -> None:
@@ -102,7 +104,7 @@ def test_of_many_undecided_events_three_are_named() -> None:
 
 
 def test_after_a_checkout_the_provider_is_asked_at_once() -> None:
-    assert Ledger(ANY).settled([completed()]).questions == [Question("acme", None)]
+    assert Ledger(ANY).settled([completed()]).questions == [Question("acme", later=False)]
 
 
 def test_ordinary_events_ask_nothing() -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tenantry import __version__
 from tenantry.cli import main
 
-COMMANDS = ("serve", "worker", "migrate", "demo", "doctor", "admin", "tenants", "events")
+COMMANDS = ("serve", "worker", "migrate", "demo", "doctor", "admin", "tenants", "events", "reconcile", "backfill")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

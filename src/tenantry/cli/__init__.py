@@ -16,6 +16,8 @@ _COMMANDS: Final = {
     "admin": ("tenantry.cli.admin", "Work straight on the database."),
     "tenants": ("tenantry.cli.tenants", "Explain and rebuild the billing state of tenants."),
     "events": ("tenantry.cli.events", "Work on the ledger of provider events."),
+    "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
+    "backfill": ("tenantry.cli.reconcile", "Take in the provider's events that never came in."),
 }
 
 

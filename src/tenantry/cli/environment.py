@@ -67,11 +67,15 @@ def database(values: dict[str, str]) -> Iterator[str]:
         server.stop()
 
 
-def migrated(conninfo: str) -> tuple[str | None, str]:
-    """Bring the schema up to date, or exit with a message; returns the revisions before and after."""
+def migrated(conninfo: str, *, out_of_reach: int = FAILED) -> tuple[str | None, str]:
+    """Bring the schema up to date, or exit with a message; returns the revisions before and after.
+
+    ``out_of_reach`` is the exit code where there is no connection.
+    """
     from tenantry.db.migrate import migrate  # noqa: PLC0415  # slow to import, and not every command needs it
 
     try:
         return migrate(conninfo)
     except psycopg.Error as error:
-        fail(f"DATABASE_URL: the database cannot be used: {str(error).strip()}")
+        code = out_of_reach if isinstance(error, psycopg.OperationalError) else FAILED
+        fail(f"DATABASE_URL: the database cannot be used: {str(error).strip()}", code)

@@ -7,18 +7,37 @@ from typing import Final, TypeVar
 
 import click
 
-from tenantry.cli.environment import command_values, database, fail, fail_on_settings, migrated
+from tenantry.cli.environment import FAILED, command_values, database, fail, fail_on_settings, migrated
 from tenantry.db.database import Database
-from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.errors import (
+    DatabaseUnavailableError,
+    DomainError,
+    NotFoundError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+)
 from tenantry.settings import AdminSettings, SettingsError, load_for_admin
 
 Result = TypeVar("Result")
 Act = Callable[[AdminSettings, Database], Awaitable[Result]]
 
+NOT_AUTHENTICATED: Final = 4
 NOT_FOUND: Final = 5
+OUT_OF_REACH: Final = 6
+_CODES: Final[dict[type[DomainError], int]] = {
+    ProviderRefusedError: NOT_AUTHENTICATED,
+    NotFoundError: NOT_FOUND,
+    ProviderUnavailableError: OUT_OF_REACH,
+    DatabaseUnavailableError: OUT_OF_REACH,
+}
 
 
-def on_database(act: Act[Result]) -> Result:
+def exit_code(refusal: DomainError) -> int:
+    """The exit code that tells of a refusal."""
+    return _CODES.get(type(refusal), FAILED)
+
+
+def on_database(act: Act[Result], *, pool_size: int = 1) -> Result:
     """What an action on the database comes to; settings, connection and refusals are looked after here."""
     values, _ = command_values()
     try:
@@ -26,17 +45,15 @@ def on_database(act: Act[Result]) -> Result:
     except SettingsError as error:
         fail_on_settings(error)
     with database(values) as conninfo:
-        migrated(conninfo)
+        migrated(conninfo, out_of_reach=OUT_OF_REACH)
         try:
-            return asyncio.run(_connected(conninfo, settings, act))
-        except NotFoundError as error:
-            fail(error.detail, NOT_FOUND)
+            return asyncio.run(_connected(conninfo, settings, act, pool_size))
         except DomainError as error:
-            fail(error.detail)
+            fail(error.detail, exit_code(error))
 
 
-async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -> Result:
-    connected = Database(conninfo, pool_size=1)
+async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result], pool_size: int) -> Result:
+    connected = Database(conninfo, pool_size)
     await connected.open()
     try:
         return await act(settings, connected)

@@ -212,7 +212,8 @@ def _listen(port: int) -> socket.socket:
 
 def _bound(port: int) -> socket.socket:
     with contextlib.ExitStack() as on_error:
-        bound = on_error.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        # with its protocol named, or asyncio would let small answers wait for the client's acknowledgements
+        bound = on_error.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         if os.name == "posix":
             # A port that was in use a moment ago, by the run before this one, can be had again at once.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -26,7 +26,7 @@ _POOL_TIMEOUT: Final = 3.0
 # A connection that silently leads nowhere is noticed within about half a minute.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 _SOUND: Final = 60.0
-_SECOND_IS_OVER: Final[TimeDeltaParams] = {"seconds": 2}
+_A_MOMENT: Final[TimeDeltaParams] = {"seconds": 2}
 
 logger = logging.getLogger(__name__)
 
@@ -71,18 +71,14 @@ class JobQueue:
     async def defer_questions(self, connection: Connection, questions: Sequence[Question]) -> None:
         """Have the provider asked about tenants once the connection's transaction is committed.
 
-        What is to be settled is asked when its second is over. Raises what psycopg raises.
+        Raises what psycopg raises.
         """
         if not self._asks_provider:
             return
-        unique = dict.fromkeys(questions)
-        for at_once in (True, False):
-            arguments: list[JSONDict] = [
-                {"tenant_id": question.tenant_id, "settles": question.settles}
-                for question in unique
-                if (question.settles is None) is at_once
-            ]
-            await self._defer(connection, ASK_PROVIDER, PROVIDER, None if at_once else _SECOND_IS_OVER, arguments)
+        for later in (False, True):
+            tenants = dict.fromkeys(question.tenant_id for question in questions if question.later is later)
+            arguments: list[JSONDict] = [{"tenant_id": tenant_id} for tenant_id in tenants]
+            await self._defer(connection, ASK_PROVIDER, PROVIDER, _A_MOMENT if later else None, arguments)
 
     async def _defer(
         self, connection: Connection, task: str, queue: str, delay: TimeDeltaParams | None, arguments: list[JSONDict]

@@ -108,12 +108,12 @@ def _register_deferred(app: App) -> None:
             await mail.deliver(UUID(notification_id))
 
     @app.task(name=ASK_PROVIDER, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
-    async def ask_provider(context: JobContext, tenant_id: str, settles: int | None) -> None:
+    async def ask_provider(context: JobContext, tenant_id: str) -> None:
         reconciler = _work(context).reconciler
         if reconciler is None:
             raise RuntimeError("a worker without the provider's API serves the provider's queue")
         async with asyncio.timeout(LONGEST_JOB):
-            await reconciler.ask(tenant_id, settles)
+            await reconciler.ask(tenant_id)
 
 
 def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:

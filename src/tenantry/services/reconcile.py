@@ -3,94 +3,96 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from datetime import timedelta
-from typing import Final, TypeVar
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from tenantry.db.database import Connection, Database
-from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, BillingEvent, Fact
-from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, Fact
+from tenantry.domain.billing.ledger import Account, Arrival
 from tenantry.domain.billing.snapshot import Answer, snapshot
-from tenantry.domain.billing.state import BillingPolicy, differences
+from tenantry.domain.billing.state import ENDED, BillingPolicy, differences
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
+from tenantry.domain.tenants import is_tenant_id
 from tenantry.gateways.provider.api import ProviderApi
-from tenantry.gateways.provider.decode import NotAnEventError, decode_event
 from tenantry.kit.clock import Clock
 from tenantry.kit.ids import new_id
 from tenantry.services import ledger
-from tenantry.services.webhooks import HandlingFailedError, WebhookService
+from tenantry.services.missed_events import MissedEvent, MissedEvents
+from tenantry.services.webhooks import WebhookService
 from tenantry.store import billing
 from tenantry.store import reconcile as store
-from tenantry.store.reconcile import LinkedTenant
+from tenantry.store.reconcile import Asked, LinkedTenant
 
 EVENTS_KEPT: Final = timedelta(days=30)
 """How long the provider lists an event (its documentation of the events list)."""
 
 _AT_ONCE: Final = 4
 _PAGE: Final = 200
-_BATCH: Final = 100
+_TRIES: Final = 3
+_SKEW: Final = timedelta(hours=1)
+"""By how much the provider's clock and ours may differ, where events are looked for since a moment of ours."""
+_SET_ASIDE: Final = timedelta(hours=1)
+_MOST_NAMED: Final = 20
 
 logger = logging.getLogger(__name__)
-
-
-class AskAgainError(Exception):
-    """The provider's answer is not newer than the second that it was to settle."""
-
-
-class MissedEvent(msgspec.Struct, frozen=True):
-    """An event of the provider's that never came in. ``created`` is in seconds since the Unix epoch."""
-
-    id: str
-    type: str
-    created: int
-    tenant_id: str | None
 
 
 class Comparison(msgspec.Struct, frozen=True):
     """A tenant beside the provider's truth.
 
-    ``drift`` has each field of the tenant record that differs: ours, then the provider's. ``trouble`` says why the
-    tenant could not be compared.
+    ``drift`` has each field of the tenant record that differs: ours, then the provider's; ``missed`` are the events
+    that never came in, oldest first. ``trouble`` says why the tenant could not be compared.
     """
 
     tenant_id: str
     drift: dict[str, tuple[Fact, Fact]] = {}
     repaired: bool = False
-    as_of: int | None = None
     missed: tuple[MissedEvent, ...] = ()
     trouble: str | None = None
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
-    """How many tenants were compared; those that had drifted, and those that could not be compared, by id."""
+    """How many tenants were compared; those that had drifted, and those that could not be compared, by id.
+
+    ``stopped`` is why the run did not come to its end, if it did not: the provider, its list of events, or the
+    database is out of reach, or the provider refuses the API key.
+    """
 
     compared: int
     drifted: tuple[Comparison, ...]
     troubled: tuple[Comparison, ...]
+    stopped: DomainError | None = None
 
 
 class Backfill(msgspec.Struct, frozen=True):
-    """How many events the provider listed, those that had never come in, and what became of these (by outcome)."""
+    """How many events the provider listed, how many of them had never come in, and what became of these, by outcome.
+
+    ``stopped`` is why the run did not come to its end, if it did not.
+    """
 
     listed: int
-    missed: tuple[MissedEvent, ...]
+    missed: int
     outcomes: dict[str, int]
+    stopped: DomainError | None = None
 
 
 Item = TypeVar("Item")
 Progress = Callable[[int], None]
-"""Told how many tenants or events are done so far."""
+"""Told how many tenants have been done since the last call."""
 
 
-def _quietly(_: int) -> None:
+def _quietly(_: object) -> None:
     pass
 
 
 class Reconciler:
     """Asks the provider and folds its answers. What it answers enters the ledger, so a rebuild keeps it.
 
-    Methods raise `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
+    Methods raise `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`, unless they return
+    what was done until then.
     """
 
     def __init__(
@@ -104,24 +106,35 @@ class Reconciler:
     ) -> None:
         self._database = database
         self._provider = provider
-        self._webhooks = webhooks
+        self._missed = MissedEvents(
+            database, provider, webhooks, clock, reference_links=policy.checkout_reference_links
+        )
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
+        self._set_aside: dict[str, datetime] = {}
 
-    async def ask(self, tenant_id: str, settles: int | None) -> None:
-        """Fold what the provider says of a tenant now.
+    async def ask(self, tenant_id: str) -> None:
+        """Fold what the provider says of a tenant now; does nothing for one that has ended or has no customer."""
+        async with self._database.transaction() as connection:
+            tenant = await store.linked_tenant(connection, tenant_id)
+        if tenant is not None:
+            await self._ask(tenant, _Purpose())
 
-        Raises `AskAgainError` where its answer is of the second ``settles`` or an older one, and so settles nothing.
+    async def count(self, tenants: Sequence[str] | None = None) -> int:
+        """How many tenants `run` compares.
+
+        Raises `NotFoundError` for a named tenant that does not exist or has no customer.
         """
         async with self._database.transaction() as connection:
-            customers = await billing.customers_of(connection, tenant_id)
-        answer = await self._answer(customers)
-        if answer is None:
-            return
-        await self._enter(tenant_id, answer, dry_run=False, is_check=False)
-        if settles is not None and answer.as_of <= settles:
-            raise AskAgainError
+            if tenants is None:
+                return await store.count_linked_tenants(connection)
+            possible = [tenant_id for tenant_id in set(tenants) if is_tenant_id(tenant_id)]
+            known = await store.linked_tenants(connection, "", possible, len(possible))
+        missing = sorted(set(tenants) - {tenant.id for tenant in known})
+        if missing:
+            raise NotFoundError(f"tenant with a customer at the payment provider: {', '.join(missing)}")
+        return len(known)
 
     async def run(
         self, tenants: Sequence[str] | None = None, *, dry_run: bool = False, progress: Progress = _quietly
@@ -129,189 +142,253 @@ class Reconciler:
         """Compare every linked tenant, or those named, with the provider; repair those that differ.
 
         With ``dry_run`` nothing is written. Raises `NotFoundError` for a named tenant that does not exist or has no
-        customer.
+        customer; then nothing is done. Where the run is stopped, what was done until then is returned.
         """
-        return await self._compare_all(self._linked(tenants), dry_run=dry_run, progress=progress)
+        if tenants is not None:
+            await self.count(tenants)
+        return await self._compare_all(self._linked(tenants), dry_run=dry_run, progress=progress, tell=_quietly)
 
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
-        """Compare and repair up to ``most`` tenants whose last comparison is longer ago than that."""
-        async with self._database.transaction() as connection:
-            due = await store.due_tenants(connection, self._clock() - older_than, most)
-        return await self._compare_all(_each(due), dry_run=False, progress=_quietly)
+        """Compare and repair up to ``most`` tenants whose last comparison is longer ago than that, and log it.
 
-    async def backfill(self, since: int, *, dry_run: bool = False, progress: Progress = _quietly) -> Backfill:
+        One that cannot be compared is left in peace for an hour, so that it keeps nobody waiting. Raises what stops
+        the run.
+        """
+        now = self._clock()
+        self._set_aside = {tenant_id: until for tenant_id, until in self._set_aside.items() if until > now}
+        async with self._database.transaction() as connection:
+            due = await store.due_tenants(connection, now - older_than, most, without=self._set_aside)
+        found = await self._compare_all(_each(due), dry_run=False, progress=_quietly, tell=_log_drift)
+        self._set_aside |= {comparison.tenant_id: now + _SET_ASIDE for comparison in found.troubled}
+        _log_trouble(found.troubled)
+        if found.stopped is not None:
+            raise found.stopped
+        return found
+
+    async def backfill(
+        self, since: int, *, dry_run: bool = False, tell: Callable[[MissedEvent], None] = _quietly
+    ) -> Backfill:
         """Take in the events that the provider lists since a second (Unix time) and that never came in.
 
         The provider lists events for 30 days. The newest are taken first, so that a failed payment that has been
-        paid since is not mailed; otherwise an old failure mails as a parked one does.
+        paid since is not mailed; otherwise an old failure mails as a parked one does. ``tell`` is told of each missed
+        event once it is taken in. Where the run is stopped, what was done until then is returned.
         """
-        listed, missed, outcomes = 0, list[MissedEvent](), dict[str, int]()
-        async for events in self._listed_events(since):
-            listed += len(events)
-            unknown = await self._unknown(events)
-            missed += [_named(event, event.org_id) for event, _ in unknown]
-            if not dry_run:
-                for outcome in await self._take_in(unknown):
-                    outcomes[outcome] = outcomes.get(outcome, 0) + 1
-            progress(listed)
-        return Backfill(listed, tuple(missed), outcomes)
+        listed, missed, outcomes = 0, 0, dict[str, int]()
+        try:
+            async with aclosing(self._missed.since(since, dry_run=dry_run)) as parts:
+                async for number, events in parts:
+                    listed += number
+                    missed += len(events)
+                    for event in events:
+                        if event.outcome is not None:
+                            outcomes[event.outcome] = outcomes.get(event.outcome, 0) + 1
+                        tell(event)
+        except DomainError as error:
+            return Backfill(listed, missed, outcomes, error)
+        return Backfill(listed, missed, outcomes)
+
+    # Comparing
 
     async def _linked(self, only: Sequence[str] | None) -> AsyncIterator[LinkedTenant]:
-        after, wanted = "", set(only or ())
+        after = ""
         while True:
             async with self._database.transaction() as connection:
                 page = await store.linked_tenants(connection, after, only, _PAGE)
             for tenant in page:
-                wanted.discard(tenant.id)
                 yield tenant
             if len(page) < _PAGE:
-                break
+                return
             after = page[-1].id
-        if wanted:
-            raise NotFoundError(f"tenant with a customer of the provider: {', '.join(sorted(wanted))}")
 
     async def _compare_all(
-        self, tenants: AsyncIterator[LinkedTenant], *, dry_run: bool, progress: Progress
+        self,
+        tenants: AsyncIterator[LinkedTenant],
+        *,
+        dry_run: bool,
+        progress: Progress,
+        tell: Callable[[Comparison], None],
     ) -> Reconciliation:
-        compared, found = 0, list[Comparison]()
-        async for several in _in_groups(tenants, _AT_ONCE):
-            answers = await asyncio.gather(
-                *(self._compare(tenant, dry_run=dry_run) for tenant in several), return_exceptions=True
-            )
-            comparisons = [_troubled(tenant, answer) for tenant, answer in zip(several, answers, strict=True)]
-            refused = [answer for answer in answers if isinstance(answer, DomainError)]
-            if len(refused) == len(several):
-                raise refused[0]  # it is not about a tenant
-            compared += sum(comparison.trouble is None for comparison in comparisons)
-            found += [comparison for comparison in comparisons if comparison.drift or comparison.trouble]
-            progress(compared)
-        drifted = await self._with_missed([each for each in found if each.drift], dry_run=dry_run)
-        return Reconciliation(compared, tuple(drifted), tuple(each for each in found if each.trouble))
+        purpose = _Purpose(is_check=True, dry_run=dry_run)
+        compared, drifted, troubled = 0, list[Comparison](), list[Comparison]()
+        since, stopped = int(self._clock().timestamp()), None
+        try:
+            async for several in _in_groups(tenants, _AT_ONCE):
+                for tenant, comparison in zip(several, await self._compare(several, purpose), strict=True):
+                    compared += comparison.trouble is None
+                    if comparison.trouble:
+                        troubled.append(comparison)
+                    elif comparison.drift:
+                        drifted.append(comparison)
+                        since = min(since, self._lost_since(tenant))
+                        tell(comparison)
+                progress(len(several))
+            if drifted:
+                drifted = await self._with_missed(drifted, since, dry_run=dry_run)
+        except DomainError as error:
+            stopped = error
+        return Reconciliation(compared, tuple(drifted), tuple(troubled), stopped)
 
-    async def _compare(self, tenant: LinkedTenant, *, dry_run: bool) -> Comparison:
-        answer = await self._answer(tenant.customers)
-        if answer is None:
-            names = ", ".join(tenant.customers)
-            return Comparison(tenant.id, trouble=f"the provider does not know its customer: {names}")
-        drift = await self._enter(tenant.id, answer, dry_run=dry_run, is_check=True)
-        if drift and not dry_run:
-            logger.warning(
-                "tenant %s had drifted from the provider and is repaired: %s", tenant.id, ", ".join(sorted(drift))
-            )
-        return Comparison(tenant.id, drift, repaired=bool(drift) and not dry_run, as_of=answer.as_of)
+    async def _compare(self, several: Sequence[LinkedTenant], purpose: "_Purpose") -> list[Comparison]:
+        """Compare tenants at the same time. Raises what has nothing to do with one of them."""
+        answers = await asyncio.gather(*(self._ask(tenant, purpose) for tenant in several), return_exceptions=True)
+        refusals = [
+            answer
+            for answer in answers
+            if isinstance(answer, DomainError) and not isinstance(answer, DatabaseUnavailableError)
+        ]
+        if len(refusals) == len(several):
+            await self._reach_provider()
+        comparisons = []
+        for tenant, answer in zip(several, answers, strict=True):
+            if answer in refusals:
+                comparisons.append(Comparison(tenant.id, trouble=str(answer)))
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                comparisons.append(answer)
+        return comparisons
 
-    async def _answer(self, customers: Sequence[str]) -> Answer | None:
-        """What the provider says of a tenant's customers together; None if it knows none of them."""
-        answers = [answer for each in customers if (answer := await self._provider.subscriptions_of(each)) is not None]
+    async def _reach_provider(self) -> None:
+        """Return if the provider answers a question that is not about a tenant; raises what is wrong otherwise."""
+        now = int(self._clock().timestamp())
+        async with aclosing(self._provider.events_since(now, HANDLED_TYPES)) as events:
+            async for _ in events:
+                return
+
+    async def _ask(self, tenant: LinkedTenant, purpose: "_Purpose") -> Comparison:
+        """Ask about all customers of a tenant and fold the answer.
+
+        Where the tenant has other customers by the time of the answer, it says too little, and is asked for again.
+        """
+        for _ in range(_TRIES):
+            async with self._database.transaction() as connection:
+                asked = await store.begin_question(connection, tenant.id)
+            reply = await self._reply(tenant)
+            if reply.answer is None:
+                return Comparison(tenant.id, trouble=f"{_UNKNOWN_CUSTOMER}: {', '.join(reply.unknown)}")
+            async with self._database.transaction() as connection:
+                account = await billing.lock_account(connection, tenant.id)
+                present = await store.linked_tenant(connection, tenant.id)
+                if account is None or present is None:
+                    return Comparison(tenant.id)  # it has ended meanwhile
+                if _customers(present) == _customers(tenant):
+                    return await self._fold(connection, account, present, asked, reply, purpose)
+            tenant = present
+        return Comparison(tenant.id, trouble="its customers changed whenever the provider was asked")
+
+    async def _reply(self, tenant: LinkedTenant) -> "_Reply":
+        """What the provider says of a tenant's customers together."""
+        answers, unknown = list[Answer](), list[str]()
+        for customer_id in _customers(tenant):
+            answer = await self._provider.subscriptions_of(customer_id)
+            if answer is None:
+                unknown.append(customer_id)
+            else:
+                answers.append(answer)
         if not answers:
-            return None
+            return _Reply(None, unknown)
         subscriptions = tuple(subscription for answer in answers for subscription in answer.subscriptions)
-        return Answer(min(answer.as_of for answer in answers), subscriptions)
+        return _Reply(Answer(min(answer.as_of for answer in answers), subscriptions), unknown)
 
-    async def _enter(
-        self, tenant_id: str, answer: Answer, *, dry_run: bool, is_check: bool
-    ) -> dict[str, tuple[Fact, Fact]]:
-        """Fold the answer into the tenant; what that changes (or would change) of its record."""
-        now = self._clock()
-        async with self._database.transaction() as connection:
-            account = await billing.lock_account(connection, tenant_id)
-            if account is None:
-                return {}
-            changed: dict[str, tuple[Fact, Fact]] = {}
-            event = snapshot(
-                answer.subscriptions, account, self._policy, event_id=new_id("snapshot"), as_of=answer.as_of
+    async def _fold(
+        self,
+        connection: Connection,
+        account: Account,
+        tenant: LinkedTenant,
+        asked: Asked,
+        reply: "_Reply",
+        purpose: "_Purpose",
+    ) -> Comparison:
+        """Fold the answer into the locked account; what that changes (or would change) of the tenant record."""
+        now, answer = self._clock(), reply.answer
+        assert answer is not None  # noqa: S101
+        told = account.state.subscription_id
+        if reply.unknown and told is not None and all(each.id != told for each in answer.subscriptions):
+            return Comparison(tenant.id, trouble=f"{_UNKNOWN_CUSTOMER}: {', '.join(reply.unknown)}")
+        event = snapshot(
+            answer.subscriptions, account, self._policy, event_id=new_id("snapshot"),
+            # what had come in before the question had happened before the answer, whatever the clocks say
+            as_of=max(answer.as_of, asked.newest or 0), arrival=asked.arrival,
+            strangers=() if tenant.stranger is None else (tenant.stranger,),
+        )  # fmt: skip
+        if event is None and account.state.provider_status not in (None, *ENDED):
+            return Comparison(
+                tenant.id, trouble=f"the provider does not know its subscription {told or '(without id)'}"
             )
-            if event is not None:
-                settlement = await ledger.settle(connection, [Arrival(event, now)], self._policy, now)
-                [entry] = settlement.entries
-                changed = differences(entry.before or account.state, entry.after or account.state)
-                if changed and is_check:
-                    drifted = (*entry.anomalies, Anomaly.DRIFT)
-                    settlement.entries[:] = [msgspec.structs.replace(entry, anomalies=drifted)]
-                await ledger.write(connection, settlement, self._outbox, now)
-            if dry_run:
-                await connection.rollback()
-            elif is_check:
-                await store.mark_compared(connection, tenant_id, now)
-        return changed
+        drift: dict[str, tuple[Fact, Fact]] = {}
+        if event is not None:
+            settlement = await ledger.settle(connection, [Arrival(event, now)], self._policy, now)
+            [entry] = settlement.entries
+            drift = differences(entry.before or account.state, entry.after or account.state)
+            if drift and purpose.is_check:
+                anomalies = (*entry.anomalies, Anomaly.DRIFT)
+                settlement.entries[:] = [msgspec.structs.replace(entry, anomalies=anomalies)]
+            await ledger.write(connection, settlement, self._outbox, now)
+        if purpose.dry_run:
+            await connection.rollback()
+        elif purpose.is_check:
+            await store.mark_compared(connection, tenant.id, now)
+        return Comparison(tenant.id, drift, repaired=bool(drift) and not purpose.dry_run)
 
-    async def _with_missed(self, drifted: Sequence[Comparison], *, dry_run: bool) -> list[Comparison]:
+    # Events that never came in
+
+    def _lost_since(self, tenant: LinkedTenant) -> int:
+        """The second since which events are looked for that explain why a tenant has drifted.
+
+        Whatever was lost before its last comparison, that has made up for.
+        """
+        looked_for = self._clock() - EVENTS_KEPT
+        if tenant.compared_at is not None:
+            looked_for = max(looked_for, tenant.compared_at - _SKEW)
+        return int(looked_for.timestamp())
+
+    async def _with_missed(self, drifted: Sequence[Comparison], since: int, *, dry_run: bool) -> list[Comparison]:
         """The drifted tenants with the events that never came in, which take their place in the ledger."""
-        if not drifted:
-            return []
-        tenants = {comparison.tenant_id for comparison in drifted}
-        since = min(each.as_of or 0 for each in drifted) - int(EVENTS_KEPT.total_seconds())
-        missed: dict[str, list[MissedEvent]] = {tenant_id: [] for tenant_id in tenants}
-        async with self._database.transaction() as connection:
-            tenant_of_customer = await self._customers(connection, tenants)
-        async for events in self._listed_events(since):
-            concerned = [
-                (event, body)
-                for event, body in events
-                if (event.org_id or tenant_of_customer.get(event.customer_id or "")) in tenants
-            ]
-            unknown = await self._unknown(concerned)
-            for event, _ in unknown:
-                tenant_id = event.org_id or tenant_of_customer[event.customer_id or ""]
-                missed[tenant_id].append(_named(event, tenant_id))
-            if not dry_run:
-                await self._take_in(unknown)
-        return [msgspec.structs.replace(each, missed=tuple(missed[each.tenant_id])) for each in drifted]
-
-    async def _customers(self, connection: Connection, tenants: Iterable[str]) -> dict[str, str]:
-        return {
-            customer: tenant_id
-            for tenant_id in tenants
-            for customer in await billing.customers_of(connection, tenant_id)
-        }
-
-    async def _listed_events(self, since: int) -> AsyncIterator[list[tuple[BillingEvent, bytes]]]:
-        """The events that the provider lists, the newest first, in batches, each with its bytes."""
-        async for bodies in _in_groups(self._provider.events_since(max(since, 0), HANDLED_TYPES), _BATCH):
-            yield [(event, body) for body in bodies if (event := self._decoded(body)) is not None]
-
-    def _decoded(self, body: bytes) -> BillingEvent | None:
-        try:
-            return decode_event(
-                body,
-                arrived=int(self._clock().timestamp()),
-                make_up_id=lambda: new_id("evt_unnamed"),
-                reference_links=self._policy.checkout_reference_links,
-            )
-        except NotAnEventError as error:
-            logger.warning("the provider lists something that is no event: %s", error)
-            return None
-
-    async def _unknown(self, events: Sequence[tuple[BillingEvent, bytes]]) -> list[tuple[BillingEvent, bytes]]:
-        async with self._database.transaction() as connection:
-            unknown = await store.unknown_events(connection, [event.id for event, _ in events])
-        return [(event, body) for event, body in events if event.id in unknown]
-
-    async def _take_in(self, events: Sequence[tuple[BillingEvent, bytes]]) -> list[str]:
-        """Hand events to the one path that all events take; what became of each."""
-        now = self._clock()
-        arrivals = [Arrival(event, now, body, belated=True) for event, body in events]
-        return await asyncio.gather(*(self._receive(arrival) for arrival in arrivals))
-
-    async def _receive(self, arrival: Arrival) -> str:
-        try:
-            receipt = await self._webhooks.receive(arrival)
-        except HandlingFailedError:
-            return "failed"
-        return receipt.outcome.value if receipt.outcome else "duplicate"
+        missed: dict[str, list[MissedEvent]] = {comparison.tenant_id: [] for comparison in drifted}
+        async with aclosing(self._missed.since(since, only=missed, dry_run=dry_run)) as parts:
+            async for _, events in parts:
+                for event in events:
+                    missed[event.tenant_id or ""].append(event)
+        return [
+            msgspec.structs.replace(each, missed=tuple(sorted(missed[each.tenant_id], key=lambda event: event.created)))
+            for each in drifted
+        ]
 
 
-def _troubled(tenant: LinkedTenant, answer: Comparison | BaseException) -> Comparison:
-    """The comparison, or why there is none; what is not a domain error is nobody's to explain away."""
-    if isinstance(answer, Comparison):
-        return answer
-    if isinstance(answer, DomainError) and not isinstance(answer, DatabaseUnavailableError):
-        return Comparison(tenant.id, trouble=answer.detail)
-    raise answer
+_UNKNOWN_CUSTOMER: Final = "the provider does not know its customer"
 
 
-def _named(event: BillingEvent, tenant_id: str | None) -> MissedEvent:
-    return MissedEvent(event.id, event.type, event.created, tenant_id)
+class _Purpose(NamedTuple):
+    """What an answer is for: a check finds drift; otherwise it is asked for because events say too little."""
+
+    is_check: bool = False
+    dry_run: bool = False
+
+
+class _Reply(NamedTuple):
+    """What the provider says of several customers together, None if it knows none of them; and those unknown to it."""
+
+    answer: Answer | None
+    unknown: list[str]
+
+
+def _customers(tenant: LinkedTenant) -> list[str]:
+    """All the customers whose subscriptions may be the tenant's."""
+    return tenant.customers if tenant.stranger is None else [*tenant.customers, tenant.stranger]
+
+
+def _log_drift(comparison: Comparison) -> None:
+    logger.warning(
+        "tenant %s had drifted from the provider and is repaired: %s",
+        comparison.tenant_id, ", ".join(sorted(comparison.drift)),
+    )  # fmt: skip
+
+
+def _log_trouble(troubled: Sequence[Comparison]) -> None:
+    if troubled:
+        named = "; ".join(f"{each.tenant_id}: {each.trouble}" for each in troubled[:_MOST_NAMED])
+        logger.warning("tenants that could not be compared with the provider: %d (%s)", len(troubled), named)
 
 
 async def _each(items: Iterable[Item]) -> AsyncIterator[Item]:

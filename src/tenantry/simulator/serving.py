@@ -26,7 +26,11 @@ S = TypeVar("S", bound=_Servable)
 @contextlib.asynccontextmanager
 async def serving(application: S, port: int = 0) -> AsyncIterator[S]:
     """Within the block ``application`` answers on 127.0.0.1, and knows its ``url``; raises `OSError` without a port."""
-    with socket.create_server((_HOST, port)) as listening:
+    # with its protocol named, or asyncio would let small answers wait for the client's acknowledgements
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((_HOST, port))
+        listening.listen()
         application.url = f"http://{_HOST}:{listening.getsockname()[1]}"
         server = _Server(
             uvicorn.Config(

@@ -2,32 +2,45 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantry.db.database import Connection
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 
-LINKED: Final = """
-SELECT t.id, array_agg(c.id ORDER BY c.linked_at, c.id)
+# The subqueries of what is selected are evaluated for the tenants of the page alone.
+_LINKED_TENANTS: Final = """
+SELECT t.id,
+       ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
+       (SELECT e.customer_id
+          FROM billing_events e
+         WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL
+         ORDER BY e.created DESC, e.arrival DESC
+         LIMIT 1),
+       t.reconciled_at
   FROM tenants t
-  JOIN customers c ON c.tenant_id = t.id
- WHERE t.deleted_at IS NULL AND t.id > %(after)s AND (%(only)s::text[] IS NULL OR t.id = ANY(%(only)s))
- GROUP BY t.id
+ WHERE t.deleted_at IS NULL AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+"""
+LINKED: Final = f"""{_LINKED_TENANTS}
+   AND t.id > %(after)s AND (%(only)s::text[] IS NULL OR t.id = ANY(%(only)s))
  ORDER BY t.id
  LIMIT %(most)s
 """
-DUE: Final = """
-SELECT t.id, array_agg(c.id ORDER BY c.linked_at, c.id)
-  FROM tenants t
-  JOIN customers c ON c.tenant_id = t.id
- WHERE t.deleted_at IS NULL AND (t.reconciled_at IS NULL OR t.reconciled_at <= %(until)s)
- GROUP BY t.id
+DUE: Final = f"""{_LINKED_TENANTS}
+   AND (t.reconciled_at IS NULL OR t.reconciled_at <= %(until)s) AND t.id <> ALL(%(without)s)
  ORDER BY t.reconciled_at NULLS FIRST, t.id
  LIMIT %(most)s
 """
+COUNT_LINKED: Final = """
+SELECT count(*) FROM tenants t
+ WHERE t.deleted_at IS NULL AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+"""
+BEGIN_QUESTION: Final = (
+    "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
+)
 COMPARED: Final = "UPDATE tenants SET reconciled_at = %s WHERE id = %s"
+TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
 UNKNOWN_EVENTS: Final = """
 SELECT id FROM unnest(%s::text[]) AS asked (id)
  WHERE NOT EXISTS (SELECT 1 FROM billing_events e WHERE e.id = asked.id)
@@ -46,10 +59,27 @@ INSERT INTO billing_findings (name, number, found_at) VALUES (%s, %s, %s)
 
 
 class LinkedTenant(msgspec.Struct, frozen=True):
-    """A tenant and the provider's customers that belong to it."""
+    """A tenant and the provider's customers that belong to it.
+
+    ``stranger`` is the customer whose subscription the tenant's state came from, where that is not one of them.
+    ``compared_at`` is when the tenant was last compared with the provider.
+    """
 
     id: str
     customers: list[str]
+    stranger: str | None = None
+    compared_at: datetime | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Where the ledger was when a question was asked.
+
+    ``arrival`` is greater than the arrival numbers of all events that had come in, ``newest`` the second of the
+    tenant's newest.
+    """
+
+    arrival: int
+    newest: int | None
 
 
 class SilentTenant(msgspec.Struct, frozen=True):
@@ -67,18 +97,51 @@ async def linked_tenants(
     cursor = await connection.execute(
         LINKED, {"after": after, "only": None if only is None else list(only), "most": most}
     )
-    return [LinkedTenant(*row) for row in await cursor.fetchall()]
+    return [_linked(row) for row in await cursor.fetchall()]
 
 
-async def due_tenants(connection: Connection, until: datetime, most: int) -> list[LinkedTenant]:
+async def linked_tenant(connection: Connection, tenant_id: str) -> LinkedTenant | None:
+    """A living tenant that has a customer."""
+    found = await linked_tenants(connection, "", [tenant_id], 1)
+    return found[0] if found else None
+
+
+async def count_linked_tenants(connection: Connection) -> int:
+    """How many living tenants have a customer."""
+    cursor = await connection.execute(COUNT_LINKED)
+    [(number,)] = await cursor.fetchall()
+    return int(number)
+
+
+async def due_tenants(
+    connection: Connection, until: datetime, most: int, *, without: Collection[str] = ()
+) -> list[LinkedTenant]:
     """Living tenants with a customer that were last compared at ``until`` or before, the longest ago first."""
-    cursor = await connection.execute(DUE, {"until": until, "most": most})
-    return [LinkedTenant(*row) for row in await cursor.fetchall()]
+    cursor = await connection.execute(DUE, {"until": until, "most": most, "without": list(without)})
+    return [_linked(row) for row in await cursor.fetchall()]
+
+
+def _linked(row: Sequence[Any]) -> LinkedTenant:
+    tenant_id, customers, told, compared_at = row
+    return LinkedTenant(tenant_id, customers, None if told in customers else told, compared_at)
+
+
+async def begin_question(connection: Connection, tenant_id: str) -> Asked:
+    """Note where the ledger is, before the provider is asked."""
+    cursor = await connection.execute(BEGIN_QUESTION, (tenant_id,))
+    [row] = await cursor.fetchall()
+    return Asked(*row)
 
 
 async def mark_compared(connection: Connection, tenant_id: str, now: datetime) -> None:
     """Note that a tenant was compared with the provider."""
     await connection.execute(COMPARED, (now, tenant_id))
+
+
+async def tenants_of_customers(connection: Connection, customers: Collection[str]) -> dict[str, str]:
+    """Which tenants these customers belong to; customers that nobody has are left out."""
+    cursor = await connection.execute(TENANTS_OF_CUSTOMERS, (list(customers),))
+    return dict(await cursor.fetchall())
 
 
 async def unknown_events(connection: Connection, ids: Collection[str]) -> set[str]:

@@ -96,4 +96,4 @@ def test_pages_that_cannot_be(query: str) -> None:
     ],
 )
 def test_ranges(query: str, matches: bool) -> None:
-    assert in_range(100, Parameters.parse(query), "created") is matches
+    assert in_range(Parameters.parse(query), "created")(100) is matches

@@ -74,10 +74,10 @@ class FailedPayment(NamedTuple):
 
 
 class Question(NamedTuple):
-    """That the provider is to be asked about a tenant, at the earliest after a second that its answer must settle."""
+    """That the provider is to be asked about a tenant; ``later``, where more of its events may be on their way."""
 
     tenant_id: str
-    settles: int | None
+    later: bool
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -264,12 +264,12 @@ class Settlement:
         if note and note.anomaly:
             found = (*found, note.anomaly)
         if event.type == CHECKOUT_COMPLETED:
-            self.questions.append(Question(tenant_id, None))
+            self.questions.append(Question(tenant_id, later=False))
             note = note or _Note(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
             return Entry(arrival, tenant_id, note.outcome, note.reason, before, self._state(tenant_id), found), False
         placement = self._place(tenant_id, event)
         if placement.rivals:
-            self.questions.append(Question(tenant_id, event.created))
+            self.questions.append(Question(tenant_id, later=True))
             found = (*found, Anomaly.UNDECIDABLE_ORDER)
         reason = f"{placement.reason} {note.reason}" if note else placement.reason
         entry = Entry(arrival, tenant_id, placement.outcome, reason, before, placement.after, found)

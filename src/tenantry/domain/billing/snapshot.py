@@ -1,6 +1,6 @@
 """What the provider itself says of a tenant's subscriptions, as an entry of the ledger."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -43,30 +43,45 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def snapshot(
-    subscriptions: Iterable[Subscription], account: Account, policy: BillingPolicy, *, event_id: str, as_of: int
+    subscriptions: Iterable[Subscription],
+    account: Account,
+    policy: BillingPolicy,
+    *,
+    event_id: str,
+    as_of: int,
+    arrival: int = 0,
+    strangers: Collection[str] = (),
 ) -> BillingEvent | None:
     """The ledger entry for what the provider says of all the subscriptions of a tenant's customers.
 
-    None where there is nothing to say: no subscription there, and none that events have told of here. A subscription
-    whose metadata names another tenant does not count. Of several, the one that the tenant's state came from counts
-    while it lives, else the newest living one, else the one that ended last; with `SubscriptionRule.NEWEST` always the
-    newest living one. One that waits for its first payment lives only once events have told of it.
+    None where it says nothing of a subscription of the tenant's. ``arrival`` is the number that was taken when the
+    question was asked.
+
+    A subscription whose metadata names another tenant does not count, nor one of ``strangers``, customers that are not
+    linked to the tenant, whose metadata names none. Of several, the one that the tenant's state came from counts while
+    it lives, else the newest living one, else that one though it has ended, else, where the state came from none, the
+    newest that has; with `SubscriptionRule.NEWEST` always the newest living one. One that waits for its first payment
+    lives only once events have told of it. One that has passed to another tenant has ended for this one.
     """
-    own = [each for each in subscriptions if each.org_id in (None, account.tenant_id)]
+    every = list(subscriptions)
+    own = [
+        each
+        for each in every
+        if each.org_id == account.tenant_id or (each.org_id is None and each.customer_id not in strangers)
+    ]
     chosen = _choose(own, account.state, policy)
-    if chosen is None and account.state.provider_status is None:
-        return None
+    if chosen is None and (former := _by_id(every, account.state.subscription_id)):
+        chosen = msgspec.structs.replace(former, status=CANCELED)  # another tenant has it now
     if chosen is None:
-        return BillingEvent(
-            id=event_id, type=SNAPSHOT, created=as_of, org_id=account.tenant_id, customer_id=account.customer_id,
-            subscription_id=account.state.subscription_id, status=CANCELED,
-        )  # fmt: skip
+        return None
     return BillingEvent(
         id=event_id,
         type=SNAPSHOT,
         created=as_of,
+        arrival=arrival,
         org_id=account.tenant_id,
-        customer_id=chosen.customer_id,
+        # the entry touches this tenant alone: a stranger may be another tenant's customer
+        customer_id=None if chosen.customer_id in strangers else chosen.customer_id,
         subscription_id=chosen.id,
         subscription_created=chosen.created,
         status=chosen.status,
@@ -86,6 +101,8 @@ def _choose(subscriptions: Sequence[Subscription], state: BillingState, policy: 
             return same
         return max(living, key=_age)
     ended = [each for each in subscriptions if each.status in ENDED]
+    if told is not None:
+        return _by_id(ended, told)  # the end of another says nothing of it
     alike = [each for each in ended if each.status == state.provider_status]
     return max(alike or ended, key=_age, default=None)
 

@@ -63,6 +63,7 @@ class BillingRoutes:
     def _list_prices(self, call: Call) -> Json:
         given = call.parameters
         active, product, keys = given.boolean("active"), given.text("product"), given.texts("lookup_keys")
+        made_in_time = in_range(given, "created")
         return call.page(
             (
                 price
@@ -70,7 +71,7 @@ class BillingRoutes:
                 if active in {None, price.active}
                 and product in {None, price.product}
                 and (not keys or price.lookup_key in keys)
-                and in_range(price.created, given, "created")
+                and made_in_time(price.created)
             ),
             "price",
         )
@@ -106,6 +107,8 @@ class BillingRoutes:
     def _list_subscriptions(self, call: Call) -> Json:
         given = call.parameters
         customer, price, status = self._customer(call), given.text("price"), given.choice("status", _STATUSES)
+        made_in_time = in_range(given, "created")
+        ends_in_time = in_range(given, "current_period_end")
         return call.page(
             (
                 subscription
@@ -113,8 +116,8 @@ class BillingRoutes:
                 if customer in {None, subscription.customer}
                 and (price is None or any(item.price.id == price for item in subscription.items))
                 and _has_status(subscription, status)
-                and in_range(subscription.created, given, "created")
-                and in_range(subscription.period_end, given, "current_period_end")
+                and made_in_time(subscription.created)
+                and ends_in_time(subscription.period_end)
             ),
             "subscription",
         )
@@ -144,6 +147,7 @@ class BillingRoutes:
     def _list_invoices(self, call: Call) -> Json:
         given = call.parameters
         customer, subscription, status = self._customer(call), given.text("subscription"), given.text("status")
+        made_in_time = in_range(given, "created")
         return call.page(
             (
                 invoice
@@ -151,7 +155,7 @@ class BillingRoutes:
                 if customer in {None, invoice.customer}
                 and subscription in {None, invoice.subscription}
                 and status in {None, invoice.status}
-                and in_range(invoice.created, given, "created")
+                and made_in_time(invoice.created)
             ),
             "invoice",
         )

@@ -52,13 +52,12 @@ class CustomerRoutes:
     def _list(self, call: Call) -> Json:
         given = call.parameters
         email = given.text("email")
+        made_in_time = in_range(given, "created")
         return call.page(
             (
                 customer
                 for customer in self._account.customers.values()
-                if not customer.deleted
-                and email in {None, customer.email}
-                and in_range(customer.created, given, "created")
+                if not customer.deleted and email in {None, customer.email} and made_in_time(customer.created)
             ),
             "customer",
         )
@@ -116,6 +115,7 @@ class CustomerRoutes:
     def _list_checkouts(self, call: Call) -> Json:
         given = call.parameters
         customer, subscription, status = (given.text(name) for name in ("customer", "subscription", "status"))
+        made_in_time = in_range(given, "created")
         return call.page(
             (
                 session
@@ -123,7 +123,7 @@ class CustomerRoutes:
                 if customer in {None, session.customer}
                 and subscription in {None, session.subscription}
                 and status in {None, session.status}
-                and in_range(session.created, given, "created")
+                and made_in_time(session.created)
             ),
             "checkout.session",
         )

@@ -1,5 +1,6 @@
 """Events and where they are sent."""
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tenantry.simulator.api.paging import in_range
@@ -43,13 +44,14 @@ class EventRoutes:
         types = [one] if one else several
         delivered = given.boolean("delivery_success")
         undelivered = set() if delivered is None else self._engine.courier.undelivered()
+        is_wanted, made_in_time = _among(types), in_range(given, "created")
         return call.page(
             (
                 event
                 for event in self._account.events.values()
                 if self._is_kept(event)
-                and (not types or _is_among(event.type, types))
-                and in_range(event.created, given, "created")
+                and is_wanted(event.type)
+                and made_in_time(event.created)
                 and (delivered is None or delivered is (event.id not in undelivered))
             ),
             "event",
@@ -107,8 +109,8 @@ class EventRoutes:
         return event
 
 
-def _is_among(event_type: str, wanted: list[str]) -> bool:
-    """Whether a type is one of these, of which some may end in ``.*``."""
-    return any(
-        event_type == each or (each.endswith("*") and event_type.startswith(each.removesuffix("*"))) for each in wanted
-    )
+def _among(wanted: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a type is one of these, of which some may end in ``*``; without any, every type is."""
+    whole = frozenset(wanted)
+    beginnings = tuple(each.removesuffix("*") for each in wanted if each.endswith("*"))
+    return lambda event_type: not whole or event_type in whole or event_type.startswith(beginnings)

@@ -1,6 +1,6 @@
 """Lists: newest first, a page at a time, narrowed by filters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from tenantry.simulator.api.parameters import Parameters
@@ -41,14 +41,15 @@ def page(newest_first: Sequence[L], kind: str, parameters: Parameters) -> tuple[
     return list(rest[:limit]), len(rest) > limit
 
 
-def in_range(value: int, parameters: Parameters, name: str) -> bool:
-    """Whether a moment satisfies ``name=...``, ``name[gte]=...`` and so on; without them it does."""
+def in_range(parameters: Parameters, name: str) -> Callable[[int], bool]:
+    """Whether a moment satisfies ``name=...``, ``name[gte]=...`` and so on; without them any does."""
     if name not in parameters:
-        return True
+        return lambda _: True
     if isinstance(parameters.values[name], str):
-        return value == parameters.integer(name)
+        exact = parameters.integer(name)
+        return lambda value: value == exact
     gt, gte, lt, lte = (parameters.inner(name).integer(comparison) for comparison in _COMPARE)
-    return (
+    return lambda value: (
         (gt is None or value > gt)
         and (gte is None or value >= gte)
         and (lt is None or value < lt)

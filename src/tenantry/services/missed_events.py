@@ -1,0 +1,135 @@
+"""Events that the provider lists and that never came in: finding them, and taking them in."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Container, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from tenantry.db.database import Database
+from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
+from tenantry.domain.billing.ledger import Arrival
+from tenantry.gateways.provider.api import ProviderApi
+from tenantry.gateways.provider.decode import NotAnEventError, decode_event
+from tenantry.kit.clock import Clock
+from tenantry.kit.ids import new_id
+from tenantry.services.webhooks import HandlingFailedError, WebhookService
+from tenantry.store import reconcile as store
+
+FAILED: Final = "failed"
+"""The outcome of an event that could not be handled."""
+
+_BATCH: Final = 100
+_DUPLICATE: Final = "duplicate"
+
+logger = logging.getLogger(__name__)
+
+Listed = tuple[BillingEvent, bytes]
+"""An event that the provider lists, and its bytes."""
+
+
+class MissedEvent(msgspec.Struct, frozen=True):
+    """An event of the provider's that never came in. ``created`` is in seconds since the Unix epoch.
+
+    ``outcome`` is what became of it once it was taken in, ``failed`` where it could not be handled, None in a dry run.
+    """
+
+    id: str
+    type: str
+    created: int
+    tenant_id: str | None
+    outcome: str | None = None
+
+
+class MissedEvents:
+    """Reads the provider's list of events, and hands what the ledger lacks to the one path that all events take.
+
+    Raises `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        provider: ProviderApi,
+        webhooks: WebhookService,
+        clock: Clock,
+        *,
+        reference_links: bool,
+    ) -> None:
+        self._database = database
+        self._provider = provider
+        self._webhooks = webhooks
+        self._clock = clock
+        self._reference_links = reference_links
+
+    async def since(
+        self, second: int, *, only: Container[str | None] | None = None, dry_run: bool
+    ) -> AsyncGenerator[tuple[int, list[MissedEvent]], None]:
+        """What is missed since a second (Unix time), of these tenants ``only``, taken in unless it is a ``dry_run``.
+
+        In parts: how many events were listed, and those missed. The newest second comes first, so that a payment is
+        in the ledger before its older failures; events of one second come as they came about.
+        """
+        async with aclosing(self._newest_first(max(second, 0))) as batches:
+            async for events in batches:
+                yield len(events), await self._fetch(events, only, dry_run=dry_run)
+
+    async def _newest_first(self, since: int) -> AsyncGenerator[list[Listed], None]:
+        """The events that the provider lists, in batches of whole seconds."""
+        batch, second = list[Listed](), list[Listed]()
+        async with aclosing(self._provider.events_since(since, HANDLED_TYPES)) as bodies:
+            async for body in bodies:
+                event = self._decoded(body)
+                if event is None:
+                    continue
+                if second and second[0][0].created != event.created:
+                    batch += reversed(second)
+                    second = []
+                    if len(batch) >= _BATCH:
+                        yield batch
+                        batch = []
+                second.append((event, body))
+        batch += reversed(second)
+        if batch:
+            yield batch
+
+    def _decoded(self, body: bytes) -> BillingEvent | None:
+        try:
+            return decode_event(
+                body,
+                arrived=int(self._clock().timestamp()),
+                make_up_id=lambda: new_id("evt_unnamed"),
+                reference_links=self._reference_links,
+            )
+        except NotAnEventError as error:
+            logger.warning("the provider lists something that is no event: %s", error)
+            return None
+
+    async def _fetch(
+        self, events: Sequence[Listed], only: Container[str | None] | None, *, dry_run: bool
+    ) -> list[MissedEvent]:
+        async with self._database.transaction() as connection:
+            unknown = await store.unknown_events(connection, [event.id for event, _ in events])
+            tenant_of = await store.tenants_of_customers(
+                connection, {event.customer_id for event, _ in events if event.customer_id}
+            )
+        missed, arrivals, now = list[MissedEvent](), list[Arrival](), self._clock()
+        for event, body in events:
+            tenant_id = event.org_id or tenant_of.get(event.customer_id or "")
+            if event.id in unknown and (only is None or tenant_id in only):
+                missed.append(MissedEvent(event.id, event.type, event.created, tenant_id))
+                arrivals.append(Arrival(event, now, body, belated=True))
+        if dry_run:
+            return missed
+        # handed over at once, so that those of a second, of which each may tell of the others, are one batch
+        outcomes = await asyncio.gather(*(self._receive(arrival) for arrival in arrivals))
+        return [msgspec.structs.replace(one, outcome=outcome) for one, outcome in zip(missed, outcomes, strict=True)]
+
+    async def _receive(self, arrival: Arrival) -> str:
+        try:
+            receipt = await self._webhooks.receive(arrival)
+        except HandlingFailedError:
+            return FAILED
+        return receipt.outcome.value if receipt.outcome else _DUPLICATE

@@ -1,0 +1,218 @@
+"""Events that never came in, fetched from the provider's list: the state and the mails are as if they had come."""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+
+from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.services.missed_events import MissedEvent
+from tenantry.services.reconcile import Backfill
+from tenantry.simulator import Rules
+from tests.support import events
+from tests.support.billing import Provider, rows
+from tests.support.events import NOW
+from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
+from tests.support.service import Service
+from tests.support.truth import OVER, World, ids, reconciling, running_world
+
+FAILED: Final = "invoice.payment_failed"
+DELETED: Final = "customer.subscription.deleted"
+DAY: Final = 24 * 3600
+
+
+@pytest.fixture
+async def world(conninfo: str) -> AsyncIterator[World]:
+    async with running_world(conninfo, rules=Rules(retry_days=(1, 1))) as world:
+        yield world
+
+
+async def backfill(world: World, *, days: float = 29, dry_run: bool = False) -> tuple[Backfill, list[MissedEvent]]:
+    """What a backfill of so many days says, and the events that it has told of, in that order."""
+    told: list[MissedEvent] = []
+    since = int(world.simulator.now.timestamp() - days * DAY)
+    return await world.reconciler.backfill(since, dry_run=dry_run, tell=told.append), told
+
+
+async def test_after_a_day_without_events_everybody_is_where_they_would_be(world: World) -> None:
+    upgraded, cancelled, newcomer, recovered, trial = [
+        await world.subscriber(), await world.subscriber(), await world.subscriber(), await world.subscriber(),
+        await world.subscriber(),
+    ]  # fmt: skip
+    for subscriber in (upgraded, cancelled, recovered):
+        world.subscribe(subscriber, "price_pro")
+    world.subscribe(trial, "price_business", trial_days=31)
+    world.simulator.card_declines(recovered.customer)
+    await world.passes(days=30, hours=23)
+    async with world.losing():
+        await world.passes(hours=2)
+        world.simulator.change_plan(world.subscription(upgraded), "price_business")
+        world.simulator.cancel(world.subscription(cancelled))
+        world.subscribe(newcomer, "price_pro")
+        world.simulator.card_works(recovered.customer)
+        await world.passes(days=1)
+    done, told = await backfill(world, days=2)
+    made = (upgraded, cancelled, newcomer, recovered, trial)
+    assert [await world.record(each) for each in made] == [world.truth(each) for each in made]
+    assert (done.missed, done.stopped) == (len(world.lost()), None)
+    assert sorted(event.id for event in told) == sorted(ids(world.lost()))
+    assert sum(done.outcomes.values()) == done.missed
+    assert (await world.compare()).drifted == ()
+    assert await rows(world.service.conninfo, "SELECT * FROM notifications") == []  # it was paid a day later
+
+
+async def test_a_second_backfill_takes_in_nothing(world: World) -> None:
+    async with world.losing():
+        await world.subscriber("price_pro")
+    done, _ = await backfill(world)
+    assert done.missed == 2
+    again, told = await backfill(world)
+    assert (again.listed, again.missed, again.outcomes, told) == (done.listed, 0, {}, [])
+
+
+async def test_a_dry_run_names_what_was_missed_and_writes_nothing(world: World) -> None:
+    async with world.losing():
+        subscriber = await world.subscriber("price_pro")
+    done, told = await backfill(world, dry_run=True)
+    assert (done.missed, done.outcomes) == (2, {})
+    assert {(event.id, event.tenant_id, event.outcome) for event in told} == {
+        (event.id, subscriber.id, None) for event in world.lost()
+    }
+    assert await rows(world.service.conninfo, "SELECT * FROM billing_events") == []
+
+
+async def test_what_happened_before_the_given_time_is_left(world: World) -> None:
+    async with world.losing():
+        subscriber = await world.subscriber("price_pro")
+        await world.passes(days=1)
+        world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
+    _, told = await backfill(world, days=0.5)
+    assert [event.id for event in told] == ids(world.lost()[-1:])
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_the_newest_second_comes_first_and_its_events_as_they_came_about(world: World) -> None:
+    async with world.losing():
+        subscriber = await world.subscriber("price_pro")
+        for price in ("price_business", "price_pro"):
+            world.simulator.change_plan(world.subscription(subscriber), price)
+    _, told = await backfill(world)
+    first, second, third, fourth = ids(world.lost())
+    assert [event.id for event in told] == [third, fourth, first, second]
+
+
+async def failing(world: World, **lasting: float) -> str:
+    """A renewal fails while nothing arrives, and so it goes on for some time; the tenant's id."""
+    subscriber = await world.subscriber("price_pro")
+    world.simulator.card_declines(subscriber.customer)
+    await world.passes(days=30, hours=23)
+    async with world.losing():
+        await world.passes(hours=2, **lasting)
+    return subscriber.id
+
+
+async def mailed(world: World) -> list[str]:
+    return [row["event_id"] for row in await rows(world.service.conninfo, "SELECT event_id FROM notifications")]
+
+
+async def test_a_failure_that_still_holds_mails(world: World) -> None:
+    await failing(world)
+    await backfill(world)
+    assert await mailed(world) == [event.id for event in world.lost() if event.type == FAILED]
+
+
+async def test_a_failure_that_ended_the_subscription_in_its_second_does_not_mail(world: World) -> None:
+    """The provider lists the end first; in the order of the list, the failure would make the tenant past due."""
+    subscriber = await world.subscriber("price_pro")
+    world.simulator.card_declines(subscriber.customer)
+    await world.passes(days=32, hours=23)
+    told = await mailed(world)
+    async with world.losing():
+        await world.passes(hours=2)
+    assert {FAILED, DELETED} <= {event.type for event in world.lost()}
+    await backfill(world)
+    assert await world.record(subscriber) == OVER
+    assert await mailed(world) == told
+
+
+async def test_events_of_nobody_are_parked(world: World) -> None:
+    stranger = world.provider.stranger()
+    world.simulator.customer(stranger.customer)
+    async with world.losing():
+        world.subscribe(stranger, "price_pro")
+    done, told = await backfill(world)
+    assert done.outcomes == {"parked": 2}
+    assert {event.tenant_id for event in told} == {stranger.id, None}
+    await world.provider.arrives(stranger, stripeCustomerId=stranger.customer)
+    assert await world.record(stranger) == world.truth(stranger)
+
+
+# A provider that fails
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ProviderServer]:
+    async with running_provider() as server:
+        yield server
+
+
+@pytest.fixture
+def provider(fresh_service: Service) -> Provider:
+    return Provider(fresh_service)
+
+
+async def listing(provider: Provider, server: ProviderServer, number: int) -> list[dict[str, Any]]:
+    """Renewals of one tenant, a second after another, as the provider lists them."""
+    subscriber = await provider.subscriber()
+    server.events = [
+        events.updated(**subscriber.names, created=NOW - age, period_end=NOW - age) for age in range(number)
+    ]  # fmt: skip
+    return server.events
+
+
+async def test_more_events_than_a_page_or_a_batch_holds(provider: Provider, server: ProviderServer) -> None:
+    await listing(provider, server, 350)
+    service = provider.service
+    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
+        done = await desk.reconciler.backfill(NOW - 300)
+    assert (done.listed, done.missed, done.outcomes) == (301, 301, {"applied": 1, "late": 300})
+
+
+async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_taken_in(
+    provider: Provider, server: ProviderServer
+) -> None:
+    await listing(provider, server, 250)
+    service = provider.service
+    told: list[MissedEvent] = []
+
+    def tell(event: MissedEvent) -> None:
+        told.append(event)
+        server.answers.append(refusal(500, type="api_error"))
+
+    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
+        done = await desk.reconciler.backfill(0, tell=tell)
+    assert isinstance(done.stopped, ProviderUnavailableError)
+    kept = await rows(service.conninfo, "SELECT id FROM billing_events")
+    assert 0 < done.missed < 250
+    assert {event.id for event in told} == {row["id"] for row in kept}
+
+
+async def test_a_key_that_is_refused(provider: Provider, server: ProviderServer) -> None:
+    service = provider.service
+    async with reconciling(service.conninfo, server.url, "sk_test_wrong", clock=service.clock) as desk:
+        done = await desk.reconciler.backfill(0)
+    assert isinstance(done.stopped, ProviderRefusedError)
+
+
+async def test_what_is_listed_and_is_no_event_is_passed_over(
+    provider: Provider, server: ProviderServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed = await listing(provider, server, 3)
+    listed[1]["data"] = {"object": "nothing"}
+    service = provider.service
+    with caplog.at_level(logging.WARNING, "tenantry"):
+        async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
+            done = await desk.reconciler.backfill(0)
+    assert (done.listed, done.missed) == (2, 2)
+    assert caplog.messages == ["the provider lists something that is no event: data.object is not an object"]

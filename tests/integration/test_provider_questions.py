@@ -1,0 +1,190 @@
+"""The questions that jobs ask the provider: after a checkout, and where nothing decides an order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+from procrastinate.jobs import Job
+
+from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.jobs.tasks import ProviderRetry
+from tenantry.simulator import Rules
+from tests.support import events
+from tests.support.billing import Provider, Subscriber, rows
+from tests.support.findings import free_port
+from tests.support.service import Service
+from tests.support.truth import OVER, World, questions, reconciling, running_world, until_questions
+
+UPDATED: Final = "customer.subscription.updated"
+DELETED: Final = "customer.subscription.deleted"
+FAILED: Final = "invoice.payment_failed"
+SUCCEEDED: Final = "invoice.payment_succeeded"
+AT_ONCE: Final = "UPDATE procrastinate_jobs SET scheduled_at = now() - interval '1 second' WHERE status = 'todo'"
+
+WAITS: Final = "SELECT scheduled_at > now() AS waits FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
+
+
+@pytest.fixture
+async def world(conninfo: str) -> AsyncIterator[World]:
+    async with running_world(conninfo, rules=Rules(retry_days=())) as world:
+        yield world
+
+
+def none(jobs: list[dict[str, Any]]) -> bool:
+    return not jobs
+
+
+def put_back(jobs: list[dict[str, Any]]) -> bool:
+    return [(job["status"], job["attempts"]) for job in jobs] == [("todo", 1)]
+
+
+async def answered(world: World) -> None:
+    """Let the questions be asked now, whenever they were to be."""
+    await rows(world.service.conninfo, AT_ONCE)
+    async with world.desk.working():
+        await until_questions(world.service.conninfo, none)
+
+
+# After a checkout
+
+
+async def checked_out(world: World, *lost: str, linked: bool = False) -> Subscriber:
+    """A tenant whose people have paid in a checkout, while events of these types were lost."""
+    subscriber = await world.provider.subscriber(linked=linked)
+    world.simulator.customer(subscriber.customer)
+    session = world.simulator.checkout(
+        "price_business", metadata={"orgId": subscriber.id}, customer=subscriber.customer
+    )  # fmt: skip
+    async with world.losing(*lost):
+        world.simulator.complete(session)
+    return subscriber
+
+
+@pytest.mark.parametrize("linked", [False, True])
+async def test_after_a_checkout_the_subscription_is_asked_for(world: World, linked: bool) -> None:
+    subscriber = await checked_out(world, UPDATED, SUCCEEDED, linked=linked)
+    assert await world.provider.state(subscriber) == ("free", "none")
+    assert [job["args"] for job in await questions(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
+    await answered(world)
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_what_a_checkout_says_again_is_not_asked_for_again(world: World) -> None:
+    await checked_out(world, UPDATED)
+    [completed] = world.simulator.events("checkout.session.completed")
+    await world.simulator.resend(completed)
+    assert len(await questions(world.service.conninfo)) == 1
+
+
+async def test_an_event_newer_than_the_answer_after_a_checkout_wins(world: World) -> None:
+    subscriber = await checked_out(world)
+    await world.passes(minutes=1)
+    world.simulator.cancel(world.subscription(subscriber))
+    await world.simulator.deliver()
+    await answered(world)
+    assert await world.record(subscriber) == OVER
+
+
+async def test_without_a_key_nobody_is_asked(fresh_service: Service) -> None:
+    provider = Provider(fresh_service)
+    subscriber = await provider.subscriber(linked=False)
+    await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
+    assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
+    assert await questions(fresh_service.conninfo) == []
+
+
+# Where nothing decides the order
+
+
+async def tied(world: World) -> Subscriber:
+    """A tenant whose last payment failed and whose subscription ended in one second, told in the wrong order."""
+    subscriber = await world.subscriber("price_pro")
+    world.simulator.card_declines(subscriber.customer)
+    await world.passes(days=27)
+    async with world.losing(FAILED):
+        await world.passes(days=5)
+    [failure] = world.lost(subscriber)
+    assert await world.record(subscriber) == OVER
+    await world.simulator.resend(failure)
+    return subscriber
+
+
+async def test_an_undecided_order_is_marked_and_asked_about_a_moment_later(world: World) -> None:
+    subscriber = await tied(world)
+    assert await world.provider.state(subscriber) == ("free", "past_due")
+    [end] = world.simulator.events(DELETED)
+    [failure] = world.simulator.events(FAILED)
+    ledger = await world.provider.ledger(subscriber)
+    assert ledger[failure.id]["anomalies"] == ["undecidable_order"]
+    assert end.id in ledger[failure.id]["reason"]
+    assert [job["args"] for job in await questions(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
+    [job] = await rows(world.service.conninfo, WAITS)
+    assert job["waits"]
+    await answered(world)
+    assert await world.record(subscriber) == OVER
+
+
+async def test_the_answer_decides_whatever_the_clocks_say(world: World) -> None:
+    """The provider's clock stands still, in the second of the events or long before it."""
+    for ahead in (0, 1_000_000):
+        subscriber = await world.subscriber("price_pro")
+        now = int(world.simulator.now.timestamp()) + ahead
+        one, other = (
+            events.updated(**subscriber.names, created=now, price=price) for price in ("price_business", "price_free")
+        )
+        await world.provider.send(one, other)
+        assert await world.provider.state(subscriber) == ("free", "active")  # as they arrived
+        await answered(world)
+        assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_an_order_that_is_decided_asks_nobody(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    for price in ("price_business", "price_pro", "price_business"):
+        world.simulator.change_plan(world.subscription(subscriber), price)
+    await world.simulator.deliver()
+    assert await questions(world.service.conninfo) == []
+    assert await world.provider.state(subscriber) == ("business", "active")
+
+
+# A provider that does not answer
+
+
+async def test_a_provider_that_is_away_is_asked_again(world: World, conninfo: str) -> None:
+    subscriber = await checked_out(world, UPDATED)
+    await rows(conninfo, AT_ONCE)
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    async with reconciling(conninfo, nowhere, clock=world.service.clock) as desk, desk.working():
+        await until_questions(conninfo, put_back)
+    assert await world.provider.state(subscriber) == ("free", "none")
+    await answered(world)
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_a_provider_that_refuses_the_key_is_not_asked_again(world: World, conninfo: str) -> None:
+    subscriber = await checked_out(world, UPDATED)
+    async with (
+        reconciling(conninfo, world.simulator.url, "sk_test_wrong", clock=world.service.clock) as desk,
+        desk.working(),
+    ):
+        await until_questions(conninfo, lambda jobs: [job["status"] for job in jobs] == ["failed"])
+    assert await world.provider.state(subscriber) == ("free", "none")
+
+
+@pytest.mark.parametrize(
+    ("exception", "attempts", "again"),
+    [
+        (ProviderUnavailableError(""), 29, True),
+        (ProviderUnavailableError(""), 30, False),
+        (ProviderRefusedError(""), 0, False),
+        (RuntimeError(), 0, True),
+        (asyncio.CancelledError(), 0, True),
+    ],
+)
+def test_what_is_asked_again(exception: BaseException, attempts: int, again: bool) -> None:
+    job = Job(
+        id=1, status="doing", queue="provider", lock=None, queueing_lock=None, task_name="ask_provider",
+        attempts=attempts,
+    )  # fmt: skip
+    assert (ProviderRetry().get_retry_decision(exception=exception, job=job) is not None) is again

@@ -1,0 +1,458 @@
+"""Comparing tenants with the provider: what was lost is found, named and repaired, and stays repaired."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.services.replay import ReplayService, Selection
+from tests.support.billing import Subscriber, rows
+from tests.support.facts import ANY
+from tests.support.postgres import PostgresServer
+from tests.support.truth import NOTHING, OVER, World, drifted, ids, missed_ids, running_world
+
+UPDATED: Final = "customer.subscription.updated"
+DELETED: Final = "customer.subscription.deleted"
+FAILED: Final = "invoice.payment_failed"
+SUCCEEDED: Final = "invoice.payment_succeeded"
+
+
+@pytest.fixture
+async def world(conninfo: str) -> AsyncIterator[World]:
+    async with running_world(conninfo) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+async def lasting_world(postgres: PostgresServer) -> AsyncIterator[World]:
+    """One that goes on from test to test."""
+    with postgres.database() as conninfo:
+        async with running_world(conninfo) as world:
+            yield world
+
+
+# Each kind of loss
+
+
+async def first_payment(world: World, subscriber: Subscriber) -> None:
+    world.subscribe(subscriber, "price_pro")
+
+
+async def upgrade(world: World, subscriber: Subscriber) -> None:
+    world.simulator.change_plan(world.subscribe(subscriber, "price_pro"), "price_business")
+
+
+async def trial(world: World, subscriber: Subscriber) -> None:
+    world.subscribe(subscriber, "price_business", trial_days=10)
+
+
+async def cancellation_ahead(world: World, subscriber: Subscriber) -> None:
+    world.simulator.cancel(world.subscribe(subscriber, "price_pro"), at_period_end=True)
+
+
+async def cancellation(world: World, subscriber: Subscriber) -> None:
+    world.subscribe(subscriber, "price_pro")
+    await world.passes(days=3)
+    world.simulator.cancel(world.subscription(subscriber))
+
+
+async def renewal(world: World, subscriber: Subscriber) -> None:
+    world.subscribe(subscriber, "price_pro")
+    await world.passes(days=31)
+
+
+async def failed_renewal(world: World, subscriber: Subscriber) -> None:
+    world.subscribe(subscriber, "price_pro")
+    await world.passes(days=3)
+    world.simulator.card_declines(subscriber.customer)
+    await world.passes(days=28)
+
+
+async def recovery(world: World, subscriber: Subscriber) -> None:
+    await failed_renewal(world, subscriber)
+    world.simulator.card_works(subscriber.customer)
+    await world.passes(days=6)
+
+
+Story = Callable[[World, Subscriber], Awaitable[None]]
+STORIES: Final[list[Story]] = [
+    first_payment, upgrade, trial, cancellation_ahead, cancellation, renewal, failed_renewal, recovery,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", [(UPDATED,), (DELETED,), (FAILED,), (SUCCEEDED,), ()], ids=",".join)
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+async def test_whatever_is_lost_is_repaired_and_the_missed_events_are_named(
+    lasting_world: World, story: Story, lost: tuple[str, ...]
+) -> None:
+    world = lasting_world
+    subscriber, neighbour = await world.subscriber(), await world.subscriber("price_pro")
+    async with world.losing(*lost, subscribers=[subscriber]):
+        await story(world, subscriber)
+        await world.passes(hours=1)
+    assert world.lost(neighbour) == []
+    was_right = await world.record(subscriber) == world.truth(subscriber)
+    repaired = await world.compare_one(subscriber)
+    assert await world.record(subscriber) == world.truth(subscriber)
+    if was_right:
+        assert repaired is None
+    else:
+        assert missed_ids(repaired) == listed(world, subscriber)
+        assert set(missed_ids(repaired)) <= set(await world.provider.ledger(subscriber))
+    assert await world.compare_one(subscriber) is None
+
+
+def listed(world: World, subscriber: Subscriber) -> list[str]:
+    """The lost events that the provider still lists."""
+    oldest = world.simulator.now.timestamp() - 30 * 24 * 3600
+    return ids(event for event in world.lost(subscriber) if event.created > oldest)
+
+
+# What a comparison says and does
+
+
+async def test_a_dry_run_names_what_differs_and_writes_nothing(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    before = await everything(world)
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    drift = await world.compare_one(subscriber, dry_run=True)
+    assert drift is not None
+    assert (drift.drift, drift.repaired) == ({"plan": ("pro", "business")}, False)
+    assert missed_ids(drift) == ids(world.lost(subscriber))
+    assert await everything(world) == before
+
+
+async def everything(world: World) -> list[list[dict[str, Any]]]:
+    tables = ("tenants", "customers", "billing_events", "billing_bodies", "notifications", "procrastinate_jobs")
+    return [await rows(world.service.conninfo, f"TABLE {table} ORDER BY 1") for table in tables]
+
+
+async def test_drift_is_an_anomaly_in_the_ledger(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    await world.compare(subscriber)
+    [entry] = [entry for entry in (await world.provider.ledger(subscriber)).values() if "snapshot" in entry["type"]]
+    assert (entry["outcome"], entry["anomalies"]) == ("applied", ["drift"])
+    assert (
+        entry["reason"]
+        == "The provider was asked. The subscription is active: price price_business means plan business."
+    )
+    assert (entry["before"]["plan"], entry["after"]["plan"]) == ("pro", "business")
+
+
+async def test_without_drift_the_answer_confirms_and_is_no_anomaly(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    assert await world.compare_one(subscriber) is None
+    assert [entry["anomalies"] for entry in await snapshots(world, subscriber)] == [[]]
+
+
+async def snapshots(world: World, subscriber: Subscriber) -> list[dict[str, Any]]:
+    """The provider's answers in the tenant's ledger."""
+    return [entry for entry in (await world.provider.ledger(subscriber)).values() if "snapshot" in entry["type"]]
+
+
+async def test_answers_that_confirm_do_not_pile_up(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    for _ in range(5):
+        assert await world.compare_one(subscriber) is None
+    assert len(await snapshots(world, subscriber)) == 1
+
+
+async def test_missed_events_take_their_place_before_the_answer(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    [missed] = missed_ids(await world.compare_one(subscriber))
+    entry = (await world.provider.ledger(subscriber))[missed]
+    assert entry["outcome"] == "late"
+    stored = await world.provider.stored(missed)
+    assert stored is not None
+    assert stored["body"]
+
+
+async def test_events_that_the_last_comparison_has_made_up_for_are_not_looked_for_again(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
+        world.simulator.resume(world.subscription(subscriber))
+    await world.passes(hours=2)
+    assert await world.compare_one(subscriber) is None
+    await world.passes(days=1)
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    assert missed_ids(await world.compare_one(subscriber)) == ids(world.lost(subscriber)[2:])
+
+
+async def test_an_event_that_comes_after_the_repair_changes_nothing(world: World) -> None:
+    subscriber = await world.subscriber()
+    async with world.losing():
+        world.subscribe(subscriber, "price_pro")
+        await world.passes(days=1)
+        world.simulator.cancel(world.subscription(subscriber))
+    [repaired] = (await world.compare(subscriber)).drifted
+    assert repaired.drift == {"subscription_status": ("none", "canceled")}
+    before = await everything(world)
+    for event in world.lost(subscriber):
+        await world.simulator.resend(event)
+    assert await everything(world) == before
+    assert await world.record(subscriber) == OVER
+
+
+async def test_an_event_that_was_never_listed_and_comes_after_the_repair_is_late(world: World) -> None:
+    subscriber = await world.subscriber("price_pro", cancel_at_period_end=True)
+    async with world.losing():
+        world.simulator.resume(world.subscription(subscriber))
+        await world.passes(days=40)  # by then it is off the provider's list
+    assert missed_ids(await world.compare_one(subscriber)) == ids(world.lost(subscriber)[1:])
+    await world.simulator.resend(world.lost(subscriber)[0])
+    entry = (await world.provider.ledger(subscriber))[world.lost(subscriber)[0].id]
+    assert entry["outcome"] == "late"
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_an_event_newer_than_the_answer_wins(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    await world.compare(subscriber)
+    await world.passes(minutes=1)
+    world.simulator.change_plan(world.subscription(subscriber), "price_pro")
+    await world.simulator.deliver()
+    assert await world.provider.state(subscriber) == ("pro", "active")
+
+
+async def test_an_answer_older_than_the_newest_event_does_not_undo_it(world: World) -> None:
+    """The provider has not answered yet when an event comes in that it makes only after the question."""
+    subscriber = await world.subscriber("price_pro")
+    await world.simulator.advance(minutes=1)
+    world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    await world.simulator.deliver()
+    assert (await world.reconciler.run([subscriber.id])).drifted == ()  # an answer is dated before its second
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_replay_and_rebuild_keep_what_was_repaired(world: World, conninfo: str) -> None:
+    subscribers = [await world.subscriber("price_pro") for _ in range(3)]
+    async with world.losing():
+        world.simulator.cancel(world.subscription(subscribers[0]))
+        world.simulator.change_plan(world.subscription(subscribers[1]), "price_business")
+    await world.compare()
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    service = ReplayService(database, ANY, world.service.clock)
+    folded = [checked async for chunk in service.run(Selection(), dry_run=False) for checked in chunk.checked]
+    await database.close()
+    assert [checked.differences for checked in folded] == [()] * 3
+    assert [await world.record(subscriber) for subscriber in subscribers] == [
+        world.truth(subscriber) for subscriber in subscribers
+    ]
+
+
+async def test_the_record_was_updated_when_it_was_repaired(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    before = (await world.provider.tenant(subscriber))["updatedAt"]
+    assert await world.compare_one(subscriber) is None
+    assert (await world.provider.tenant(subscriber))["updatedAt"] == before
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    await world.compare(subscriber)
+    assert (await world.provider.tenant(subscriber))["updatedAt"] > before
+
+
+# Mails
+
+
+async def past_due(world: World, **lasting: float) -> Subscriber:
+    """A tenant whose renewal fails while nothing arrives, and so it goes on for some time."""
+    subscriber = await world.subscriber("price_pro")
+    world.simulator.card_declines(subscriber.customer)
+    await world.passes(days=30, hours=23)
+    async with world.losing():
+        await world.passes(hours=2, **lasting)
+    return subscriber
+
+
+def failures(world: World, subscriber: Subscriber) -> list[str]:
+    """The failed payments that were never heard of."""
+    return [event.id for event in world.lost(subscriber) if event.type == FAILED]
+
+
+async def test_a_missed_failure_mails_once(world: World) -> None:
+    subscriber = await past_due(world)
+    await world.compare(subscriber)
+    assert await world.provider.state(subscriber) == ("pro", "past_due")
+    [failure] = failures(world, subscriber)
+    await world.simulator.resend(failure)
+    await world.compare(subscriber)
+    assert [each["event_id"] for each in await world.provider.notifications(subscriber)] == [failure]
+
+
+async def test_of_missed_failures_only_the_young_ones_mail(world: World) -> None:
+    subscriber = await past_due(world, days=4)
+    _, young = failures(world, subscriber)
+    await world.compare(subscriber)
+    assert await world.provider.state(subscriber) == ("pro", "past_due")
+    assert [each["event_id"] for each in await world.provider.notifications(subscriber)] == [young]
+
+
+async def test_a_missed_failure_that_was_paid_since_does_not_mail(world: World) -> None:
+    subscriber = await past_due(world)
+    async with world.losing():
+        world.simulator.card_works(subscriber.customer)
+        [invoice] = [each for each in world.simulator.invoices.values() if each.status == "open"]
+        world.simulator.pay(invoice)
+    await world.compare(subscriber)
+    assert await world.provider.state(subscriber) == ("pro", "active")
+    assert await world.provider.notifications(subscriber) == []
+
+
+# Which tenants and which subscriptions
+
+
+async def test_a_plan_that_the_operator_gave_is_left_alone(world: World) -> None:
+    subscriber = await world.subscriber()
+    statement = "UPDATE tenants SET plan = 'business', base_plan = 'business' WHERE id = %s"
+    await rows(world.service.conninfo, statement, subscriber.id)
+    assert await world.compare_one(subscriber) is None
+    assert await world.provider.state(subscriber) == ("business", "none")
+
+
+async def test_a_tenant_without_a_customer_is_not_compared(world: World) -> None:
+    await world.subscriber(linked=False)
+    assert (await world.compare()).compared == 0
+
+
+async def test_a_tenant_that_has_ended_is_not_compared(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    await world.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")
+    assert (await world.compare()).compared == 0
+
+
+async def test_a_subscription_that_waits_for_its_first_payment_does_not_count(world: World) -> None:
+    subscriber = await world.subscriber()
+    world.simulator.card_declines(subscriber.customer)
+    async with world.losing():
+        world.subscribe(subscriber, "price_pro")
+    assert world.subscription(subscriber).status == "incomplete"
+    assert await world.compare_one(subscriber) is None
+    assert await world.record(subscriber) == NOTHING
+
+
+async def test_a_first_payment_that_comes_late_counts(world: World) -> None:
+    subscriber = await world.subscriber()
+    world.simulator.card_declines(subscriber.customer)
+    async with world.losing():
+        subscription = world.subscribe(subscriber, "price_pro")
+        world.simulator.card_works(subscriber.customer)
+        world.simulator.pay(subscription.latest_invoice or "")
+    await world.compare(subscriber)
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_the_subscription_that_the_events_told_of_counts_while_it_lives(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        world.subscribe(subscriber, "price_business")
+    assert await world.compare_one(subscriber) is None
+    assert await world.provider.state(subscriber) == ("pro", "active")
+
+
+async def test_the_other_subscription_counts_once_the_one_told_of_is_over(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    first = world.subscription(subscriber)
+    async with world.losing():
+        world.subscribe(subscriber, "price_business")
+        world.simulator.cancel(first)
+    await world.compare(subscriber)
+    assert await world.provider.state(subscriber) == ("business", "active")
+
+
+async def test_a_cancellation_that_arrived_does_not_hide_another_subscription(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    world.subscribe(subscriber, "price_business")
+    await world.passes(minutes=1)
+    world.simulator.cancel(next(iter(world.simulator.subscriptions)))
+    await world.passes(minutes=1)
+    assert await world.provider.state(subscriber) == ("free", "canceled")  # as every event counts
+    await world.compare(subscriber)
+    assert await world.provider.state(subscriber) == ("business", "active")
+
+
+async def test_of_a_tenants_customers_the_living_subscription_counts(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    other = Subscriber(subscriber.id, f"{subscriber.customer}_b", subscriber.organization)
+    world.simulator.customer(other.customer)
+    await world.provider.arrives(subscriber, stripeCustomerId=other.customer)
+    async with world.losing():
+        world.simulator.cancel(world.subscription(subscriber))
+        world.subscribe(other, "price_business")
+    found = await world.compare_one(subscriber)
+    assert len(missed_ids(found)) == 3
+    assert await world.record(other) == world.truth(other)
+
+
+async def test_a_subscription_of_another_tenant_does_not_count(world: World) -> None:
+    subscriber, other = await world.subscriber("price_pro"), await world.subscriber()
+    async with world.losing():
+        world.simulator.set_metadata(world.subscription(subscriber), {"orgId": other.id})
+    await world.compare(subscriber)
+    assert await world.provider.state(subscriber) == ("free", "canceled")
+
+
+async def test_a_subscription_without_a_tenants_name_is_that_of_its_customer(world: World) -> None:
+    subscriber = await world.subscriber()
+    world.simulator.subscribe(subscriber.customer, "price_pro")
+    await world.passes(minutes=1)
+    assert await world.provider.state(subscriber) == ("free", "none")  # such events name no tenant
+    await world.compare(subscriber)
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_a_subscription_of_a_customer_that_is_not_linked_is_asked_for_too(world: World) -> None:
+    """The events name the tenant themselves; its customer is another one."""
+    subscriber = await world.subscriber()
+    payer = Subscriber(subscriber.id, f"{subscriber.customer}_payer", None)
+    world.simulator.customer(payer.customer)
+    world.subscribe(payer, "price_pro")
+    await world.passes(minutes=1)
+    assert await world.provider.state(subscriber) == ("pro", "active")
+    assert await world.compare_one(subscriber) is None
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(payer), "price_business")
+    assert await world.compare_one(subscriber) is not None
+    assert await world.record(subscriber) == world.truth(payer)
+
+
+async def test_a_nameless_subscription_of_a_customer_that_is_not_linked_does_not_count(world: World) -> None:
+    subscriber = await world.subscriber()
+    payer = Subscriber(subscriber.id, f"{subscriber.customer}_payer", None)
+    world.simulator.customer(payer.customer)
+    own = world.subscribe(payer, "price_pro")
+    world.simulator.subscribe(payer.customer, "price_business")
+    await world.passes(minutes=1)
+    async with world.losing():
+        world.simulator.cancel(own)
+    await world.compare(subscriber)
+    assert await world.record(subscriber) == OVER
+
+
+async def test_several_tenants_by_name(world: World) -> None:
+    one, two, three = [await world.subscriber("price_pro") for _ in range(3)]
+    async with world.losing():
+        for subscriber in (one, two, three):
+            world.simulator.cancel(world.subscription(subscriber))
+    assert drifted(await world.compare(two, three)) == [two.id, three.id]
+    assert drifted(await world.compare()) == [one.id]
+
+
+async def test_a_period_that_began_without_news_is_repaired(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        await world.passes(days=32)
+    comparison = await world.compare_one(subscriber)
+    assert comparison is not None
+    assert set(comparison.drift) == {"current_period_end"}
+    assert await world.record(subscriber) == world.truth(subscriber)

@@ -1,0 +1,352 @@
+"""A provider that fails, refuses or does not know, and tenants that change while it is asked."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from tenantry.domain.errors import NotFoundError, ProviderRefusedError, ProviderUnavailableError
+from tenantry.services.reconcile import Reconciler
+from tests.support import events
+from tests.support.billing import Provider, Subscriber, rows
+from tests.support.events import NOW
+from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
+from tests.support.service import Service
+from tests.support.truth import Desk, drifted, reconciling
+
+BROKEN: Final = refusal(500, type="api_error")
+AN_HOUR: Final = timedelta(hours=1)
+SNAPSHOTS: Final = "SELECT id FROM billing_events WHERE type = 'tenantry.subscription.snapshot'"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ProviderServer]:
+    async with running_provider() as server:
+        yield server
+
+
+@pytest.fixture
+def provider(fresh_service: Service) -> Provider:
+    return Provider(fresh_service)
+
+
+@pytest.fixture
+async def desk(fresh_service: Service, server: ProviderServer) -> AsyncIterator[Desk]:
+    async with reconciling(fresh_service.conninfo, server.url, KEY, clock=fresh_service.clock) as desk:
+        yield desk
+
+
+@pytest.fixture
+def reconciler(desk: Desk) -> Reconciler:
+    return desk.reconciler
+
+
+def subscribes(server: ProviderServer, subscriber: Subscriber, **fields: Any) -> None:
+    """At the provider, the tenant's customer has a subscription that nobody has told of."""
+    server.subscriptions.setdefault(subscriber.customer, []).append(
+        events.subscription(**{**subscriber.names, **fields})
+    )  # fmt: skip
+
+
+async def subscribers(provider: Provider, server: ProviderServer, number: int) -> list[Subscriber]:
+    """Tenants that have all drifted; their ids are in this order."""
+    made = [await provider.subscriber() for _ in range(number)]
+    for subscriber in made:
+        subscribes(server, subscriber)
+    return made
+
+
+async def plans(provider: Provider, *subscribers: Subscriber) -> list[str]:
+    return [(await provider.state(subscriber))[0] for subscriber in subscribers]
+
+
+# One tenant's trouble
+
+
+async def test_an_unusable_answer_about_one_tenant_leaves_the_others_alone(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 5)
+    server.subscriptions[made[1].customer] = [{"id": "sub_without_anything"}]
+    found = await reconciler.run()
+    assert [(each.tenant_id, each.trouble) for each in found.troubled] == [
+        (made[1].id, "The payment provider's answer cannot be used.")
+    ]
+    assert (found.compared, found.stopped) == (4, None)
+    assert await plans(provider, *made) == ["pro", "free", "pro", "pro", "pro"]
+
+
+@pytest.mark.parametrize("number", [1, 4, 9])
+async def test_tenants_of_whom_nothing_can_be_learned_do_not_stop_the_run(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler, number: int
+) -> None:
+    made = await subscribers(provider, server, number)
+    for subscriber in made:
+        server.subscriptions[subscriber.customer] = [{"id": "sub_without_anything"}]
+    found = await reconciler.run()
+    assert (found.compared, len(found.troubled), found.stopped) == (0, number, None)
+
+
+async def test_a_customer_that_the_provider_does_not_know_is_trouble_and_changes_nothing(
+    provider: Provider, reconciler: Reconciler
+) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names))
+    [troubled] = (await reconciler.run()).troubled
+    assert troubled.trouble == f"the provider does not know its customer: {subscriber.customer}"
+    assert await provider.state(subscriber) == ("pro", "active")
+    assert await rows(provider.service.conninfo, SNAPSHOTS) == []
+
+
+async def with_two_customers(provider: Provider) -> tuple[Subscriber, str]:
+    """A tenant with a subscription that events have told of, and another customer of it."""
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, created=NOW - 60))
+    await provider.arrives(subscriber, stripeCustomerId=f"{subscriber.customer}_b")
+    return subscriber, f"{subscriber.customer}_b"
+
+
+async def test_an_unknown_customer_beside_the_one_that_subscribes_does_not_matter(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    subscriber, _ = await with_two_customers(provider)
+    subscribes(server, subscriber, price="price_business")
+    assert drifted(await reconciler.run()) == [subscriber.id]
+    assert await provider.state(subscriber) == ("business", "active")
+
+
+async def test_a_subscription_is_not_over_because_its_customer_is_unknown(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    subscriber, other = await with_two_customers(provider)
+    server.subscriptions[other] = []
+    [troubled] = (await reconciler.run()).troubled
+    assert troubled.trouble == f"the provider does not know its customer: {subscriber.customer}"
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
+async def test_a_subscription_is_not_over_because_it_is_not_listed(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    """The provider lists those that have ended too: it is another account's, or none of the provider's."""
+    subscriber, other = await with_two_customers(provider)
+    server.subscriptions |= {other: [], subscriber.customer: []}
+    [troubled] = (await reconciler.run()).troubled
+    assert troubled.trouble == f"the provider does not know its subscription sub_{subscriber.id}"
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
+# A provider that is away or refuses
+
+
+async def test_a_provider_that_is_away_stops_the_run_and_nothing_is_written(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 2)
+    await server.stop()
+    found = await reconciler.run()
+    assert isinstance(found.stopped, ProviderUnavailableError)
+    assert (found.compared, found.drifted, found.troubled) == (0, (), ())
+    assert await plans(provider, *made) == ["free", "free"]
+    assert await rows(provider.service.conninfo, SNAPSHOTS) == []
+
+
+async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_done(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 6)
+    found = await reconciler.run(progress=lambda _: server.answers.extend([BROKEN] * 9))
+    assert isinstance(found.stopped, ProviderUnavailableError)
+    assert (found.compared, drifted(found)) == (4, [each.id for each in made[:4]])
+    assert all(each.repaired for each in found.drifted)
+    assert await plans(provider, *made) == ["pro"] * 4 + ["free"] * 2
+
+
+async def test_a_provider_that_does_not_list_its_events_leaves_what_was_repaired(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    found = await reconciler.run(progress=lambda _: server.answers.append(BROKEN))
+    assert isinstance(found.stopped, ProviderUnavailableError)
+    assert drifted(found) == [subscriber.id]
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
+async def test_a_key_that_is_refused_stops_the_run(provider: Provider, server: ProviderServer) -> None:
+    made = await subscribers(provider, server, 5)
+    service = provider.service
+    async with reconciling(service.conninfo, server.url, "sk_test_wrong", clock=service.clock) as desk:
+        found = await desk.reconciler.run()
+    assert isinstance(found.stopped, ProviderRefusedError)
+    assert (found.compared, found.troubled) == (0, ())
+    assert len(server.requests) == 5  # four tenants, and whether it is about them
+    assert await plans(provider, *made) == ["free"] * 5
+
+
+@pytest.mark.parametrize("name", ["nobody", "not a tenant's id", ""])
+async def test_for_a_tenant_that_does_not_exist_nothing_is_done(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler, name: str
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    with pytest.raises(NotFoundError, match=f"There is no such tenant with a customer at the payment provider: {name}"):
+        await reconciler.run([subscriber.id, name])
+    assert server.requests == []
+    assert await provider.state(subscriber) == ("free", "none")
+
+
+# What changes while the provider is asked
+
+
+async def test_nothing_is_locked_while_the_provider_is_slow(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    server.open.clear()
+    run = asyncio.create_task(reconciler.run())
+    await server.until_requested(1)
+    await provider.send(events.updated(**subscriber.names, price="price_business", created=NOW + 60))
+    server.open.set()
+    assert (await run).drifted == ()
+    assert await provider.state(subscriber) == ("business", "active")
+
+
+async def test_a_customer_that_is_linked_while_the_provider_is_asked_is_asked_for_too(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**subscriber.names, created=NOW - 3600))
+    await provider.send(events.deleted(**subscriber.names, created=NOW - 1800))
+    subscribes(server, subscriber, status="canceled")
+    other = f"{subscriber.customer}_b"
+    server.subscriptions[other] = [
+        events.subscription(**{**subscriber.names, "customer": other, "subscription_id": "sub_b"})
+    ]
+    server.open.clear()
+    run = asyncio.create_task(reconciler.run())
+    await server.until_requested(1)
+    await provider.arrives(subscriber, stripeCustomerId=other)
+    await provider.send(
+        events.updated(**{**subscriber.names, "customer": other, "subscription_id": "sub_b"}, created=NOW - 900)
+    )  # fmt: skip
+    server.open.set()
+    found = await run
+    assert (found.compared, found.drifted, found.troubled) == (1, (), ())
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
+async def test_a_tenant_that_ends_while_the_provider_is_asked_is_left_alone(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    server.open.clear()
+    run = asyncio.create_task(reconciler.run())
+    await server.until_requested(1)
+    await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")
+    server.open.set()
+    assert (await run).drifted == ()
+    assert await rows(provider.service.conninfo, SNAPSHOTS) == []
+
+
+# Comparing from time to time
+
+
+async def compared_at(provider: Provider) -> dict[str, Any]:
+    found = await rows(provider.service.conninfo, "SELECT id, reconciled_at FROM tenants")
+    return {row["id"]: row["reconciled_at"] for row in found}
+
+
+async def test_those_who_waited_longest_are_compared_and_the_rest_are_left(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 4)
+    for subscriber in made[1:]:
+        provider.service.clock.advance(hours=1)
+        await reconciler.run([subscriber.id])
+    before = await compared_at(provider)
+    found = await reconciler.run_due(AN_HOUR, 2)
+    after = await compared_at(provider)
+    assert found.compared == 2
+    assert {tenant for tenant in after if after[tenant] != before[tenant]} == {made[0].id, made[1].id}
+    assert (await reconciler.run_due(AN_HOUR, 9)).compared == 1  # the last one was compared less than an hour ago
+    assert (await reconciler.run_due(AN_HOUR, 9)).compared == 0
+
+
+async def test_a_dry_run_does_not_count_as_a_comparison(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    await subscribers(provider, server, 1)
+    await reconciler.run(dry_run=True)
+    assert (await reconciler.run_due(AN_HOUR, 9)).compared == 1
+
+
+async def test_tenants_in_trouble_do_not_keep_the_others_waiting(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = await subscribers(provider, server, 3)
+    for subscriber in made[:2]:
+        server.subscriptions[subscriber.customer] = [{"id": "sub_without_anything"}]
+    with caplog.at_level(logging.WARNING, "tenantry.services.reconcile"):
+        assert (await reconciler.run_due(AN_HOUR, 2)).compared == 0
+    why = "The payment provider's answer cannot be used."
+    assert caplog.messages[-1] == (
+        f"tenants that could not be compared with the provider: 2 ({made[0].id}: {why}; {made[1].id}: {why})"
+    )
+    assert (await reconciler.run_due(AN_HOUR, 2)).compared == 1
+    provider.service.clock.advance(hours=1)
+    server.subscriptions[made[0].customer] = []
+    assert (await reconciler.run_due(AN_HOUR, 2)).compared == 1
+
+
+async def test_what_is_repaired_from_time_to_time_is_logged(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler, caplog: pytest.LogCaptureFixture
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    with caplog.at_level(logging.WARNING, "tenantry.services.reconcile"):
+        await reconciler.run_due(AN_HOUR, 9)
+    fields = "current_period_end, plan, subscription_status"
+    assert caplog.messages == [f"tenant {subscriber.id} had drifted from the provider and is repaired: {fields}"]
+
+
+async def test_what_stops_a_run_from_time_to_time_is_raised(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    await subscribers(provider, server, 1)
+    server.answers.extend([BROKEN, BROKEN])
+    with pytest.raises(ProviderUnavailableError):
+        await reconciler.run_due(AN_HOUR, 9)
+    assert set((await compared_at(provider)).values()) == {None}
+
+
+# Single questions
+
+
+async def test_a_question_about_a_tenant_without_a_customer_or_that_has_ended_is_let_go(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    unlinked, ended = await provider.subscriber(linked=False), await provider.subscriber()
+    await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")
+    for tenant_id in (unlinked.id, ended.id, "nobody"):
+        await reconciler.ask(tenant_id)
+    assert server.requests == []
+
+
+async def test_an_answer_to_a_question_is_no_drift(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    await reconciler.ask(subscriber.id)
+    assert [entry["anomalies"] for entry in (await provider.ledger(subscriber)).values()] == [[]]
+    assert set((await compared_at(provider)).values()) == {None}
+
+
+async def test_a_question_that_the_provider_cannot_answer_now_is_an_error(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    server.answers.append(BROKEN)
+    with pytest.raises(ProviderUnavailableError):
+        await reconciler.ask(subscriber.id)
+    assert await provider.state(subscriber) == ("free", "none")

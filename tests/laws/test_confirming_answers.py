@@ -1,0 +1,107 @@
+"""Laws of the provider's answers: one that only confirms replaces the one before, and nobody can tell."""
+
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
+from tenantry.domain.billing.refold import refold
+from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tests.support.facts import ANY, NEWEST, deleted, failed, observed, succeeded, updated
+from tests.support.ledger import Ledger
+
+MOMENTS: Final = 12
+LIVING: Final = ("active", "past_due")
+CHANGES: Final = ("updated", "deleted", "failed", "succeeded")
+
+
+class Remembering(Ledger):
+    """A ledger that also remembers what it does without."""
+
+    def __init__(self, policy: BillingPolicy) -> None:
+        super().__init__(policy)
+        self.ever: list[BillingEvent] = []
+
+    def take(self, arrived: BillingEvent) -> None:
+        """Settle an event."""
+        self.ever.append(msgspec.structs.replace(arrived, arrival=len(self.ever)))
+        self.deliver([arrived])
+
+    @property
+    def kept(self) -> list[BillingEvent]:
+        """What is in the ledger."""
+        return list(self._events.values())
+
+
+@st.composite
+def facts(draw: st.DrawFn, *statuses: str) -> dict[str, Any]:
+    """What may be said of one of two subscriptions; few things, so that much of it is said again."""
+    number = draw(st.sampled_from([1, 2]))
+    return {
+        "subscription_id": f"sub_{number}",
+        "subscription_created": number,
+        "status": draw(st.sampled_from(statuses)),
+        "price_id": draw(st.sampled_from(["price_pro", "price_business"])),
+        "cancel_at_period_end": draw(st.booleans()),
+    }
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[BillingEvent]:
+    """Events and answers in the order of arrival: answers in that of their moments, events at any time."""
+    said = draw(st.lists(facts(*LIVING, "canceled"), min_size=1, max_size=2))
+    arrivals: list[BillingEvent] = []
+    asked = 0
+    for number in range(draw(st.integers(2, 9))):
+        if draw(st.sampled_from([True, True, False])):
+            asked = min(asked + draw(st.integers(0, 3)), MOMENTS)
+            arrivals.append(observed(asked, f"snapshot_{number}", **draw(st.sampled_from(said))))
+        else:
+            arrivals.append(draw(changes(f"evt_{number}")))
+    return arrivals
+
+
+@st.composite
+def changes(draw: st.DrawFn, event_id: str) -> BillingEvent:
+    """An event of the provider's, at any moment."""
+    moment = draw(st.integers(0, MOMENTS))
+    match draw(st.sampled_from(CHANGES)):
+        case "updated":
+            return updated(moment, event_id, **draw(facts(*LIVING)))
+        case "deleted":
+            return deleted(moment, event_id, **draw(facts("canceled")))
+        case "failed":
+            return failed(moment, event_id)
+        case _:
+            return succeeded(moment, event_id)
+
+
+def in_order(events: list[BillingEvent]) -> list[BillingEvent]:
+    return sorted(events, key=lambda each: (each.created, each.arrival))
+
+
+@pytest.mark.parametrize("policy", [ANY, NEWEST], ids=["any", "newest"])
+@given(arrivals=histories())
+def test_with_and_without_the_answers_that_were_replaced_the_state_is_the_same(
+    policy: BillingPolicy, arrivals: list[BillingEvent]
+) -> None:
+    ledger = Remembering(policy)
+    for arrived in arrivals:
+        ledger.take(arrived)
+        everything = refold(BillingState(), in_order(ledger.ever), policy)
+        assert ledger.account.state == everything.state
+    event(f"{len(ledger.ever) - len(ledger.kept)} replaced")
+
+
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=20))
+def test_however_often_nothing_has_changed_one_answer_is_kept(pauses: list[int]) -> None:
+    ledger = Remembering(ANY)
+    ledger.take(updated(0))
+    moment = 0
+    for number, pause in enumerate(pauses):
+        moment += pause
+        ledger.take(observed(moment, f"snapshot_{number}"))
+    assert [each.type for each in ledger.kept].count(SNAPSHOT) == 1

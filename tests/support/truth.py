@@ -1,0 +1,235 @@
+"""The service beside a simulated provider: what happens there, what arrives, and what keeps the two together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from tenantry.db.database import Database
+from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.state import ENDED, BillingPolicy
+from tenantry.gateways.provider.api import ProviderApi
+from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.tasks import Work
+from tenantry.kit.clock import Clock, from_epoch, system_clock
+from tenantry.kit.secret import Secret
+from tenantry.services.reconcile import Comparison, Reconciler, Reconciliation
+from tenantry.services.retention import RetentionService
+from tenantry.services.webhooks import WebhookService
+from tenantry.simulator import SECRET_KEY, Event, Simulator, State, Subscription
+from tests.support.app import BASE_URL, WEBHOOK_SECRET
+from tests.support.billing import Provider, Subscriber, rows
+from tests.support.facts import ANY
+from tests.support.findings import free_port
+from tests.support.service import Service, running_service
+from tests.support.signing import PATH
+
+_PATIENCE: Final = 20.0
+PLANS: Final = {"price_free": "free", "price_pro": "pro", "price_business": "business"}
+"""The plans that the prices mean, in the catalog of the package as in that of `tests.support.facts`."""
+
+
+class Record(NamedTuple):
+    """What the provider decides of a tenant record; ``cancels`` says nothing once the subscription is over."""
+
+    plan: str
+    status: str
+    period_end: str | None
+    cancels: bool | None
+
+    @classmethod
+    def of(cls, tenant: dict[str, Any]) -> "Record":
+        """What a tenant record says."""
+        is_over = tenant["subscriptionStatus"] == "canceled"
+        return cls(
+            tenant["plan"],
+            tenant["subscriptionStatus"],
+            tenant["currentPeriodEnd"],
+            None if is_over else tenant["cancelAtPeriodEnd"],
+        )
+
+
+NOTHING: Final = Record("free", "none", None, cancels=False)
+"""The record of a tenant that nothing is known of."""
+OVER: Final = Record("free", "canceled", None, cancels=None)
+"""The record of a tenant whose subscription is over."""
+
+
+def record_of(subscription: Subscription) -> Record:
+    """What the record of a tenant must be that has this subscription alone."""
+    if subscription.has_ended:
+        return OVER
+    end = from_epoch(subscription.period_end)
+    return Record(
+        PLANS[subscription.price],
+        subscription.status,
+        None if end is None else end.isoformat().replace("+00:00", "Z"),
+        subscription.cancel_at_period_end,
+    )
+
+
+class Desk(NamedTuple):
+    """What keeps tenants at the provider's truth, with a database and a job queue of its own."""
+
+    reconciler: Reconciler
+    database: Database
+    queue: JobQueue
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """A worker that asks the provider, for the time of the block; at its end the jobs under way have ended."""
+        retention = RetentionService(self.database, timedelta(days=90), system_clock)
+        work = Work(None, retention, reconciler=self.reconciler)
+        task = asyncio.create_task(self.queue.run_worker(work, polling_interval=0.02, grace=_PATIENCE))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+class World:
+    """A provider and the service, at the same moment; events arrive when time passes, unless they are lost."""
+
+    def __init__(self, service: Service, simulator: Simulator, desk: Desk) -> None:
+        self.service = service
+        self.simulator = simulator
+        self.desk = desk
+        self.reconciler = desk.reconciler
+        self.provider = Provider(service)
+
+    async def subscriber(self, price: str | None = None, *, linked: bool = True, **options: Any) -> Subscriber:
+        """A new tenant and its customer, with a subscription if there is a price; ``options`` are its."""
+        subscriber = await self.provider.subscriber(linked=linked)
+        self.simulator.customer(subscriber.customer)
+        if price is not None:
+            self.subscribe(subscriber, price, **options)
+            await self.passes(minutes=1)
+        return subscriber
+
+    def subscribe(self, subscriber: Subscriber, price: str, **options: Any) -> Subscription:
+        """The tenant's customer takes a subscription that names the tenant."""
+        return self.simulator.subscribe(subscriber.customer, price, metadata={"orgId": subscriber.id}, **options)
+
+    def subscription(self, subscriber: Subscriber) -> Subscription:
+        """The newest subscription of the tenant's customer."""
+        return self._subscriptions(subscriber)[-1]
+
+    def _subscriptions(self, subscriber: Subscriber) -> list[Subscription]:
+        return [each for each in self.simulator.subscriptions.values() if each.customer == subscriber.customer]
+
+    def truth(self, subscriber: Subscriber) -> Record:
+        """What the tenant's record must be: what its living subscription says, of which there is one at most."""
+        subscriptions = self._subscriptions(subscriber)
+        living = [each for each in subscriptions if each.status not in ENDED]
+        return record_of((living or subscriptions)[-1]) if subscriptions else NOTHING
+
+    async def record(self, subscriber: Subscriber) -> Record:
+        """What the tenant's record is."""
+        return Record.of(await self.provider.tenant(subscriber))
+
+    async def passes(self, **parts: float) -> None:
+        """Let time pass, for both; what is on its way arrives."""
+        self.service.clock.advance(**parts)
+        await self.simulator.advance(timedelta(**parts))
+
+    @asynccontextmanager
+    async def losing(self, *types: str, subscribers: Collection[Subscriber] = ()) -> AsyncIterator[None]:
+        """Within the block, events of these types (or all) about these subscribers (or all) are lost."""
+        customers = {subscriber.customer for subscriber in subscribers}
+        await self.simulator.deliver()
+        self.simulator.misbehave(
+            drop=1.0, types=types, only=lambda event: not customers or event.customer in customers
+        )  # fmt: skip
+        yield
+        await self.simulator.deliver()
+        self.simulator.behave()
+
+    def lost(self, subscriber: Subscriber | None = None) -> list[Event]:
+        """The events (of a subscriber) that were to be delivered and never were, oldest first."""
+        missing = {delivery.event for delivery in self.simulator.deliveries() if delivery.state is State.LOST}
+        return [
+            event
+            for event in self.simulator.events(*HANDLED_TYPES)
+            if event.id in missing and (subscriber is None or event.customer == subscriber.customer)
+        ]
+
+    async def compare(self, *subscribers: Subscriber, dry_run: bool = False) -> Reconciliation:
+        """Compare these subscribers, or all tenants, with the provider, a minute after what happened last."""
+        await self.passes(minutes=1)
+        only = [subscriber.id for subscriber in subscribers] or None
+        return await self.reconciler.run(only, dry_run=dry_run)
+
+    async def compare_one(self, subscriber: Subscriber, *, dry_run: bool = False) -> Comparison | None:
+        """The comparison of a subscriber if it had drifted."""
+        found = await self.compare(subscriber, dry_run=dry_run)
+        assert (found.compared, found.troubled, found.stopped) == (1, (), None)
+        return found.drifted[0] if found.drifted else None
+
+
+@asynccontextmanager
+async def running_world(
+    conninfo: str, *, policy: BillingPolicy = ANY, now: datetime | None = None, **options: Any
+) -> AsyncIterator[World]:
+    """The service on this database, with a key to the simulated provider; ``options`` are the simulator's."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    settings = {"SUBSCRIPTIONS": policy.subscriptions.value}
+    async with running_service(conninfo, PROVIDER_SECRET_KEY=SECRET_KEY, PROVIDER_API_BASE=url, **settings) as service:
+        clock = service.clock
+        clock.now = now or clock.now
+        simulator = Simulator(client=service.client, wall_clock=clock, start=clock.now, **options)
+        simulator.add_endpoint(f"{BASE_URL}{PATH}", WEBHOOK_SECRET, enabled_events=sorted(HANDLED_TYPES))
+        async with simulator.serving(port), reconciling(conninfo, url, clock=clock, policy=policy) as desk:
+            yield World(service, simulator, desk)
+
+
+@asynccontextmanager
+async def reconciling(
+    conninfo: str, url: str, key: str = SECRET_KEY, *, clock: Clock, policy: BillingPolicy = ANY
+) -> AsyncIterator[Desk]:
+    """What keeps tenants at the truth of the provider at this address."""
+    database, queue = Database(conninfo, pool_size=5), JobQueue(conninfo, asks_provider=True)
+    webhooks = WebhookService(database.lane(), policy, queue, clock)
+    await database.open()
+    await queue.open()
+    async with aclosing(ProviderApi(Secret(key), url, clock)) as provider:
+        try:
+            yield Desk(Reconciler(database, provider, webhooks, policy, queue, clock), database, queue)
+        finally:
+            await webhooks.close()
+            await queue.close()
+            await database.close()
+
+
+async def questions(conninfo: str) -> list[dict[str, Any]]:
+    """The jobs that are to ask the provider: ``args``, ``attempts``, ``status``."""
+    return await rows(
+        conninfo,
+        "SELECT args, attempts, status::text FROM procrastinate_jobs WHERE task_name = 'ask_provider' ORDER BY id",
+    )
+
+
+async def until_questions(conninfo: str, holds: Callable[[list[dict[str, Any]]], bool]) -> None:
+    """Return as soon as this holds of the jobs that are to ask the provider."""
+    async with asyncio.timeout(_PATIENCE):
+        while not holds(await questions(conninfo)):
+            pass
+
+
+def drifted(found: Reconciliation) -> list[str]:
+    """The tenants that had drifted."""
+    return [comparison.tenant_id for comparison in found.drifted]
+
+
+def missed_ids(comparison: Comparison | None) -> list[str]:
+    """The events that a drifted tenant had missed."""
+    assert comparison is not None
+    return [event.id for event in comparison.missed]
+
+
+def ids(events: Iterable[Event]) -> list[str]:
+    """The ids of events."""
+    return [event.id for event in events]
