@@ -185,6 +185,7 @@ async def test_the_ledger_tells_what_became_of_an_event(provider: Provider) -> N
         "after": {
             "plan": "pro", "subscriptionStatus": "active", "currentPeriodEnd": PERIOD_END, "cancelAtPeriodEnd": False,
         },
+        "anomalies": [],
     }  # fmt: skip
 
 

@@ -17,9 +17,10 @@ from tenantry.services.replay import ReplayService, Selection
 from tenantry.services.webhooks import WebhookService
 from tenantry.store import billing
 from tests.support import events
-from tests.support.billing import rows
+from tests.support.billing import Provider, rows
 from tests.support.events import NOW
 from tests.support.facts import ANY, NEWEST
+from tests.support.service import Service
 
 MOMENT = datetime.fromtimestamp(NOW, UTC)
 TENANT = (
@@ -57,6 +58,13 @@ async def receive(database: Database, conninfo: str, policy: BillingPolicy, stre
         await webhooks.receive(arrival(event))
 
 
+async def folded_right(database: Database, policy: BillingPolicy, tenant_id: str) -> bool:
+    """Whether the tenant is what the fold of its whole ledger gives."""
+    replay = ReplayService(database, policy, lambda: MOMENT)
+    checked = [each async for chunk in replay.run(Selection((tenant_id,)), dry_run=True) for each in chunk.checked]
+    return [each.is_right for each in checked] == [True]
+
+
 @pytest.mark.parametrize("policy", [ANY, NEWEST], ids=["any", "newest"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
@@ -70,9 +78,7 @@ async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
     await database.open()
     stream = history(random.Random(seed))  # noqa: S311  # no secret is made of it
     await receive(database, conninfo, policy, stream)
-    replay = ReplayService(database, policy, lambda: MOMENT)
-    checked = [each async for chunk in replay.run(Selection(), dry_run=True) for each in chunk.checked]
-    assert [(each.tenant_id, each.is_right) for each in checked] == [("acme", True)]
+    assert await folded_right(database, policy, "acme")
     await database.close()
 
 
@@ -110,4 +116,21 @@ async def test_an_event_that_shares_its_second_is_no_beginning(conninfo: str) ->
         needs = {"acme": (Reach.BEGINNING, 10)}
         told = await billing.read_events(connection, needs, {"customer.subscription.updated"})
     assert min(event.created for event in told["acme"]) == 1
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    "previous", [None, {"status": "trialing"}], ids=["saying nothing", "saying what they replaced"]
+)
+async def test_very_many_events_of_one_second_are_all_taken(service: Service, previous: dict[str, Any] | None) -> None:
+    provider = Provider(service)
+    subscriber = await provider.subscriber()
+    flood = [
+        events.updated(**subscriber.names, created=NOW, period_end=NOW + number, previous=previous)
+        for number in range(600)
+    ]
+    assert await provider.send_together(flood) == [200] * 600
+    database = Database(service.conninfo, pool_size=1)
+    await database.open()
+    assert await folded_right(database, ANY, subscriber.id)
     await database.close()

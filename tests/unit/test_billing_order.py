@@ -139,3 +139,11 @@ def test_many_events_in_one_second_are_ordered_at_once() -> None:
         for number in range(1, 40)
     ]
     assert ids(*reversed(steps)) == [event.id for event in steps]
+
+
+def test_very_many_events_in_one_second_are_in_the_order_of_arrival() -> None:
+    steps = [
+        updated(event_id=f"{number:02}", current_period_end=number + 1, previous={"current_period_end": number})
+        for number in range(1, 66)
+    ]
+    assert ids(*reversed(steps)) == [event.id for event in reversed(steps)]

@@ -21,13 +21,13 @@ def subscription(subscription_id: str = "sub_1", **facts: Any) -> Subscription:
 
 def chosen(*subscriptions: Subscription, policy: Any = ANY, **state: Any) -> str | None:
     known = account(state=BillingState(**state))
-    event = snapshot(subscriptions, known, policy, event_id="snapshot_1", as_of=100)
+    event = snapshot(subscriptions, known, policy, event_id="snapshot_1", as_of=100, arrival=0)
     return None if event is None else f"{event.subscription_id} {event.status}"
 
 
 def test_the_answer_has_the_facts_of_the_subscription() -> None:
     event = snapshot(
-        [subscription(cancel_at_period_end=True)], account(), ANY, event_id="snapshot_1", as_of=100
+        [subscription(cancel_at_period_end=True)], account(), ANY, event_id="snapshot_1", as_of=100, arrival=0
     )  # fmt: skip
     assert event == observed(customer_id="cus_1", cancel_at_period_end=True)
 

@@ -27,7 +27,9 @@ PAST_DUE: dict[str, Any] = {"status": "past_due", "previous": {"status": "active
         [succeeded(), updated(previous={"current_period_end": 4000})],
         [updated(event_id="evt_1", **PAST_DUE), updated(event_id="evt_2", previous={"status": "past_due"})],
         [deleted(), observed(status="canceled", previous=None)],
-        [updated(event_id=f"evt_{number}") for number in range(6)],
+        [updated(event_id=f"evt_{number}") for number in range(100)],
+        [updated(event_id=f"evt_{number}", previous={}) for number in range(6)],
+        [succeeded(event_id=f"evt_{number}", invoice_id=f"in_{number}") for number in range(100)],
     ],
 )
 def test_where_every_order_leads_to_one_state_the_order_is_decided(events: list[BillingEvent]) -> None:
@@ -42,7 +44,7 @@ def test_where_every_order_leads_to_one_state_the_order_is_decided(events: list[
         [failed(), succeeded()],
         [updated(event_id="evt_1", status="trialing"), updated(event_id="evt_2")],
         [deleted(), updated(subscription_id="sub_2")],
-        [updated(event_id=f"evt_{number}") for number in range(7)],
+        [updated(event_id=f"evt_{number}", current_period_end=number) for number in range(7)],
     ],
 )
 def test_where_orders_lead_to_different_states_the_order_is_undecided(events: list[BillingEvent]) -> None:

@@ -129,7 +129,12 @@ async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -
     from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
 
     connected = Database(conninfo, pool_size=1)
-    tenants = TenantService(connected, settings.billing, JobQueue(conninfo), system_clock)
+    tenants = TenantService(
+        connected,
+        settings.billing,
+        JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None),
+        system_clock,
+    )
     pepper = next((pepper.reveal() for pepper in settings.peppers), "")
     keys = ApiKeyService(connected, settings.billing.catalog, pepper.encode(), system_clock)
     await connected.open()

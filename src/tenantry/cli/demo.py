@@ -144,7 +144,7 @@ def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
     made = asyncio.run(
         setup.seed_database(
             connected,
-            TenantService(connected, settings.billing, JobQueue(conninfo), system_clock),
+            TenantService(connected, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock),
             ApiKeyService(connected, settings.billing.catalog, pepper, system_clock),
             ProjectService(connected, connected.lane(), settings.billing.catalog, system_clock),
         )

@@ -161,7 +161,7 @@ def backfill(since: datetime, *, dry_run: bool, as_json: bool) -> None:
         _print_json(
             _Backfilled(dry_run, since, done.listed, done.missed, done.outcomes, _words(done.stopped), missed)
         )  # fmt: skip
-    else:
+    elif done.listed or done.stopped is None:
         click.echo(_backfill_summary(done, dry_run=dry_run))
     if done.stopped is not None:
         _fail_on(done.stopped, f"after {counted(done.listed, 'event')}")

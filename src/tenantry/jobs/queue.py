@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -65,33 +65,28 @@ class JobQueue:
 
         Raises what psycopg raises.
         """
+        if not ids:
+            return
+        deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection)
         arguments: list[JSONDict] = [{"notification_id": str(notification_id)} for notification_id in ids]
-        await self._defer(connection, DELIVER_MAIL, MAIL, None, arguments)
+        await _deferred(deferrer.batch_defer_async(*arguments))
 
     async def defer_questions(self, connection: Connection, questions: Sequence[Question]) -> None:
-        """Have the provider asked about tenants once the connection's transaction is committed.
+        """Have the provider asked about tenants, whom the transaction has locked, once it is committed.
 
-        Raises what psycopg raises.
+        A tenant has one waiting question at most. Raises what psycopg raises.
         """
-        if not self._asks_provider:
+        if not self._asks_provider or not questions:
             return
-        for later in (False, True):
-            tenants = dict.fromkeys(question.tenant_id for question in questions if question.later is later)
-            arguments: list[JSONDict] = [{"tenant_id": tenant_id} for tenant_id in tenants]
-            await self._defer(connection, ASK_PROVIDER, PROVIDER, _A_MOMENT if later else None, arguments)
-
-    async def _defer(
-        self, connection: Connection, task: str, queue: str, delay: TimeDeltaParams | None, arguments: list[JSONDict]
-    ) -> None:
-        if not arguments:
-            return
-        deferrer = self._app.configure_task(task, queue=queue, connection=connection, schedule_in=delay)
-        try:
-            await deferrer.batch_defer_async(*arguments)
-        except ConnectorException as error:
-            if isinstance(error.__cause__, psycopg.Error):
-                raise error.__cause__ from None
-            raise
+        unasked = {question.tenant_id: question.later for question in questions}
+        for tenant_id in await jobs.waiting(connection, ASK_PROVIDER, unasked):
+            del unasked[tenant_id]  # what is asked later than now has an answer to this too
+        for tenant_id, later in unasked.items():
+            deferrer = self._app.configure_task(
+                ASK_PROVIDER, queue=PROVIDER, connection=connection, queueing_lock=f"{ASK_PROVIDER} {tenant_id}",
+                schedule_in=_A_MOMENT if later else None,
+            )  # fmt: skip
+            await _deferred(deferrer.defer_async(tenant_id=tenant_id))
 
     async def run_worker(
         self, work: Work, *, concurrency: int = 4, polling_interval: float = 2.0, grace: float = 15.0
@@ -145,6 +140,15 @@ class JobQueue:
                 # It has ended in the meantime.
             else:
                 logger.warning("job %d was begun and not ended; it is put back", job_id)
+
+
+async def _deferred(deferring: Awaitable[object]) -> None:
+    try:
+        await deferring
+    except ConnectorException as error:
+        if isinstance(error.__cause__, psycopg.Error):
+            raise error.__cause__ from None
+        raise
 
 
 def _is_cancelled() -> bool:

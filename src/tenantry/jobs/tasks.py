@@ -49,12 +49,10 @@ class Work(msgspec.Struct, frozen=True):
     @property
     def queues(self) -> list[str]:
         """The queues that a worker with this serves."""
-        queues = [MAINTENANCE]
-        if self.mail is not None:
-            queues.append(MAIL)
+        queues = [] if self.mail is None else [MAIL]
         if self.reconciler is not None:
             queues.append(PROVIDER)
-        return queues
+        return [*queues, MAINTENANCE]
 
     def as_context(self) -> dict[str, object]:
         """What the worker hands to each task."""

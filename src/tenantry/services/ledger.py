@@ -11,7 +11,7 @@ import msgspec
 
 from tenantry.db.database import Connection
 from tenantry.domain import notices
-from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, SNAPSHOT, BillingEvent
+from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.ledger import Arrival, Entry, Question, Standing
 from tenantry.domain.billing.settlement import (
     Gaps,
@@ -60,7 +60,7 @@ async def settle(
         msgspec.structs.replace(
             arrival, event=msgspec.structs.replace(arrival.event, arrival=standing.first_arrival + number)
         )
-        if arrival.event.type != SNAPSHOT  # an answer has its number from when the question was asked
+        if not arrival.event.arrival  # an answer has its number from when the question was asked
         else arrival
         for number, arrival in enumerate(fresh)
     ]

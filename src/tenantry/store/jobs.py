@@ -1,5 +1,6 @@
 """The job queue's tables (procrastinate's), for what its own interface does not answer."""
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
@@ -13,6 +14,18 @@ SELECT job.id
    AND (SELECT max(event.at) FROM procrastinate_events event
          WHERE event.job_id = job.id AND event.type = 'started') < now() - %s
 """
+
+WAITING: Final = """
+SELECT asked.tenant_id
+  FROM unnest(%s::text[]) AS asked (tenant_id)
+  JOIN procrastinate_jobs job ON job.queueing_lock = %s || ' ' || asked.tenant_id AND job.status = 'todo'
+"""
+
+
+async def waiting(connection: Connection, task: str, tenants: Collection[str]) -> list[str]:
+    """Those of these tenants for whom a job of this name waits, by its queueing lock: ``<task> <tenant>``."""
+    cursor = await connection.execute(WAITING, (list(tenants), task))
+    return [row[0] for row in await cursor.fetchall()]
 
 
 async def overdue(connection: Connection, longest: timedelta) -> list[int]:

@@ -11,6 +11,7 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, pl
 _LONGEST_CHAIN: Final = 6
 """How many events of one second are tried in every order."""
 
+_MOST_COMPARED: Final = 64
 _ENDS_OF_A_TIE: Final = 2
 _MOST_CHAINS: Final = 24
 _TELLING: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
@@ -22,10 +23,11 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
     """Sort events of one second by what ``previous`` proves, else by arrival; ``before`` is the state at its start.
 
     Each event replaced what the one before it had set. An order of a subscription's events in which that holds
-    throughout is the right one (of several, the first by arrival); without one, each two events are compared.
+    throughout is the right one (of several, the first by arrival); without one, each two events are compared. More than
+    64 events are in the order of arrival.
     """
     waiting = sorted(events, key=attrgetter("arrival"))
-    if len(waiting) == 1 or all(_may_follow_anything(event) for event in waiting):
+    if proves_nothing(waiting):
         return waiting
     precedence = _precedence(_subscriptions(waiting, before, policy, most_chains=1), waiting)
     ordered: list[BillingEvent] = []
@@ -40,11 +42,18 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
     return ordered
 
 
+def proves_nothing(events: Sequence[BillingEvent]) -> bool:
+    """Whether these events of one second are in the order of their arrival, without a look at what they say."""
+    return len(events) == 1 or len(events) > _MOST_COMPARED or all(_may_follow_anything(event) for event in events)
+
+
 def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> bool:
     """Whether these events of one second lead to one state in every order that nothing disproves.
 
-    More than six count as undecided, and so do those whose proofs leave very many orders.
+    Events that say the same count once. More than six others count as undecided, and so do those whose proofs leave
+    very many orders.
     """
+    events = list({_effect(event): event for event in events}.values())
     if len(events) == 1:
         return True
     if len(events) > _LONGEST_CHAIN:
@@ -70,6 +79,16 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
                     known.add(further)
                     ways.append(further)
     return len(ends) < _ENDS_OF_A_TIE
+
+
+def _effect(event: BillingEvent) -> tuple[object, ...]:
+    """All that `apply` and the proofs of order see of an event."""
+    if event.type not in _TELLING:
+        return (event.type,)
+    previous = None if event.previous is None else tuple(sorted(event.previous.items()))
+    own = event.arrival if event.type == SNAPSHOT else None  # its place depends on when it was asked for
+    facts = tuple(getattr(event, fact) for fact in TRACKED)
+    return event.type, event.subscription_id, event.subscription_created, facts, previous, own
 
 
 class _Way(NamedTuple):
@@ -105,9 +124,9 @@ def _subscriptions(
         together = tuple(group)
         known = _facts_of_state(before) if subscription_id and subscription_id == before.subscription_id else {}
         chains: list[list[str]] = []
-        if len(together) <= _LONGEST_CHAIN and not all(_may_follow_anything(event) for event in together):
+        told = tuple(event for event in together if event.type != SNAPSHOT)
+        if len(told) <= _LONGEST_CHAIN and not all(_may_follow_anything(event) for event in together):
             # an answer that found things otherwise than the events say has no place in a chain of theirs
-            told = tuple(event for event in together if event.type != SNAPSHOT)
             for members, start in ((together, known), (told, known), (together, {}), (told, {})):
                 chains = chains or list(islice(_chains(members, start, policy), most_chains))
         found.append(_Subscription(together, [chain for chain in chains if chain]))

@@ -324,7 +324,7 @@ class _Note(NamedTuple):
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:
     """The newest entry, where it is an answer of the provider that changed nothing and says just what this one says.
 
-    The ledger does without it then: no event, however late, can lead to another state for its absence.
+    The ledger does without it then: no event, however late, leads to another state for its absence.
     """
     if not timeline.events or timeline.events[-1].created > snapshot.created:
         return None

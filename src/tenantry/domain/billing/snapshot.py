@@ -49,7 +49,7 @@ def snapshot(
     *,
     event_id: str,
     as_of: int,
-    arrival: int = 0,
+    arrival: int,
     strangers: Collection[str] = (),
 ) -> BillingEvent | None:
     """The ledger entry for what the provider says of all the subscriptions of a tenant's customers.

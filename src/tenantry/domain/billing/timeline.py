@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.billing.events import PAYMENT_FAILED, PAYMENT_SUCCEEDED, BillingEvent, Outcome
-from tenantry.domain.billing.order import in_order, is_decided
+from tenantry.domain.billing.order import in_order, is_decided, proves_nothing
 from tenantry.domain.billing.state import BillingPolicy, BillingState, Step, apply
 
 
@@ -141,7 +141,7 @@ def _newest(timeline: Timeline) -> int:
 
 def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> tuple[Timeline, Step]:
     """Put in an event and fold again from its second on, up to where the state is what it was."""
-    if event.created > _newest(timeline):
+    if event.created > _newest(timeline) or _is_last(timeline, event):
         step = apply(timeline.state, event, policy)
         return Timeline(timeline.checkpoint, (*timeline.events, event), (*timeline.states, step.state)), step
     start = bisect_left(timeline.events, event.created, key=_created)
@@ -162,6 +162,17 @@ def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> t
         start, end = end, bisect_right(timeline.events, timeline.events[end].created, lo=end, key=_created)
         second = timeline.events[start:end]
     return Timeline(timeline.checkpoint, (*events, *timeline.events[end:]), (*states, *timeline.states[end:])), own
+
+
+def _is_last(timeline: Timeline, event: BillingEvent) -> bool:
+    """Whether an event of the newest second comes after all others without changing their order.
+
+    So that very many events of one second cost little each.
+    """
+    if event.created != _newest(timeline) or event.arrival < timeline.events[-1].arrival:
+        return False
+    second = timeline.second(event.created)
+    return proves_nothing(second) and proves_nothing((*second, event))
 
 
 def is_paid(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:

@@ -1,0 +1,202 @@
+"""``tenantry reconcile`` and ``tenantry backfill``, as operators run them beside a provider."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from tenantry.cli import main
+from tenantry.kit.clock import system_clock
+from tenantry.simulator import SECRET_KEY
+from tests.support.billing import Subscriber
+from tests.support.commands import Done, run
+from tests.support.findings import free_port
+from tests.support.truth import World, running_world
+
+WRONG_KEY: Final = "sk_test_NobodyShouldEverSeeThis"
+UNSET: Final = "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset.\n"
+
+
+class Operator(NamedTuple):
+    """Who runs commands, and the world that they work in."""
+
+    world: World
+    folder: Path
+    settings: Mapping[str, str]
+
+    async def runs(self, command: str, **values: str) -> Done:
+        """What a command comes to; no secret is ever in what it writes."""
+        done = await run(*command.split(), folder=self.folder, **{**self.settings, **values})
+        assert SECRET_KEY not in done.out + done.err
+        assert WRONG_KEY not in done.out + done.err
+        return done
+
+
+@pytest.fixture
+async def operator(conninfo: str, database_url: str, tmp_path: Path) -> AsyncIterator[Operator]:
+    """An operator, at the present time: commands look at the clock."""
+    async with running_world(conninfo, now=system_clock() - timedelta(days=3)) as world:
+        settings = {
+            "DATABASE_URL": database_url,
+            "PROVIDER_SECRET_KEY": SECRET_KEY,
+            "PROVIDER_API_BASE": world.simulator.url,
+        }
+        yield Operator(world, tmp_path, settings)
+
+
+async def lost_upgrade(world: World) -> tuple[Subscriber, str, str]:
+    """A tenant that has missed an upgrade; when that was, and the event's id."""
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        world.simulator.change_plan(world.subscription(subscriber), "price_business")
+    [lost] = world.lost(subscriber)
+    moment = world.simulator.now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    await world.passes(minutes=1)
+    return subscriber, moment, lost.id
+
+
+async def test_drift_is_shown_repaired_and_gone(operator: Operator) -> None:
+    subscriber, moment, event_id = await lost_upgrade(operator.world)
+    drift = f"  plan  pro -> business\n  missed  {moment}  customer.subscription.updated  {event_id}\n"
+    assert await operator.runs("reconcile --dry-run") == Done(
+        3, f"{subscriber.id}: has drifted\n{drift}1 tenant compared: 1 drifted, nothing written\n", ""
+    )
+    assert await operator.runs("reconcile", NO_COLOR="1") == Done(
+        3, f"{subscriber.id}: repaired\n{drift}1 tenant compared: 1 drifted, 1 repaired\n", ""
+    )
+    assert await operator.world.provider.state(subscriber) == ("business", "active")
+    assert await operator.runs(f"reconcile --tenant {subscriber.id}") == Done(
+        0, "1 tenant compared: 0 drifted, 0 repaired\n", ""
+    )
+
+
+async def test_the_document_of_a_comparison(operator: Operator) -> None:
+    subscriber, moment, event_id = await lost_upgrade(operator.world)
+    async with operator.world.losing():
+        other = await operator.world.subscriber("price_pro", trial_days=2)
+    done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant {other.id} --json")
+    assert (done.code, done.err) == (3, "")
+    document = json.loads(done.out)
+    first, second = document.pop("details")
+    assert document == {
+        "dryRun": False, "compared": 2, "drifted": 2, "repaired": 2, "notCompared": 0, "stopped": None,
+    }  # fmt: skip
+    assert first == {
+        "tenantId": subscriber.id,
+        "repaired": True,
+        "fields": [{"field": "plan", "ours": "pro", "provider": "business"}],
+        "missed": [
+            {
+                "id": event_id,
+                "type": "customer.subscription.updated",
+                "created": moment,
+                "tenantId": subscriber.id,
+                "outcome": "late",
+            }
+        ],
+        "trouble": None,
+    }
+    assert [(field["field"], field["ours"]) for field in second["fields"]] == [
+        ("plan", "free"), ("subscriptionStatus", "none"), ("currentPeriodEnd", None),
+    ]  # fmt: skip
+    assert second["fields"][2]["provider"] == operator.world.truth(other).period_end
+
+
+async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_drift(operator: Operator) -> None:
+    stranger = await operator.world.provider.subscriber()
+    trouble = f"{stranger.id}: could not be compared: the provider does not know its customer: {stranger.customer}\n"
+    assert await operator.runs("reconcile") == Done(
+        1, f"{trouble}0 tenants compared: 0 drifted, 0 repaired, 1 could not be compared\n", ""
+    )
+    await lost_upgrade(operator.world)
+    done = await operator.runs("reconcile --dry-run")
+    assert (done.code, trouble in done.out) == (3, True)
+
+
+async def test_a_tenant_that_does_not_exist_exits_with_5_and_nothing_is_done(operator: Operator) -> None:
+    subscriber, _, _ = await lost_upgrade(operator.world)
+    done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant nobody")
+    assert done == Done(5, "", "There is no such tenant with a customer at the payment provider: nobody.\n")
+    assert await operator.world.provider.state(subscriber) == ("pro", "active")
+
+
+async def test_missed_events_are_taken_in(operator: Operator) -> None:
+    subscriber, moment, event_id = await lost_upgrade(operator.world)
+    line = f"{moment}  customer.subscription.updated  {event_id}  {subscriber.id}"
+    assert await operator.runs(f"backfill --since {moment} --dry-run") == Done(
+        0, f"{line}  missed\n1 event listed, 1 missed: nothing written\n", ""
+    )
+    done = await operator.runs(f"backfill --since {moment} --json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out) == {
+        "dryRun": False,
+        "since": moment,
+        "listed": 1,
+        "missed": 1,
+        "outcomes": {"applied": 1},
+        "stopped": None,
+        "details": [
+            {
+                "id": event_id,
+                "type": "customer.subscription.updated",
+                "created": moment,
+                "tenantId": subscriber.id,
+                "outcome": "applied",
+            }
+        ],
+    }
+    assert await operator.world.provider.state(subscriber) == ("business", "active")
+    assert await operator.runs(f"backfill --since {moment}") == Done(0, "1 event listed, 0 missed: nothing to do\n", "")
+
+
+async def test_a_backfill_from_longer_ago_than_the_provider_lists_says_so(operator: Operator) -> None:
+    done = await operator.runs("backfill --since 2020-01-01T00:00:00Z")
+    assert (done.code, done.out) == (0, "0 events listed, 0 missed: nothing to do\n")
+    assert done.err.startswith("The provider lists events for 30 days: what was missed before ")
+
+
+COMMANDS: Final = ("reconcile", "backfill --since 2026-01-01T00:00:00Z --dry-run")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_refused_key_exits_with_4(operator: Operator, command: str) -> None:
+    await operator.world.subscriber("price_pro")
+    done = await operator.runs(command, PROVIDER_SECRET_KEY=WRONG_KEY)
+    assert (done.code, done.out) == (4, "")
+    assert done.err.splitlines()[-1].endswith(
+        "The payment provider does not accept this service's API key."
+    )  # fmt: skip
+
+
+async def test_a_provider_out_of_reach_exits_with_6(operator: Operator) -> None:
+    await operator.world.subscriber("price_pro")
+    done = await operator.runs("reconcile --json", PROVIDER_API_BASE=f"http://127.0.0.1:{free_port()}")
+    assert done.code == 6
+    assert json.loads(done.out)["stopped"] == "The payment provider is out of reach. Try again shortly."
+    assert "Stopped after 0 tenants: The payment provider is out of reach. Try again shortly." in done.err
+
+
+async def test_a_database_out_of_reach_exits_with_6(tmp_path: Path) -> None:
+    nowhere = f"postgresql://127.0.0.1:{free_port()}/nothing"
+    done = await run("reconcile", folder=tmp_path, DATABASE_URL=nowhere, PROVIDER_SECRET_KEY=SECRET_KEY)
+    assert (done.code, done.out) == (6, "")
+    assert done.err.startswith("DATABASE_URL: the database cannot be used: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_without_a_key_it_says_which_setting_is_missing(tmp_path: Path, database_url: str, command: str) -> None:
+    done = await run(*command.split(), folder=tmp_path, DATABASE_URL=database_url)
+    assert done.code == 1
+    assert done.err.endswith(UNSET)
+
+
+WRONG_USE: Final = ("reconcile acme", "backfill", "backfill --since soon", "backfill --since 2999-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize("arguments", WRONG_USE)
+def test_wrong_use_exits_with_2(arguments: str) -> None:
+    assert CliRunner().invoke(main, arguments.split()).exit_code == 2
