@@ -28,6 +28,7 @@ from tenantry.demo.smtp import serving_smtp
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.secret import Secret
 from tenantry.simulator import Simulator
+from tenantry.simulator.serving import server_config
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Companion:
                 bound = sockets.enter_context(_listen(self.provider_port))
                 self.provider_port = bound.getsockname()[1]
                 self._provider.url = f"http://{HOST}:{self.provider_port}"
-                servers.insert(0, (uvicorn.Server(_provider_config(self._provider)), bound))
+                servers.insert(0, (uvicorn.Server(server_config(self._provider)), bound))
             thread = threading.Thread(
                 target=_run, args=(servers, inbox, smtp, self._provider, listening), name="companion", daemon=True
             )
@@ -181,21 +182,6 @@ def _server_config(app: Litestar) -> uvicorn.Config:
         workers=1,
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-
-
-def _provider_config(provider: Simulator) -> uvicorn.Config:
-    return uvicorn.Config(
-        provider,
-        interface="asgi3",
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,  # it says what its own clock says
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 

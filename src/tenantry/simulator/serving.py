@@ -32,20 +32,7 @@ async def serving(application: S, port: int = 0) -> AsyncIterator[S]:
         listening.bind((_HOST, port))
         listening.listen()
         application.url = f"http://{_HOST}:{listening.getsockname()[1]}"
-        server = _Server(
-            uvicorn.Config(
-                application,
-                interface="asgi3",
-                lifespan="off",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,  # the application says what its own clock says
-                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-            )
-        )
+        server = _Server(server_config(application))
         running = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             await server.listening.wait()
@@ -53,6 +40,22 @@ async def serving(application: S, port: int = 0) -> AsyncIterator[S]:
         finally:
             server.should_exit = True
             await running
+
+
+def server_config(application: _Servable) -> uvicorn.Config:
+    """How the application is to be served, wherever that is."""
+    return uvicorn.Config(
+        application,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,  # the application says what its own clock says
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
 
 
 class _Server(uvicorn.Server):

@@ -3,7 +3,7 @@
 The functions for the webhook's batch take and give whole batches, so that a batch costs two round trips and its commit.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,19 +17,22 @@ from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Reach
 
 ARRIVALS_PER_BATCH: Final = 1024
-
+ACCOUNT_COLUMNS: Final = (
+    "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
+    "current_period_end, cancel_at_period_end, provider_status, subscription_id, subscription_created, "
+    "tip_created, tip_state::text"
+)
+"""What `to_account` reads of a tenant."""
 
 # Tenants are always locked in the order of their ids, and after all names: transactions can wait for each other,
 # never in a circle. The one array keeps this an index scan; an OR would read every tenant there is.
-LOCK_ACCOUNTS: Final = """
-SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
-       plan, subscription_status, current_period_end, cancel_at_period_end,
-       provider_status, subscription_id, subscription_created, tip_created, tip_state::text
+LOCK_ACCOUNTS: Final = f"""
+SELECT {ACCOUNT_COLUMNS}
   FROM tenants
  WHERE id = ANY(%(tenants)s::text[] || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s)))
  ORDER BY id
    FOR NO KEY UPDATE
-"""
+"""  # noqa: S608  # the names of our own columns
 TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
 SEEN_EVENTS: Final = "SELECT id FROM billing_events WHERE id = ANY(%s)"
 NEXT_ARRIVAL: Final = "SELECT nextval('billing_arrivals')"
@@ -84,27 +87,25 @@ async def read_standing(
         seen = await connection.execute(SEEN_EVENTS, (list(events),))
         arrival = await connection.execute(NEXT_ARRIVAL, binary=True)
     return Standing(
-        accounts={account.tenant_id: account for account in await _accounts(accounts)},
+        accounts={row[0]: to_account(row) for row in await accounts.fetchall()},
         tenant_of_customer=dict(await links.fetchall()),
         seen=frozenset(row[0] for row in await seen.fetchall()),
         first_arrival=(await arrival.fetchall())[0][0],
     )
 
 
-async def _accounts(cursor: AsyncCursor[Any]) -> list[Account]:
-    return [
-        Account(
-            tenant_id=row[0],
-            owner_id=row[1],
-            deleted=row[2],
-            customer_id=row[3],
-            base_plan=row[4],
-            state=BillingState(*row[5:12]),
-            tip_created=row[12],
-            tip_state=_state_decoder.decode(row[13]) if row[13] is not None else None,
-        )
-        for row in await cursor.fetchall()
-    ]
+def to_account(row: Sequence[Any], read_state: Callable[[str], BillingState] = _state_decoder.decode) -> Account:
+    """The account of a row of `ACCOUNT_COLUMNS`; ``read_state`` reads its checkpoint."""
+    return Account(
+        tenant_id=row[0],
+        owner_id=row[1],
+        deleted=row[2],
+        customer_id=row[3],
+        base_plan=row[4],
+        state=BillingState(*row[5:12]),
+        tip_created=row[12],
+        tip_state=None if row[13] is None else read_state(row[13]),
+    )
 
 
 async def lock_names(
@@ -132,8 +133,8 @@ async def lock_names(
 async def lock_account(connection: Connection, tenant_id: str) -> Account | None:
     """Lock one tenant until the transaction ends."""
     cursor = await connection.execute(LOCK_ACCOUNTS, {"tenants": [tenant_id], "customers": []})
-    accounts = await _accounts(cursor)
-    return accounts[0] if accounts else None
+    row = await cursor.fetchone()
+    return to_account(row) if row else None
 
 
 async def read_events(

@@ -11,6 +11,7 @@ from tenantry.db.database import Connection
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.state import BillingState
+from tenantry.store.billing import ACCOUNT_COLUMNS, to_account
 
 ROWS_PER_FETCH: Final = 1000
 UNREADABLE: Final = BillingState(plan="unreadable")
@@ -21,13 +22,8 @@ BY_INDEX: Final = (
     "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_sort', 'enable_seqscan']) AS setting (name)"
 )
 _SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-_ACCOUNT: Final = (
-    "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
-    "current_period_end, cancel_at_period_end, provider_status, subscription_id, subscription_created, "
-    "tip_created, tip_state::text"
-)
-READ_ACCOUNTS: Final = f"SELECT {_ACCOUNT} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
-LOCK_ACCOUNT: Final = f"SELECT {_ACCOUNT} FROM tenants WHERE id = %s FOR NO KEY UPDATE"  # noqa: S608  # our own
+READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
+LOCK_ACCOUNT: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = %s FOR NO KEY UPDATE"  # noqa: S608  # our own
 TENANTS_PAGE: Final = "SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s"
 COUNT_TENANTS: Final = "SELECT count(*) FROM tenants"
 KNOWN_TENANTS: Final = "SELECT id FROM tenants WHERE id = ANY(%s)"
@@ -96,27 +92,14 @@ async def tenants_with_news(connection: Connection, tenants: Sequence[str], sinc
 async def read_accounts(connection: Connection, tenants: Sequence[str]) -> list[Account]:
     """Accounts in the order of their ids, not locked."""
     cursor = await connection.execute(READ_ACCOUNTS, (list(tenants),))
-    return [_account(row) for row in await cursor.fetchall()]
+    return [to_account(row, _state) for row in await cursor.fetchall()]
 
 
 async def lock_account(connection: Connection, tenant_id: str) -> Account | None:
     """Lock one tenant until the transaction ends."""
     cursor = await connection.execute(LOCK_ACCOUNT, (tenant_id,))
     row = await cursor.fetchone()
-    return _account(row) if row else None
-
-
-def _account(row: Sequence[Any]) -> Account:
-    return Account(
-        tenant_id=row[0],
-        owner_id=row[1],
-        deleted=row[2],
-        customer_id=row[3],
-        base_plan=row[4],
-        state=BillingState(*row[5:12]),
-        tip_created=row[12],
-        tip_state=None if row[13] is None else _state(row[13]),
-    )
+    return to_account(row, _state) if row else None
 
 
 def _state(text: str) -> BillingState:
