@@ -109,6 +109,15 @@ async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(tmp_path
         assert tenant["subscriptionStatus"] == "active"
         agrees = await run("reconcile", folder=tmp_path, PORT=str(port))
         assert (agrees.code, agrees.err) == (0, "")
+
+        # an event by hand comes after those of a provider whose clock is ahead
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+            origin = page.split("/c/pay/")[0]
+            moved = await client.post(f"{origin}/_simulator/clock/advance", json={"days": 40})
+        assert moved.status_code == 200
+        ended = await run("demo", "event", "customer.subscription.deleted", folder=tmp_path, PORT=str(port))
+        assert (ended.code, ended.err) == (0, "customer.subscription.deleted: 200 OK\n")
+        assert (await get(f"{base}/api/v1/tenants/demo", key))["subscriptionStatus"] == "canceled"
         await end_without_a_trace(command, tmp_path, signal.SIGINT)
 
 
