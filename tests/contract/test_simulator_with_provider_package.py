@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 import stripe
+from stripe.params import EventListParams, SubscriptionListParams
 
 from tenantry.domain.errors import IdempotencyMismatchError, ProviderRefusedError
 from tenantry.gateways.provider.api import ProviderApi, WebhookEndpoint
@@ -111,8 +112,8 @@ async def test_subscriptions_are_listed_by_customer_status_and_age(client: strip
     await sim.advance(days=1)
     newer = sim.subscribe(beta, "price_free")
 
-    async def listed(**params: object) -> list[str]:
-        page = await client.v1.subscriptions.list_async(params)  # type: ignore[arg-type]
+    async def listed(**params: Unpack[SubscriptionListParams]) -> list[str]:
+        page = await client.v1.subscriptions.list_async(params)
         return [subscription.id for subscription in page.data]
 
     assert await listed() == [newer.id, active.id]
@@ -182,8 +183,8 @@ async def test_events_are_listed_newest_first(client: stripe.StripeClient, sim: 
     sim.customer()
     now = int(sim.now.timestamp())
 
-    async def listed(**params: object) -> list[str]:
-        page = await client.v1.events.list_async(params)  # type: ignore[arg-type]
+    async def listed(**params: Unpack[EventListParams]) -> list[str]:
+        page = await client.v1.events.list_async(params)
         return [event.type async for event in page.auto_paging_iter()]
 
     assert await listed(limit=3) == types(sim.events())[::-1]

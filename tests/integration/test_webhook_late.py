@@ -82,41 +82,35 @@ async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
     await database.close()
 
 
-async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_further(conninfo: str) -> None:
-    await rows(conninfo, TENANT + " RETURNING id")
-    await rows(
-        conninfo,
-        "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason) "
-        "SELECT 'evt_' || n, n, CASE n % 10 WHEN 0 THEN 'customer.subscription.updated' "
-        "ELSE 'invoice.payment_failed' END, n, now(), 'acme', 'acme', 'applied', '' FROM generate_series(1, 5000) n "
-        "RETURNING id",
-    )
+HISTORY = (
+    "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason) "
+    "SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'applied', '' FROM generate_series(1, 5000) n RETURNING id"
+)
+TELLING = "customer.subscription.updated"
+
+
+async def seconds_read(conninfo: str, second: int, *telling: str) -> list[int]:
+    """The seconds of the events that are read to place a late one."""
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction() as connection:
-        needs = {"acme": (Reach.BEGINNING, 4985)}
-        told = await billing.read_events(connection, needs, {"customer.subscription.updated"})
-        everything = await billing.read_events(connection, needs, ())
-    assert [event.created for event in told["acme"]] == list(range(4980, 5001))
-    assert len(everything["acme"]) == 5000
+        history = await billing.read_events(connection, {"acme": (Reach.BEGINNING, second)}, telling)
     await database.close()
+    return [event.created for event in history["acme"]]
+
+
+async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_further(conninfo: str) -> None:
+    await rows(conninfo, TENANT + " RETURNING id")
+    every_tenth = f"CASE n % 10 WHEN 0 THEN '{TELLING}' ELSE 'invoice.payment_failed' END"
+    await rows(conninfo, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
+    assert await seconds_read(conninfo, 4985, TELLING) == list(range(4980, 5001))
+    assert await seconds_read(conninfo, 4985) == list(range(1, 5001))
 
 
 async def test_an_event_that_shares_its_second_is_no_beginning(conninfo: str) -> None:
     await rows(conninfo, TENANT + " RETURNING id")
-    await rows(
-        conninfo,
-        "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason) "
-        "SELECT 'evt_' || n, n, 'customer.subscription.updated', n / 2, now(), 'acme', 'acme', 'applied', '' "
-        "FROM generate_series(3, 21) n RETURNING id",
-    )
-    database = Database(conninfo, pool_size=1)
-    await database.open()
-    async with database.transaction() as connection:
-        needs = {"acme": (Reach.BEGINNING, 10)}
-        told = await billing.read_events(connection, needs, {"customer.subscription.updated"})
-    assert min(event.created for event in told["acme"]) == 1
-    await database.close()
+    await rows(conninfo, HISTORY.replace("%s", f"'{TELLING}'", 1).replace("%s", "(n + 2) / 2", 1))
+    assert min(await seconds_read(conninfo, 10, TELLING)) == 1
 
 
 @pytest.mark.parametrize(

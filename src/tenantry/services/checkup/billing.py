@@ -213,41 +213,33 @@ def judge_bodies(oldest: datetime | None, kept: timedelta, now: datetime) -> lis
 
 def judge_drift(drifted: Named) -> list[Finding]:
     """Tenants that a comparison with the provider has repaired."""
-    if not drifted.number:
-        return []
-    return [
-        warning(
-            _TENANTS,
-            f"had drifted from the provider and were repaired {_SINCE}: {_counted(drifted)}",
-            f"Events get lost: {_LOST_EVENTS}. `tenantry tenants explain ORG` shows what came, and what never did.",
-        )
-    ]
+    return _of_tenants(
+        f"had drifted from the provider and were repaired {_SINCE}",
+        drifted,
+        f"Events get lost: {_LOST_EVENTS}. `tenantry tenants explain ORG` shows what came, and what never did.",
+    )
 
 
 def judge_silence(silent: Named, patience: timedelta) -> list[Finding]:
     """Tenants whose period is over without a word of what comes next."""
-    if not silent.number:
-        return []
-    return [
-        warning(
-            _TENANTS,
-            f"without news more than {_hours(patience)} h after the end of their period: {_counted(silent)}",
-            f"Run `tenantry reconcile --tenant ORG` (it needs PROVIDER_SECRET_KEY), and {_LOST_EVENTS}.",
-        )
-    ]
+    return _of_tenants(
+        f"without news more than {_hours(patience)} h after the end of their period",
+        silent,
+        f"Run `tenantry reconcile --tenant ORG` (it needs PROVIDER_SECRET_KEY), and {_LOST_EVENTS}.",
+    )
 
 
 def judge_comparisons(missed: Named, longest: timedelta) -> list[Finding]:
     """Tenants that should have been compared with the provider by now."""
-    if not missed.number:
-        return []
-    return [
-        warning(
-            _TENANTS,
-            f"not compared with the provider for more than {_hours(longest)} h: {_counted(missed)}",
-            f"{_SEE_WORKER}; `tenantry reconcile --tenant ORG` compares one now, or says why it cannot be.",
-        )
-    ]
+    return _of_tenants(
+        f"not compared with the provider for more than {_hours(longest)} h",
+        missed,
+        f"{_SEE_WORKER}; `tenantry reconcile --tenant ORG` compares one now, or says why it cannot be.",
+    )
+
+
+def _of_tenants(what: str, named: Named, remedy: str) -> list[Finding]:
+    return [warning(_TENANTS, f"{what}: {_counted(named)}", remedy)] if named.number else []
 
 
 def judge_plans(unmapped: Sequence[tuple[str, int]]) -> list[Finding]:

@@ -1,0 +1,78 @@
+"""The checks that the worker runs by itself: comparing tenants with the provider, and looking for silent ones."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from tenantry.jobs.tasks import Work
+from tenantry.kit.clock import system_clock
+from tenantry.services.retention import RetentionService
+from tenantry.services.silence import SilenceWatch
+from tests.support.billing import Subscriber, rows
+from tests.support.logs import watched
+from tests.support.truth import World, running_world
+
+DEFER = (
+    "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', '%s', 0, NULL, NULL, "
+    "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
+)
+
+
+@pytest.fixture
+async def world(conninfo: str) -> AsyncIterator[World]:
+    async with running_world(conninfo) as world:
+        yield world
+
+
+async def run_job(world: World, name: str, *, asks_provider: bool = True, hours: int = 24) -> None:
+    """Let a worker run the periodic job once."""
+    desk = world.desk
+    work = Work(
+        None,
+        RetentionService(desk.database, timedelta(days=90), system_clock),
+        SilenceWatch(desk.database, timedelta(hours=24), world.service.clock),
+        desk.reconciler if asks_provider else None,
+        hours,
+    )
+    await rows(world.service.conninfo, DEFER % name)
+    with watched("procrastinate") as log:
+        worker = asyncio.create_task(desk.queue.run_worker(work, polling_interval=0.02))
+        await log.until(f"Job {name}[1](timestamp=0) ended with status: Success")
+        worker.cancel()
+        await asyncio.wait({worker})
+
+
+async def drifted(world: World) -> Subscriber:
+    """A tenant that has not heard of its subscription's end."""
+    subscriber = await world.subscriber("price_pro")
+    async with world.losing():
+        world.simulator.cancel(world.subscription(subscriber))
+    await world.passes(minutes=1)
+    return subscriber
+
+
+async def test_a_tenant_that_has_drifted_is_repaired(world: World) -> None:
+    subscriber = await drifted(world)
+    assert await world.provider.state(subscriber) == ("pro", "active")
+    await run_job(world, "reconcile_due_tenants")
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+@pytest.mark.parametrize(("asks_provider", "hours"), [(True, 0), (False, 24)], ids=["never wanted", "without a key"])
+async def test_nobody_is_compared_where_it_is_not_wanted_or_cannot_be(
+    world: World, asks_provider: bool, hours: int
+) -> None:
+    subscriber = await drifted(world)
+    await run_job(world, "reconcile_due_tenants", asks_provider=asks_provider, hours=hours)
+    assert await world.provider.state(subscriber) == ("pro", "active")
+
+
+async def test_a_tenant_without_news_is_counted(world: World) -> None:
+    await world.subscriber("price_pro")
+    async with world.losing():
+        await world.passes(days=40)
+    await run_job(world, "look_for_silent_tenants")
+    findings = await rows(world.service.conninfo, "SELECT name, number FROM billing_findings")
+    assert findings == [{"name": "silent_tenants", "number": 1}]
