@@ -13,6 +13,7 @@ from tenantry.simulator import Rules
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.findings import free_port
+from tests.support.provider_api import KEY, refusal, running_provider
 from tests.support.service import Service
 from tests.support.truth import OVER, World, questions, reconciling, running_world, until_questions
 
@@ -160,6 +161,30 @@ async def test_a_provider_that_is_away_is_asked_again(world: World, conninfo: st
     assert await world.provider.state(subscriber) == ("free", "none")
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_a_question_that_is_put_back_does_not_collide_with_the_next_one(world: World, conninfo: str) -> None:
+    """While the provider is being asked in vain, another checkout of the tenant comes in."""
+    subscriber = await checked_out(world, UPDATED)
+    await rows(conninfo, AT_ONCE)
+    async with running_provider() as server:
+        server.open.clear()
+        async with reconciling(conninfo, server.url, KEY, clock=world.service.clock) as desk, desk.working():
+            await server.until_requested(1)
+            await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
+            assert sorted(job["status"] for job in await questions(conninfo)) == ["doing", "todo"]
+            server.answers.append(refusal(500))
+            server.open.set()
+            await until_questions(conninfo, lambda jobs: [job["status"] for job in jobs] == ["todo", "todo"])
+    await answered(world)
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_of_many_questions_about_a_tenant_one_waits(world: World, conninfo: str) -> None:
+    subscriber = await checked_out(world, UPDATED)
+    for _ in range(3):
+        await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
+    assert len(await questions(conninfo)) == 1
 
 
 async def test_a_provider_that_refuses_the_key_is_not_asked_again(world: World, conninfo: str) -> None:

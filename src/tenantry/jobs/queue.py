@@ -74,7 +74,7 @@ class JobQueue:
     async def defer_questions(self, connection: Connection, questions: Sequence[Question]) -> None:
         """Have the provider asked about tenants, whom the transaction has locked, once it is committed.
 
-        A tenant has one waiting question at most. Raises what psycopg raises.
+        A question that waits already is not asked twice. Raises what psycopg raises.
         """
         if not self._asks_provider or not questions:
             return
@@ -83,7 +83,7 @@ class JobQueue:
             del unasked[tenant_id]  # what is asked later than now has an answer to this too
         for tenant_id, later in unasked.items():
             deferrer = self._app.configure_task(
-                ASK_PROVIDER, queue=PROVIDER, connection=connection, queueing_lock=f"{ASK_PROVIDER} {tenant_id}",
+                ASK_PROVIDER, queue=PROVIDER, connection=connection, lock=f"{ASK_PROVIDER} {tenant_id}",
                 schedule_in=_A_MOMENT if later else None,
             )  # fmt: skip
             await _deferred(deferrer.defer_async(tenant_id=tenant_id))

@@ -15,15 +15,16 @@ SELECT job.id
          WHERE event.job_id = job.id AND event.type = 'started') < now() - %s
 """
 
+# By their locks; a queueing lock would refuse a job that is to be tried again while another waits.
 WAITING: Final = """
 SELECT asked.tenant_id
   FROM unnest(%s::text[]) AS asked (tenant_id)
-  JOIN procrastinate_jobs job ON job.queueing_lock = %s || ' ' || asked.tenant_id AND job.status = 'todo'
+  JOIN procrastinate_jobs job ON job.lock = %s || ' ' || asked.tenant_id AND job.status = 'todo'
 """
 
 
 async def waiting(connection: Connection, task: str, tenants: Collection[str]) -> list[str]:
-    """Those of these tenants for whom a job of this name waits, by its queueing lock: ``<task> <tenant>``."""
+    """Those of these tenants for whom a job of this name waits, by its lock: ``<task> <tenant>``."""
     cursor = await connection.execute(WAITING, (list(tenants), task))
     return [row[0] for row in await cursor.fetchall()]
 
