@@ -4,15 +4,19 @@ import asyncio
 import contextlib
 import gzip
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import httpx2
 import pytest
 
-from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
+from tenantry.domain.errors import AuthUnavailableError
 from tenantry.gateways.identity import KeySet, OidcConfig
 from tenantry.gateways.identity.keys import COOL_DOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS
 from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
+
+Answered = TypeVar("Answered")
 
 OLD = signing_key("RS256", "rsa-1")
 NEW = signing_key("ES256", "ec-1")
@@ -41,11 +45,11 @@ def seconds() -> Seconds:
 
 @contextlib.asynccontextmanager
 async def key_set(
-    url: str, seconds: Seconds | None = None, refresh_seconds: float = REFRESH_SECONDS
+    url: str, monotonic: Callable[[], float] | None = None, refresh_seconds: float = REFRESH_SECONDS
 ) -> AsyncIterator[KeySet]:
     async with httpx2.AsyncClient() as client:
         config = OidcConfig(issuer=url, audience=AUDIENCE)
-        keys = KeySet(config, client, monotonic=seconds or Seconds(), refresh_seconds=refresh_seconds)
+        keys = KeySet(config, client, monotonic=monotonic or Seconds(), refresh_seconds=refresh_seconds)
         try:
             yield keys
         finally:
@@ -64,6 +68,12 @@ async def kids(keys: KeySet, kid: str | None, alg: str) -> list[str | None]:
     return [key.kid for key in await keys.key(kid, alg)]
 
 
+async def at_once(answer: Awaitable[Answered]) -> Answered:
+    """What is answered without waiting for anything: the first wait would be the end of it."""
+    async with asyncio.timeout(0):
+        return await answer
+
+
 async def test_a_published_key_is_found_by_its_id(keys: KeySet) -> None:
     assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
 
@@ -74,12 +84,11 @@ async def test_without_an_id_every_key_of_the_algorithm_is_a_candidate(issuer: I
     assert await kids(keys, None, "ES256") == ["ec-1", "ec-2"]
 
 
-async def test_a_key_of_another_algorithm_is_refused_without_asking(
+async def test_a_key_of_another_algorithm_is_not_found_and_not_asked_for(
     issuer: Issuer, keys: KeySet, seconds: Seconds
 ) -> None:
     seconds.now += COOL_DOWN_SECONDS
-    with pytest.raises(InvalidCredentialError):
-        await keys.key("rsa-1", "ES256")
+    assert await kids(keys, "rsa-1", "ES256") == []
     assert issuer.fetches[JWKS] == 1
 
 
@@ -136,10 +145,9 @@ async def test_an_unknown_id_is_unavailable_while_the_provider_is_away(
         await keys.key("unknown", "RS256")
 
 
-async def test_an_unknown_id_is_invalid_when_the_provider_does_not_have_it(keys: KeySet, seconds: Seconds) -> None:
+async def test_an_unknown_id_is_not_found_when_the_provider_does_not_have_it(keys: KeySet, seconds: Seconds) -> None:
     seconds.now += COOL_DOWN_SECONDS
-    with pytest.raises(InvalidCredentialError):
-        await keys.key("unknown", "RS256")
+    assert await kids(keys, "unknown", "RS256") == []
 
 
 async def test_an_unknown_id_is_asked_for_once_the_cool_down_is_over(
@@ -161,19 +169,73 @@ async def test_a_provider_that_comes_back_is_found_after_the_cool_down(issuer: I
         await keys.start()
         await issuer.start()
         seconds.now += COOL_DOWN_SECONDS
+        with pytest.raises(AuthUnavailableError):
+            await keys.key("rsa-1", "RS256")
+        await keys.refresh()  # joins the fetch that this request has begun
         assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+        assert issuer.fetches[JWKS] == 1
 
 
-async def _refusals(keys: KeySet, *, together: bool) -> set[type[BaseException]]:
-    calls = [keys.key(f"unknown-{number}", "RS256") for number in range(1000)]
-    if together:
-        return {type(outcome) for outcome in await asyncio.gather(*calls, return_exceptions=True)}  # type: ignore[misc]
-    refusals: set[type[BaseException]] = set()
-    for call in calls:
-        with pytest.raises((AuthUnavailableError, InvalidCredentialError)) as caught:
-            await call
-        refusals.add(caught.type)
-    return refusals
+async def test_once_an_attempt_has_failed_nobody_waits_for_a_provider_that_hangs(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
+    await issuer.stop()
+    await keys.refresh()
+    issuer.open.clear()
+    await issuer.start()
+    seconds.now += COOL_DOWN_SECONDS
+    for kid in ("ec-1", "unknown"):
+        with pytest.raises(AuthUnavailableError):
+            await at_once(keys.key(kid, "ES256"))
+    await issuer.until_fetched(DISCOVERY, 2)
+    with pytest.raises(AuthUnavailableError):
+        await at_once(keys.key("unknown", "ES256"))
+    assert issuer.fetches[JWKS] == 1
+
+
+async def test_a_known_key_waits_for_no_fetch(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+    issuer.open.clear()
+    seconds.now += COOL_DOWN_SECONDS
+    waiting = asyncio.create_task(kids(keys, "unknown", "RS256"))
+    await issuer.until_fetched(DISCOVERY, 2)
+    assert await at_once(kids(keys, "rsa-1", "RS256")) == ["rsa-1"]
+    assert await at_once(kids(keys, None, "RS256")) == ["rsa-1"]
+    assert not waiting.done()
+    issuer.open.set()
+    assert await waiting == []
+
+
+async def test_keys_too_old_are_fetched_again_by_the_request_that_needs_them(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
+    seconds.now += MAX_STALENESS_SECONDS + 1
+    assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+    assert issuer.fetches[JWKS] == 2
+
+
+async def test_a_failed_attempt_does_not_make_the_keys_younger(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+    await issuer.stop()
+    seconds.now += MAX_STALENESS_SECONDS
+    await keys.refresh()
+    assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+    seconds.now += 1
+    with pytest.raises(AuthUnavailableError):
+        await keys.key("rsa-1", "RS256")
+
+
+NOT_FOUND = "not found"
+
+
+async def _outcome(keys: KeySet, kid: str) -> str:
+    try:
+        return NOT_FOUND if await keys.key(kid, "RS256") == () else "found"
+    except AuthUnavailableError as error:
+        return error.code
+
+
+async def _outcomes(keys: KeySet, *, together: bool) -> set[str]:
+    calls = [_outcome(keys, f"unknown-{number}") for number in range(1000)]
+    return set(await asyncio.gather(*calls)) if together else {await call for call in calls}
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["together", "one after the other"])
@@ -181,7 +243,7 @@ async def test_a_thousand_unknown_ids_cause_one_fetch(
     issuer: Issuer, keys: KeySet, seconds: Seconds, *, together: bool
 ) -> None:
     seconds.now += COOL_DOWN_SECONDS
-    assert await _refusals(keys, together=together) == {InvalidCredentialError}
+    assert await _outcomes(keys, together=together) == {NOT_FOUND}
     assert issuer.fetches[JWKS] == 2
 
 
@@ -191,8 +253,21 @@ async def test_a_thousand_unknown_ids_cause_one_attempt_while_the_provider_fails
 ) -> None:
     issuer.answers[DISCOVERY] = Answer(500, b"")
     seconds.now += COOL_DOWN_SECONDS
-    assert await _refusals(keys, together=together) == {AuthUnavailableError}
+    assert await _outcomes(keys, together=together) == {AuthUnavailableError.code}
     assert issuer.fetches[DISCOVERY] == 2
+
+
+async def test_the_background_refresh_waits_for_the_cool_down_too(issuer: Issuer) -> None:
+    """Of two that wake up equally often, the one for whose clock no time passes does not ask again."""
+    async with (
+        running_issuer() as ticking,
+        key_set(issuer.url, Seconds(), refresh_seconds=0.001) as still,
+        key_set(ticking.url, time.monotonic, refresh_seconds=0.001) as going,
+    ):
+        await still.start()
+        await going.start()
+        await ticking.until_fetched(JWKS, 10)
+        assert issuer.fetches[JWKS] == 1
 
 
 async def test_a_waiter_that_gives_up_leaves_the_fetch_to_the_others(
@@ -213,8 +288,7 @@ async def test_a_waiter_that_gives_up_leaves_the_fetch_to_the_others(
 async def test_a_withdrawn_key_is_gone_with_the_next_fetch(issuer: Issuer, keys: KeySet) -> None:
     issuer.keys = [NEW]
     await keys.refresh()
-    with pytest.raises(InvalidCredentialError):
-        await keys.key("rsa-1", "RS256")
+    assert await kids(keys, "rsa-1", "RS256") == []
 
 
 async def test_a_provider_may_withdraw_every_key(
@@ -222,20 +296,19 @@ async def test_a_provider_may_withdraw_every_key(
 ) -> None:
     issuer.keys = []
     await keys.refresh()
-    with pytest.raises(InvalidCredentialError):
-        await keys.key("rsa-1", "RS256")
+    assert await kids(keys, "rsa-1", "RS256") == []
     assert "publishes no key that can be used" in caplog.text
 
 
 async def test_the_keys_are_refreshed_in_the_background(issuer: Issuer) -> None:
-    async with key_set(issuer.url, refresh_seconds=0.001) as keys:
+    async with key_set(issuer.url, time.monotonic, refresh_seconds=0.001) as keys:
         await keys.start()
         await issuer.until_fetched(JWKS, 3)
 
 
 async def test_the_background_refresh_outlives_failures(issuer: Issuer) -> None:
     issuer.answers[DISCOVERY] = Answer(200, b"[" * 100_000)
-    async with key_set(issuer.url, refresh_seconds=0.001) as keys:
+    async with key_set(issuer.url, time.monotonic, refresh_seconds=0.001) as keys:
         await keys.start()
         await issuer.until_fetched(DISCOVERY, 3)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.gateways.identity import Claims, KeySet, OidcConfig, TokenVerifier
-from tenantry.gateways.identity.tokens import MAX_TOKEN_BYTES
+from tenantry.gateways.identity.checks import MAX_TOKEN_BYTES
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer, signing_key
 
 RSA = signing_key("RS256", "rsa-1")
@@ -52,6 +52,7 @@ async def test_a_token_says_who_and_until_when(issuer: Issuer, verifier: TokenVe
         org_id=None,
         role=None,
         scopes=(),
+        issued_at=NOW,
         expires_at=NOW + timedelta(hours=1),
         email=None,
     )

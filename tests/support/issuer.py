@@ -66,14 +66,20 @@ class Answer(NamedTuple):
 
 
 class Issuer:
-    """Serves discovery, keys and userinfo; `answers` may be changed at any time, `fetches` counts requests by path."""
+    """Serves discovery, keys and userinfo; `answers` may be changed at any time.
+
+    `fetches` counts requests by path, `connections` whoever comes at all.
+    """
 
     def __init__(self, *keys: SigningKey) -> None:
         self.keys = list(keys)
         self.url = ""
         self.answers: dict[str, Answer] = {}
         self.fetches: Counter[str] = Counter()
+        self.connections = 0
         self.authorization: str | None = None
+        self.hangs_up = False
+        """Whether connections are closed as soon as they are made."""
         self.open = asyncio.Event()
         """While it is not set, requests are taken but not answered."""
         self.open.set()
@@ -135,6 +141,10 @@ class Issuer:
         return Answer(200, json.dumps(documents[path]).encode())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        if self.hangs_up:
+            writer.close()
+            return
         # The client may hang up at any time, which is its right.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 from joserfc.jwk import Key
 
-from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
+from tenantry.domain.errors import AuthUnavailableError
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError
 from tenantry.gateways.identity.jwks import PublishedKeys, fetch_published_keys
@@ -27,7 +27,8 @@ class KeySet:
 
     Known keys answer at once, also while the provider is away, until they are 24 h old. A fetch for an unknown key
     is shared by all who wait for it and not repeated within 30 s of the last attempt, so tokens with made-up key
-    ids cannot drive traffic to the provider. Keys that the provider withdraws are gone with the next fetch.
+    ids cannot drive traffic to the provider. Once an attempt has failed nobody waits any more: the next ones go on
+    behind the requests. Keys that the provider withdraws are gone with the next fetch.
     ``monotonic`` returns seconds that never go back. The client stays the caller's to close, after `aclose`.
     """
 
@@ -43,17 +44,23 @@ class KeySet:
         self._client = http_client
         self._monotonic = monotonic
         self._refresh_seconds = refresh_seconds
+        self._cool_down = min(COOL_DOWN_SECONDS, refresh_seconds)
         self._published: PublishedKeys | None = None
         self._fetched_at = 0.0
         self._attempted_at: float | None = None
-        self._failed = False
+        self._trouble: str | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
     @property
     def attempted(self) -> bool:
         """Whether the first fetch has ended, well or not: readiness waits for no more than that."""
-        return self._published is not None or self._failed
+        return self._published is not None or self._trouble is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last attempt to fetch the keys failed, if it did."""
+        return self._trouble
 
     @property
     def userinfo_endpoint(self) -> str | None:
@@ -72,51 +79,64 @@ class KeySet:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        self._refreshing = None
+        self._refreshing = self._fetching = None
 
     async def key(self, kid: str | None, alg: str) -> Sequence[Key]:
-        """The keys, one at least, that may have signed a token with this header; without ``kid``, all of ``alg``.
+        """The keys that may have signed a token with this header; without ``kid``, all of ``alg``.
 
-        Raises `InvalidCredentialError` when the provider has no such key, and `AuthUnavailableError` when
-        that cannot be told because the last attempt to ask it failed.
+        None of them where the provider has no such key. Raises `AuthUnavailableError` when that cannot be told: then
+        the last attempt to ask has failed, and the next one, if it is due, goes on behind the caller.
         """
-        keys = self._known(kid, alg)
-        if not keys:
-            await self._ask_provider()
-            keys = self._known(kid, alg)
-        if keys:
+        keys = self.at_hand(kid, alg)
+        if keys or self.knows(kid):
             return keys
-        if self._failed or self._current() is None:
+        if self._trouble is None:
+            await self._ask_provider()
+            keys = self.at_hand(kid, alg)
+        elif self._is_cool():
+            self._begin()
+        if not keys and (self._trouble is not None or self._current() is None):
             raise AuthUnavailableError("The identity provider's keys cannot be reached.")
-        _log.debug("bearer token refused: no such key")
-        raise InvalidCredentialError("The bearer token is not valid.")
+        return keys
+
+    def at_hand(self, kid: str | None, alg: str) -> Sequence[Key]:
+        """Those of these keys that are known, without asking anybody: none once they are older than 24 h."""
+        published = self._current()
+        return published.by_id.get((kid, alg), ()) if published else ()
+
+    def knows(self, kid: str | None) -> bool:
+        """Whether a key of this id is known, for whatever algorithm."""
+        published = self._current()
+        return published is not None and kid in published.ids
+
+    def listing(self) -> list[tuple[str | None, str]]:
+        """Id and algorithm of every key that is known."""
+        published = self._current()
+        by_id = published.by_id if published else {}
+        return [(key.kid, alg) for (kid, alg), keys in by_id.items() if kid is None for key in keys]
 
     async def refresh(self) -> None:
         """Fetch the keys now, or wait for the fetch under way. Never raises for what the provider does."""
-        if self._fetching is None or self._fetching.done():
+        # Not awaited itself: a waiter that is cancelled must not end the fetch for the others.
+        await asyncio.wait([self._begin()])
+
+    def _begin(self) -> "asyncio.Task[None]":
+        if self._fetching is None:
             self._attempted_at = self._monotonic()
             self._fetching = asyncio.create_task(self._fetch())
-        # Not awaited itself: a waiter that is cancelled must not end the fetch for the others.
-        await asyncio.wait([self._fetching])
+        return self._fetching
 
     def _current(self) -> PublishedKeys | None:
         if self._published is None or self._monotonic() - self._fetched_at > MAX_STALENESS_SECONDS:
             return None
         return self._published
 
-    def _known(self, kid: str | None, alg: str) -> Sequence[Key]:
-        published = self._current()
-        if published is None:
-            return ()
-        keys = published.by_id.get((kid, alg), ())
-        if not keys and kid in published.ids:
-            _log.debug("bearer token refused: the key is for another algorithm")
-            raise InvalidCredentialError("The bearer token is not valid.")
-        return keys
+    def _is_cool(self) -> bool:
+        """Whether the last attempt, not the last success, is long enough ago."""
+        return self._attempted_at is None or self._monotonic() - self._attempted_at >= self._cool_down
 
     async def _ask_provider(self) -> None:
-        cooled = self._attempted_at is None or self._monotonic() - self._attempted_at >= COOL_DOWN_SECONDS
-        if cooled or self._fetching is not None:
+        if self._fetching is not None or self._is_cool():
             await self.refresh()
 
     async def _fetch(self) -> None:
@@ -124,18 +144,18 @@ class KeySet:
             async with asyncio.timeout(TOTAL_SECONDS):
                 published = await fetch_published_keys(self._config, self._client)
         except (httpx2.HTTPError, FetchError, TimeoutError, OSError, msgspec.MsgspecError, RecursionError) as error:
-            self._failed = True
-            _log.warning("the identity provider's keys could not be fetched: %s: %s", type(error).__name__, error)
-        except Exception:  # noqa: BLE001  # whatever a provider makes a library do, the keys at hand go on
-            self._failed = True
+            self._trouble = f"{type(error).__name__}: {error}"
+            _log.warning("the identity provider's keys could not be fetched: %s", self._trouble)
+        except Exception as error:  # noqa: BLE001  # whatever a provider makes a library do, the keys at hand go on
+            self._trouble = type(error).__name__
             _log.exception("the identity provider's keys could not be fetched")
         else:
-            self._published, self._fetched_at, self._failed = published, self._monotonic(), False
+            self._published, self._fetched_at, self._trouble = published, self._monotonic(), None
         finally:
             self._fetching = None
 
     async def _keep_fresh(self) -> None:
         while True:
-            away = min(COOL_DOWN_SECONDS, self._refresh_seconds)
-            await asyncio.sleep(away if self._failed else self._refresh_seconds)
-            await self.refresh()
+            await asyncio.sleep(self._refresh_seconds if self._trouble is None else self._cool_down)
+            if self._is_cool():
+                await self.refresh()

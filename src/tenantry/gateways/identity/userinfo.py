@@ -7,10 +7,10 @@ from typing import Any
 import httpx2
 import msgspec
 
+from tenantry.gateways.identity.claims import verified_email
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError, fetch
 from tenantry.gateways.identity.keys import KeySet
-from tenantry.gateways.identity.tokens import verified_email
 
 _log = logging.getLogger(__name__)
 

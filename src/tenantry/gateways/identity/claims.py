@@ -1,0 +1,105 @@
+"""What a token says, as types, and how it is read: JWT (RFC 7519) in JWS compact form (RFC 7515)."""
+
+import json
+from datetime import datetime
+from typing import Any, Final, NoReturn
+
+import msgspec
+from joserfc.util import urlsafe_b64decode
+
+_MAX_EMAIL: Final = 254
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What a verified token says.
+
+    A user is ``(issuer, subject)``. ``role`` and ``scopes`` are as the provider wrote them; ``email`` is set only
+    where the provider says that it has verified the address.
+    """
+
+    issuer: str
+    subject: str
+    org_id: str | None
+    role: str | None
+    scopes: tuple[str, ...]
+    issued_at: datetime
+    expires_at: datetime
+    email: str | None
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The members of a token's header that count; hints to keys (``jwk``, ``jku``, ``x5u``, ``x5c``) do not."""
+
+    alg: str
+    kid: str | msgspec.UnsetType = msgspec.UNSET
+    typ: str | msgspec.UnsetType = msgspec.UNSET
+    crit: Any = msgspec.UNSET
+    b64: Any = True
+
+
+class Payload(msgspec.Struct, frozen=True):
+    """The claims that have a meaning of their own; those that are configured are reached by name."""
+
+    iss: str
+    sub: str
+    aud: str | list[str]
+    exp: int | float
+    iat: int | float
+    nbf: int | float | msgspec.UnsetType = msgspec.UNSET
+    nonce: Any = msgspec.UNSET
+    at_hash: Any = msgspec.UNSET
+    scope: str | list[str] | None = None
+    scp: str | list[str] | None = None
+    email: Any = None
+    email_verified: Any = None
+
+    @property
+    def audiences(self) -> list[str]:
+        """``aud`` as a list, which it may be or not."""
+        return [self.aud] if isinstance(self.aud, str) else self.aud
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The entries of ``scope`` (RFC 9068 section 2.2.3), else of ``scp``, which some providers write."""
+        scopes = self.scp if self.scope is None else self.scope
+        return tuple(scopes.split() if isinstance(scopes, str) else scopes or ())
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; RFC 7519 section 4 and RFC 7515 section 4: member names must be unique."""
+    made = dict(members)
+    if len(made) != len(members):
+        raise ValueError("a member is there twice")
+    return made
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# The one decoder here that tells of names that are there twice.
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def decode(segment: bytes) -> object:
+    """The JSON value in a segment of a token. Raises `ValueError` or `RecursionError`."""
+    return _decoder.decode(urlsafe_b64decode(segment).decode())
+
+
+def reach(members: dict[str, Any], name: str) -> object:
+    """The claim of that very name, else the one at that path of member names; UNSET without it."""
+    if name in members:
+        return members[name]
+    found: Any = members
+    for part in name.split("."):
+        if not isinstance(found, dict) or part not in found:
+            return msgspec.UNSET
+        found = found[part]
+    return found
+
+
+def verified_email(email: object, verified: object) -> str | None:
+    """The address, where it looks like one and the provider vouches for it (OpenID Connect Core 5.1)."""
+    if verified is not True or not isinstance(email, str) or len(email) > _MAX_EMAIL:
+        return None
+    return email if "@" in email and email.isprintable() and " " not in email else None

@@ -1,0 +1,285 @@
+"""What is told of a token: by the very checks that let it in, and nothing that could be used."""
+
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+
+from tenantry.cli.token_text import as_document, lines
+from tenantry.db.database import Database
+from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
+from tenantry.gateways.identity.explain import Result
+from tenantry.services.explain_token import Explanation, explain_token
+from tests.support.findings import free_port
+from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA, Forge
+from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
+from tests.support.members import add_member, remove_member
+from tests.support.service import TENANTS, Service, running_service
+
+DOCS = Path(__file__).parents[2] / "docs" / "tokens.md"
+LATER = NOW + timedelta(minutes=2)
+
+
+class Desk(NamedTuple):
+    """A verifier, and the provider whose tokens it explains."""
+
+    issuer: Issuer
+    config: OidcConfig
+    verifier: TokenVerifier
+    now: datetime
+
+    async def explained(
+        self, token: str, organization: str | None = None, database: Database | None = None
+    ) -> Explanation:
+        return await explain_token(self.verifier, token, organization, database, lambda: self.now)
+
+    def text(self, explanation: Explanation) -> str:
+        """What the command prints, with an address of the provider that is always the same."""
+        printed = "".join(f"{line.plain}\n" for line in lines(explanation, self.config))
+        return printed.replace(self.issuer.url, "https://login.example.com")
+
+
+@contextlib.asynccontextmanager
+async def desk_of(issuer: Issuer, now: datetime = NOW) -> AsyncIterator[Desk]:
+    config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
+    async with httpx2.AsyncClient() as client:
+        keys = KeySet(config, client, monotonic=lambda: 0.0)
+        await keys.refresh()
+        yield Desk(issuer, config, TokenVerifier(config, keys, clock=lambda: now), now)
+        await keys.aclose()
+
+
+@pytest.fixture(scope="module")
+async def desk() -> AsyncIterator[Desk]:
+    async with running_issuer(RSA, EC, ED25519) as issuer, desk_of(issuer) as made:
+        yield made
+
+
+async def test_every_check_of_a_good_token_is_ok(desk: Desk) -> None:
+    told = await desk.verifier.explain(desk.issuer.mint())
+    assert {step.result for step in told.steps} == {Result.OK}
+    assert told.refusal is None
+    assert told.proven
+    assert told.claims == await desk.verifier.verify(desk.issuer.mint())
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(forge, id=f"{reason}: {name}")
+        for reason, forgeries in ATTACKS.items()
+        for name, forge in forgeries.items()
+    ],
+)
+async def test_the_reason_is_that_of_the_verifier_and_nothing_of_the_token_is_shown(
+    desk: Desk, caplog: pytest.LogCaptureFixture, forge: Forge
+) -> None:
+    token = forge(desk.issuer)
+    with caplog.at_level(logging.DEBUG, "tenantry"), pytest.raises(InvalidCredentialError) as refused:
+        await desk.verifier.verify(token)
+    explanation = await desk.explained(token)
+    (failed,) = [step for step in explanation.steps if step.result is Result.FAILED]
+    assert caplog.messages[-1] == f"bearer token refused: {failed.reason}"
+    assert isinstance(explanation.refusal, refused.type)
+    text, document = desk.text(explanation), as_document(explanation, desk.config)
+    assert json.loads(document)["valid"] is False
+    assert all(line.isprintable() for line in text.splitlines())
+    for part in token.split("."):
+        assert len(part) < 20 or (part not in text and part not in document)
+
+
+async def test_checks_after_the_failing_one_are_not_reached(desk: Desk) -> None:
+    told = await desk.verifier.explain(desk.issuer.mint(claims={"iss": "https://evil.example"}))
+    results = [(step.name, step.result) for step in told.steps]
+    position = results.index(("issuer", Result.FAILED))
+    assert {result for _, result in results[:position]} == {Result.OK}
+    assert {result for _, result in results[position + 1 :]} == {Result.NOT_REACHED}
+
+
+@pytest.mark.parametrize(
+    ("header", "claims", "name", "said", "expected"),
+    [
+        ({}, {"aud": ["web", "mobile"]}, "audience", '["web", "mobile"]', '"tenantry-api", or a list with it'),
+        ({}, {"iat": ISSUED - 7200, "exp": ISSUED - 60}, "expiry", "2026-01-01T11:59:00Z, 1 min ago", "30 s ago"),
+        ({}, {"nbf": ISSUED + 3600}, "not before", "2026-01-01T13:00:00Z, in 1 h", "30 s in the future"),
+        ({}, {"exp": ISSUED + 90_000}, "lifetime", "1 d 1 h", "at most 1 d"),
+        ({}, {"nonce": "n"}, "access token", "it has nonce", "no nonce"),
+        ({"kid": "old"}, {}, "key", '"old"', "rsa-1 (RS256), ec-1 (ES256), ed-1 (EdDSA)"),
+        ({"alg": "HS256"}, {}, "algorithm", '"HS256"', "one of RS256, ES256, EdDSA"),
+        ({"typ": "id+jwt"}, {}, "type", '"id+jwt"', "no typ, JWT or at+jwt"),
+        ({"crit": ["x"]}, {}, "extensions", 'crit ["x"]', "no crit"),
+        ({}, {"org_id": 7}, "organization claim", "org_id: 7", "a text, or none"),
+        ({}, {"sub": "x" * 300}, "subject", f'"{"x" * 119}... (302 characters)', "1 to 255"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else None,
+)
+async def test_it_tells_what_was_said_and_what_was_expected(
+    desk: Desk, header: dict[str, Any], claims: dict[str, Any], name: str, said: str, expected: str
+) -> None:
+    told = await desk.verifier.explain(desk.issuer.mint(header=header, claims=claims))
+    (failed,) = [step for step in told.steps if step.result is Result.FAILED]
+    assert (failed.name, failed.said) == (name, said)
+    assert expected in failed.expected
+
+
+async def test_a_token_that_is_only_too_old_is_told_so(desk: Desk) -> None:
+    told = await desk.verifier.explain(desk.issuer.mint(claims={"iat": ISSUED - 7200, "exp": ISSUED - 3600}))
+    assert isinstance(told.refusal, TokenExpiredError)
+
+
+async def test_claims_of_a_forged_token_are_shown_as_proven_by_nothing(desk: Desk) -> None:
+    token = desk.issuer.mint(claims={"sub": "admin"})
+    explanation = await desk.explained(token.rpartition(".")[0] + "." + desk.issuer.mint().rpartition(".")[2])
+    text = desk.text(explanation)
+    assert "What it says, which nothing proves" in text
+    assert '  sub  "admin"\n' in text
+    assert explanation.standing is None
+
+
+async def test_claims_that_have_no_meaning_here_are_not_shown(desk: Desk) -> None:
+    explanation = await desk.explained(desk.issuer.mint(claims={"email": "ann@acme.example", "address": "1 Main St"}))
+    shown = desk.text(explanation) + as_document(explanation, desk.config)
+    assert "ann@acme.example" not in shown
+    assert "Main St" not in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("user_1", "user_1"),
+        (7, 7),
+        (7.5, 7.5),
+        (10**400, f"1{'0' * 119}... (401 characters)"),
+        (True, True),
+        (["a", "b"], ["a", "b"]),
+        ({"a": 1}, '{"a": 1}'),
+    ],
+)
+async def test_claims_are_json_that_every_reader_can_hold(desk: Desk, value: Any, written: Any) -> None:
+    explanation = await desk.explained(desk.issuer.mint(claims={"sub": value}))
+    assert json.loads(as_document(explanation, desk.config))["claims"]["sub"] == written
+
+
+async def test_keys_out_of_reach_are_told_with_the_trouble() -> None:
+    async with running_issuer(RSA) as issuer:
+        await issuer.stop()
+        async with desk_of(issuer) as desk:
+            told = await desk.verifier.explain(issuer.mint())
+    (failed,) = [step for step in told.steps if step.result is Result.FAILED]
+    assert isinstance(told.refusal, AuthUnavailableError)
+    assert (failed.name, failed.reason) == (
+        "key", "the provider's keys are out of reach: ConnectError: All connection attempts failed"
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def connected(conninfo: str) -> AsyncIterator[Database]:
+    database = Database(conninfo, 1)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+class Standing(NamedTuple):
+    """A desk beside the service, on its database and its provider."""
+
+    service: Service
+    desk: Desk
+
+    async def explained(self, organization: str | None = None, **claims: object) -> Explanation:
+        token = self.desk.issuer.mint(claims={**claims})
+        async with connected(self.service.conninfo) as database:
+            return await self.desk.explained(token, organization, database)
+
+
+@pytest.fixture
+async def standing(conninfo: str) -> AsyncIterator[Standing]:
+    async with running_service(conninfo) as service, desk_of(service.issuer, LATER) as desk:
+        for org in ("acme", "other", "suspended", "ended"):
+            await service.operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
+        owner = service.user("owner", org="acme", role="owner")
+        await add_member(owner, "ann", "member")
+        await remove_member(owner, await add_member(owner, "gone", "admin"))
+        await service.operator.put(
+            f"{TENANTS}/suspended", {"name": "s", "ownerEmail": "owner@x.example", "suspended": True}
+        )
+        await service.operator.delete(f"{TENANTS}/ended")
+        yield Standing(service, desk)
+
+
+async def test_the_lower_of_claim_and_membership_is_told(standing: Standing) -> None:
+    explanation = await standing.explained(sub="ann", org_id="acme", org_role="admin", scope="openid projects:read")
+    assert explanation.refusal is None
+    assert explanation.steps[-1].said == "claim acme: acme (plan free, the user is member)"
+    assert explanation.standing is not None
+    told = explanation.standing
+    assert (told.org_id, told.role, told.scopes, told.plan) == ("acme", "member", ("projects:read",), "free")
+
+
+async def test_the_only_membership_counts_without_a_claim(standing: Standing) -> None:
+    explanation = await standing.explained(sub="ann")
+    assert explanation.steps[-1].said == "no claim: acme (plan free, the user is member)"
+    assert explanation.standing is not None
+    assert explanation.standing.org_id == "acme"
+
+
+@pytest.mark.parametrize(
+    ("claims", "organization", "code", "said"),
+    [
+        ({"sub": "gone", "org_id": "acme"}, None, "no_organization", "acme (plan free, the user was removed)"),
+        ({"org_id": "unknown"}, None, "no_organization", "no tenant or membership found"),
+        ({"sub": "nobody"}, None, "no_organization", "no tenant or membership found"),
+        ({"org_id": "acme"}, "other", "org_mismatch", "claim acme, X-Organization-Id other"),
+        ({"org_id": "suspended"}, None, "org_suspended", "suspended (suspended, no membership: the claims count)"),
+        ({"org_id": "ended"}, None, "invalid_credential", "ended (ended, no membership: the claims count)"),
+    ],
+    ids=["removed", "unknown tenant", "no tenant", "mismatch", "suspended", "ended"],
+)
+async def test_a_token_without_standing_is_refused_as_the_service_does(
+    standing: Standing, claims: dict[str, str], organization: str | None, code: str, said: str
+) -> None:
+    explanation = await standing.explained(organization, **claims)
+    assert explanation.refusal is not None
+    assert explanation.refusal.code == code
+    assert explanation.steps[-1].result is Result.FAILED
+    assert said in (explanation.steps[-1].said or "")
+    assert [step.result for step in explanation.steps[:-1]] == [Result.OK] * (len(explanation.steps) - 1)
+
+
+@pytest.mark.parametrize(
+    "conninfo_of",
+    [lambda conninfo: f"{conninfo} dbname=postgres", lambda _: f"host=127.0.0.1 port={free_port()} dbname=x"],
+    ids=["another schema", "out of reach"],
+)
+async def test_a_database_of_no_use_leaves_the_last_check_undone(desk: Desk, conninfo: str, conninfo_of: Any) -> None:
+    async with connected(conninfo_of(conninfo)) as database:
+        explanation = await desk.explained(desk.issuer.mint(claims={"org_id": "acme"}), None, database)
+    assert explanation.refusal is None
+    assert explanation.steps[-1].result is Result.NOT_REACHED
+    assert explanation.steps[-1].reason
+    assert explanation.standing is not None
+    assert not explanation.standing.tenant_known
+
+
+def quoted(command: str) -> str:
+    """What the docs say that the command prints."""
+    _, _, after = DOCS.read_text().partition(f"```text\n$ {command}\n")
+    return after.partition("```\n")[0]
+
+
+async def test_the_docs_show_what_is_told_of_a_valid_token(standing: Standing) -> None:
+    explanation = await standing.explained(sub="ann", org_id="acme", org_role="admin", scope="openid projects:read")
+    assert quoted("tenantry auth explain-token < token.txt") == standing.desk.text(explanation)
+
+
+async def test_the_docs_show_what_is_told_of_an_id_token(standing: Standing) -> None:
+    explanation = await standing.explained(aud=CLIENT_ID, nonce="n-0S6", org_id="acme")
+    assert quoted("tenantry auth explain-token --token-file id-token.txt") == standing.desk.text(explanation)

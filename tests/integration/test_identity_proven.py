@@ -1,0 +1,202 @@
+"""A token that was proved before: what is not done again, and what is done every time."""
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+
+import httpx2
+import pytest
+
+from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
+from tenantry.gateways.identity.keys import MAX_STALENESS_SECONDS
+from tenantry.gateways.identity.proven import ProvenTokens
+from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, SigningKey, running_issuer, signing_key
+
+RSA = signing_key("RS256", "rsa-1")
+EC = signing_key("ES256", "ec-1")
+ISSUED = int(NOW.timestamp())
+
+
+@dataclasses.dataclass
+class Bench:
+    """A verifier with its provider, its keys, what it has proved, and both of its clocks."""
+
+    issuer: Issuer
+    keys: KeySet
+    proven: ProvenTokens
+    verifier: TokenVerifier
+    now: datetime = NOW
+    seconds: float = 0.0
+
+    async def accepted(self, token: str) -> None:
+        """The token must be good, and its signature checked."""
+        hits = self.proven.hits
+        await self.verifier.verify(token)
+        assert self.proven.hits == hits, "it was proved before"
+
+    async def known(self, token: str) -> None:
+        """The token must be good, and its signature not checked again."""
+        hits = self.proven.hits
+        await self.verifier.verify(token)
+        assert self.proven.hits == hits + 1, "it was not proved before"
+
+
+@contextlib.asynccontextmanager
+async def bench_of(*keys: SigningKey) -> AsyncIterator[Bench]:
+    async with running_issuer(*keys) as issuer, httpx2.AsyncClient() as client:
+        config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
+        key_set = KeySet(config, client, monotonic=lambda: made.seconds)
+        proven = ProvenTokens()
+        verifier = TokenVerifier(config, key_set, clock=lambda: made.now, proven=proven)
+        made = Bench(issuer, key_set, proven, verifier)
+        await key_set.start()
+        yield made
+        await key_set.aclose()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with bench_of(RSA, EC) as made:
+        yield made
+
+
+@pytest.mark.parametrize("key", [RSA, EC], ids=lambda key: key.alg)
+async def test_a_token_is_proved_once_and_says_the_same_ever_after(bench: Bench, key: SigningKey) -> None:
+    token = bench.issuer.mint(key, claims={"org_id": "acme", "org_role": "admin", "scope": "a:b"})
+    first = await bench.verifier.verify(token)
+    await bench.known(token)
+    assert await bench.verifier.verify(token) == first
+
+
+async def test_a_token_with_another_signature_is_another_token(bench: Bench) -> None:
+    """Signatures of ES256 differ each time; the second is good too, but has to be proved."""
+    first, second = bench.issuer.mint(EC), bench.issuer.mint(EC)
+    assert first.rpartition(".")[0] == second.rpartition(".")[0]
+    await bench.accepted(first)
+    await bench.accepted(second)
+
+
+async def test_a_known_token_with_a_changed_signature_is_refused(bench: Bench) -> None:
+    token = bench.issuer.mint()
+    await bench.accepted(token)
+    for changed in (f"{token.rpartition('.')[0]}.", f"{token}AAAA", token[:-4]):
+        with pytest.raises(InvalidCredentialError):
+            await bench.verifier.verify(changed)
+
+
+async def test_a_known_token_expires_to_the_second(bench: Bench) -> None:
+    token = bench.issuer.mint(claims={"exp": ISSUED + 60})
+    await bench.accepted(token)
+    bench.now = NOW + timedelta(seconds=89, microseconds=999_999)
+    await bench.known(token)
+    bench.now = NOW + timedelta(seconds=90)
+    with pytest.raises(TokenExpiredError):
+        await bench.verifier.verify(token)
+
+
+async def test_an_expired_token_is_forgotten(bench: Bench) -> None:
+    token = bench.issuer.mint(claims={"exp": ISSUED + 60})
+    await bench.accepted(token)
+    bench.now = NOW + timedelta(hours=1)
+    with pytest.raises(TokenExpiredError):
+        await bench.verifier.verify(token)
+    assert len(bench.proven) == 0
+
+
+@pytest.mark.parametrize("claims", [{"nbf": ISSUED}, {"iat": ISSUED}], ids=lambda claims: next(iter(claims)))
+async def test_a_known_token_is_not_good_before_its_time(bench: Bench, claims: dict[str, int]) -> None:
+    """Clocks are set back sometimes."""
+    token = bench.issuer.mint(claims=claims)
+    await bench.accepted(token)
+    bench.now = NOW - timedelta(seconds=31)
+    with pytest.raises(InvalidCredentialError):
+        await bench.verifier.verify(token)
+
+
+async def test_a_known_token_of_a_withdrawn_key_is_refused(bench: Bench) -> None:
+    token, other = bench.issuer.mint(RSA), bench.issuer.mint(EC)
+    await bench.accepted(token)
+    await bench.accepted(other)
+    bench.issuer.keys = [EC]
+    await bench.keys.refresh()
+    with pytest.raises(InvalidCredentialError):
+        await bench.verifier.verify(token)
+    await bench.known(other)
+
+
+async def test_a_known_token_is_proved_again_by_the_key_that_has_taken_the_id(bench: Bench) -> None:
+    """An id may be given to another key; what the first has signed is then worth nothing."""
+    token = bench.issuer.mint(RSA)
+    await bench.accepted(token)
+    bench.issuer.keys = [SigningKey("RS256", RSA.kid, signing_key("RS256", "rsa-2").private)]
+    await bench.keys.refresh()
+    with pytest.raises(InvalidCredentialError):
+        await bench.verifier.verify(token)
+
+
+async def test_a_known_token_without_an_id_depends_on_the_key_that_proved_it(bench: Bench) -> None:
+    bench.issuer.keys = [RSA, signing_key("RS256", "rsa-2")]
+    await bench.keys.refresh()
+    token = bench.issuer.mint(RSA, without=("kid",))
+    await bench.accepted(token)
+    bench.issuer.keys = [signing_key("RS256", "rsa-2")]
+    await bench.keys.refresh()
+    with pytest.raises(InvalidCredentialError):
+        await bench.verifier.verify(token)
+
+
+async def test_a_known_token_stays_known_when_the_same_keys_are_fetched_again(bench: Bench) -> None:
+    token = bench.issuer.mint()
+    await bench.accepted(token)
+    await bench.keys.refresh()
+    await bench.known(token)
+
+
+async def test_a_known_token_is_good_while_the_provider_is_away(bench: Bench) -> None:
+    token = bench.issuer.mint()
+    await bench.accepted(token)
+    await bench.issuer.stop()
+    await bench.keys.refresh()
+    await bench.known(token)
+
+
+async def test_a_known_token_is_unavailable_once_the_keys_are_too_old(bench: Bench) -> None:
+    token = bench.issuer.mint(claims={"exp": ISSUED + 3600})
+    await bench.accepted(token)
+    await bench.issuer.stop()
+    bench.seconds = MAX_STALENESS_SECONDS + 1
+    with pytest.raises(AuthUnavailableError):
+        await bench.verifier.verify(token)
+
+
+async def test_refusals_are_not_kept(bench: Bench) -> None:
+    future = bench.issuer.mint(claims={"nbf": ISSUED + 60})
+    forged = bench.issuer.mint(signing_key("RS256", "stranger"), header={"kid": "rsa-1"})
+    unknown = bench.issuer.mint(signing_key("RS256", "rsa-2"))
+    for token in (future, forged, unknown):
+        with pytest.raises(InvalidCredentialError):
+            await bench.verifier.verify(token)
+    assert len(bench.proven) == 0
+    bench.now = NOW + timedelta(seconds=60)
+    await bench.accepted(future)
+    bench.issuer.keys.append(signing_key("RS256", "rsa-2"))
+    await bench.keys.refresh()
+    await bench.accepted(unknown)
+
+
+async def test_nothing_of_the_token_is_kept_but_what_it_says(bench: Bench) -> None:
+    token = bench.issuer.mint(claims={"secret": "of-the-provider"})
+    await bench.accepted(token)
+    kept = repr(vars(bench.proven))
+    for part in (token, *token.split("."), "of-the-provider"):
+        assert part not in kept
+    assert "user_1" in kept
+
+
+async def test_explaining_looks_at_the_signature_of_a_known_token_too(bench: Bench) -> None:
+    token = bench.issuer.mint()
+    await bench.accepted(token)
+    assert (await bench.verifier.explain(token)).proven
+    assert bench.proven.hits == 0

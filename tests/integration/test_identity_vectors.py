@@ -1,0 +1,81 @@
+"""The signed examples of the JOSE standards, through the verifier.
+
+None of them is an access token for us, so all are refused in the end. What counts is where: those of our algorithms
+only once their signature was found good, the others at the name of their algorithm.
+"""
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+from joserfc import jws
+from joserfc.errors import BadSignatureError
+from joserfc.jwk import JWKRegistry
+
+from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
+from tenantry.gateways.identity.explain import Result
+from tenantry.gateways.identity.jwks import ALGORITHMS
+from tests.support.issuer import AUDIENCE, JWKS, NOW, Answer, running_issuer
+from tests.support.jws_vectors import VECTORS, Vector
+
+OURS = [vector for vector in VECTORS if vector.alg in ALGORITHMS]
+OTHERS = [vector for vector in VECTORS if vector.alg not in ALGORITHMS]
+
+
+@pytest.fixture(scope="module")
+async def verifier() -> AsyncIterator[TokenVerifier]:
+    """A verifier whose provider publishes the key of every example, the symmetric ones too."""
+    async with running_issuer() as issuer, httpx2.AsyncClient() as client:
+        keys = [vector.key for vector in VECTORS if vector.key]
+        issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
+        config = OidcConfig(issuer=issuer.url, audience=AUDIENCE)
+        key_set = KeySet(config, client, monotonic=lambda: 0.0)
+        await key_set.refresh()
+        yield TokenVerifier(config, key_set, clock=lambda: NOW)
+
+
+async def failed_at(verifier: TokenVerifier, token: str) -> str:
+    """The check that a token does not pass."""
+    (failed,) = [step.name for step in (await verifier.explain(token)).steps if step.result is Result.FAILED]
+    return failed
+
+
+def flipped(token: str, number: int) -> str:
+    """The token with one bit of a segment changed, in the middle, where every bit counts."""
+    parts = token.split(".")
+    text = parts[number]
+    middle = len(text) // 2
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    changed = digits[digits.index(text[middle]) ^ 1]
+    parts[number] = f"{text[:middle]}{changed}{text[middle + 1 :]}"
+    return ".".join(parts)
+
+
+@pytest.mark.parametrize("vector", [vector for vector in OTHERS if vector.key], ids=lambda vector: vector.source)
+def test_the_example_is_as_the_standard_prints_it(vector: Vector) -> None:
+    """The library, which knows these algorithms, verifies it; so what is refused below is not refused for a typo."""
+    key = JWKRegistry.import_key(dict(vector.key or {}))
+    assert jws.deserialize_compact(vector.compact, key, [vector.alg]).payload
+    with pytest.raises(BadSignatureError):
+        jws.deserialize_compact(flipped(vector.compact, 1), key, [vector.alg])
+
+
+def test_every_algorithm_of_ours_has_an_example() -> None:
+    assert {vector.alg for vector in OURS} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("vector", OURS, ids=lambda vector: vector.source)
+async def test_the_signature_of_our_algorithms_is_good(verifier: TokenVerifier, vector: Vector) -> None:
+    assert await failed_at(verifier, vector.compact) == "claims"
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["payload", "signature"])
+@pytest.mark.parametrize("vector", OURS, ids=lambda vector: vector.source)
+async def test_altered_it_is_not(verifier: TokenVerifier, vector: Vector, number: int) -> None:
+    assert await failed_at(verifier, flipped(vector.compact, number)) == "signature"
+
+
+@pytest.mark.parametrize("vector", OTHERS, ids=lambda vector: vector.source)
+async def test_other_algorithms_are_refused_by_name(verifier: TokenVerifier, vector: Vector) -> None:
+    assert await failed_at(verifier, vector.compact) == "algorithm"

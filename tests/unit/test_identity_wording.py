@@ -1,0 +1,54 @@
+"""How values of a token are written for people."""
+
+import math
+
+import msgspec
+import pytest
+
+from tenantry.gateways.identity.wording import as_json, moment, span
+
+NOW = 1_767_268_800.0  # 2026-01-01T12:00:00Z
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h"),
+        (86_400, "1 d"),
+        (90_061, "1 d 1 h"),
+    ],
+)
+def test_a_span_is_told_in_its_two_biggest_units(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (NOW, "2026-01-01T12:00:00Z, now"),
+        (NOW + 3600, "2026-01-01T13:00:00Z, in 1 h"),
+        (NOW - 90.5, "2026-01-01T11:58:29Z, 1 min 30 s ago"),
+        (10**20, "100000000000000000000"),
+        (-(10**400), f"-1{'0' * 118}... (402 characters)"),
+        (math.inf, "Infinity"),
+    ],
+)
+def test_a_moment_is_told_beside_its_distance(seconds: float, text: str) -> None:
+    assert moment(seconds, NOW) == text
+
+
+def test_a_value_is_shown_as_json_of_bounded_length() -> None:
+    assert as_json("\x1b[2J\ud800\u202e") == '"\\u001b[2J\\ud800\\u202e"'
+    assert as_json(msgspec.UNSET) == "none"
+    assert as_json(["x" * 200]) == f'["{"x" * 118}... (204 characters)'
+
+
+def test_a_value_nested_too_deeply_is_not_shown() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert as_json(nested) == "nested deeply"
