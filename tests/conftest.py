@@ -29,7 +29,7 @@ def database_url(conninfo: str) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the tests of billing have counted."""
+    """Show what the tests have counted."""
     lines = figures.lines(terminalreporter.getreports("passed") + terminalreporter.getreports("failed"))
     if lines:
         terminalreporter.section(figures.TITLE)

@@ -2,22 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import cast
 
 import msgspec
-import psycopg
 from litestar import Litestar
 
+from tenantry.authentication_parts import AuthenticationParts, is_current, schema_revision, stop
 from tenantry.db.database import Database
-from tenantry.db.migrate import newest_revision
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.gateways.http_client import new_http_client
-from tenantry.gateways.identity.keys import KeySet
-from tenantry.gateways.identity.tokens import TokenVerifier
 from tenantry.gateways.identity.userinfo import UserInfo
 from tenantry.gateways.mail import Mailer
 from tenantry.gateways.provider.api import ProviderApi
@@ -26,11 +24,14 @@ from tenantry.http import auth, projects, webhooks
 from tenantry.http.access import Access
 from tenantry.http.api_keys import api_key_routes
 from tenantry.http.app import build_api
+from tenantry.http.audit import audit_routes
 from tenantry.http.auth import GatewayCheck, auth_routes
 from tenantry.http.billing import billing_routes
 from tenantry.http.checkout import checkout_routes
 from tenantry.http.front import Front, HotRoutes
 from tenantry.http.health import health_routes
+from tenantry.http.leaks import leak_routes
+from tenantry.http.members import member_routes
 from tenantry.http.metrics import Metrics
 from tenantry.http.openapi import OpenApiDocument
 from tenantry.http.pages.reference import reference_routes
@@ -43,12 +44,14 @@ from tenantry.jobs.tasks import Work
 from tenantry.kit import logs
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.services.api_keys import ApiKeyService
-from tenantry.services.authentication import Authenticator
+from tenantry.services.audit import AuditService
 from tenantry.services.billing import BillingService
 from tenantry.services.checkout import CheckoutService
 from tenantry.services.gauges import read_gauges
-from tenantry.services.key_use import KeyUse
+from tenantry.services.leaks import LeakService
 from tenantry.services.mail import MailService
+from tenantry.services.members import MemberService
+from tenantry.services.owner_address import OwnerAddresses
 from tenantry.services.projects import ProjectService
 from tenantry.services.reconcile import Reconciler
 from tenantry.services.retention import RetentionService
@@ -63,13 +66,15 @@ logger = logging.getLogger(__name__)
 def create_app() -> AsgiApp:
     """The application of one of several server processes, from the environment that the first one left."""
     settings = load(read_environment())
-    logs.configure(settings.log_format)
+    logs.configure_service(settings.log_format, settings.secrets())
     return build_app(settings, settings.database_url or "")
 
 
-def build_app(settings: Settings, conninfo: str, clock: Clock = system_clock) -> AsgiApp:
+def build_app(
+    settings: Settings, conninfo: str, clock: Clock = system_clock, monotonic: Callable[[], float] = time.monotonic
+) -> AsgiApp:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
-    parts = Parts(settings, conninfo, clock)
+    parts = Parts(settings, conninfo, clock, monotonic)
     document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
@@ -78,14 +83,17 @@ def build_app(settings: Settings, conninfo: str, clock: Clock = system_clock) ->
         async with parts.running(with_jobs=settings.run_jobs):
             yield
 
-    access = Access(parts.authenticator, settings.operator_token)
+    access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
     routes = [
         *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges),
         *auth_routes(access),
         *project_routes(parts.projects, access),
         *api_key_routes(parts.api_keys, access),
+        *leak_routes(LeakService(parts.database, parts.authentication.peppers, parts.queue, clock)),
         *tenant_routes(parts.tenants, access, parts.email_of_token),
+        *member_routes(parts.members, access),
         *operator_routes(parts.tenants, access),
+        *audit_routes(AuditService(parts.database), access),
         *billing_routes(BillingService(parts.database), settings.billing.catalog, access),
         *checkout_routes(parts.checkout, access),
         document.route(),
@@ -96,8 +104,8 @@ def build_app(settings: Settings, conninfo: str, clock: Clock = system_clock) ->
     hot.add_any_method(
         webhooks.PATH, WebhookEndpoint(parts.webhooks, verifier, parts.metrics, clock, settings.billing).handle
     )
-    hot.add("GET", projects.PATH, ProjectList(parts.authenticator, parts.projects).handle)
-    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.authenticator).handle)
+    hot.add("GET", projects.PATH, ProjectList(parts.admission, parts.projects).handle)
+    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan]))
     return Front(hot, api, parts.metrics, unhurried=is_checkout)
 
@@ -112,29 +120,35 @@ async def run_jobs(settings: Settings, conninfo: str) -> None:
 class Parts:
     """The service's parts, built and wired."""
 
-    def __init__(self, settings: Settings, conninfo: str, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, conninfo: str, clock: Clock, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         policy, catalog = settings.billing, settings.billing.catalog
-        peppers = [pepper.reveal().encode() for pepper in settings.peppers]
         self.database = Database(conninfo, settings.database_pool_size)
         self.metrics = Metrics(several_processes=settings.workers > 1)
         self.http_client = new_http_client()
-        self.keys = KeySet(settings.oidc, self.http_client) if settings.oidc else None
-        self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
-        tokens = TokenVerifier(settings.oidc, self.keys, clock=clock) if settings.oidc and self.keys else None
         mail = MailService(self.database, Mailer(settings.smtp), clock) if settings.smtp else None
         self.queue = JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None)
-        self.key_use = KeyUse(self.database, clock)
-        self.authenticator = Authenticator(
-            keys=self.database.lane(),
-            users=self.database.lane(),
-            peppers=peppers,
-            tokens=tokens,
+        self.owner_addresses = OwnerAddresses(self.database, clock)
+        self.authentication = AuthenticationParts(
+            self.database,
+            self.http_client,
+            peppers=settings.peppers,
+            oidc=settings.oidc,
+            catalog=catalog,
             clock=clock,
-            key_used=self.key_use.record,
+            monotonic=monotonic,
+            owner_seen=self.owner_addresses.record,
+            limited=lambda policy: self.metrics.rate_limited.labels(policy).inc(),
         )
+        self.admission = self.authentication.admission
+        self.keys = self.authentication.keys
+        self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
         self.projects = ProjectService(self.database, self.database.lane(), catalog, clock)
-        self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock)
-        self.tenants = TenantService(self.database, policy, self.queue, clock)
+        issuer = settings.oidc.issuer if settings.oidc else None
+        self.api_keys = ApiKeyService(self.database, catalog, self.authentication.peppers[0], clock, issuer)
+        self.tenants = TenantService(self.database, policy, self.queue, clock, issuer)
+        self.members = MemberService(self.database, issuer, clock)
         self.webhooks = WebhookService(self.database.lane(), policy, self.queue, clock)
         self.provider = (
             ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock)
@@ -165,14 +179,12 @@ class Parts:
                 stack.push_async_callback(self.provider.aclose)
             await self.database.open()
             stack.push_async_callback(self.database.close)
-            stack.push_async_callback(self.key_use.write)
-            stack.push_async_callback(stop, asyncio.create_task(self.key_use.run()))
+            stack.push_async_callback(self.owner_addresses.write)
+            stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
+            await stack.enter_async_context(self.authentication.running())
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
-            if self.keys is not None:
-                await self.keys.start()
-                stack.push_async_callback(self.keys.aclose)
-            for service in (self.authenticator, self.projects, self.webhooks):
+            for service in (self.projects, self.webhooks):
                 stack.push_async_callback(service.close)
             if with_jobs:
                 stack.push_async_callback(stop, asyncio.create_task(self.queue.run_worker(self.work)))
@@ -181,14 +193,10 @@ class Parts:
     async def check_database(self) -> str | None:
         """What is wrong with the database, for readiness."""
         try:
-            async with self.database.transaction() as connection:
-                cursor = await connection.execute("SELECT version_num FROM alembic_version")
-                row = await cursor.fetchone()
+            revision = await schema_revision(self.database)
         except DatabaseUnavailableError:
             return "database"
-        except psycopg.errors.UndefinedTable:
-            return "schema"
-        return None if row and row[0] >= newest_revision() else "schema"
+        return None if is_current(revision) else "schema"
 
     async def check_identity(self) -> str | None:
         """Whether the identity provider's keys have been asked for, for readiness."""
@@ -201,13 +209,6 @@ class Parts:
     async def email_of_token(self, token: str, subject: str) -> str | None:
         """The verified address of an access token's user, from the identity provider."""
         return await self.userinfo.userinfo_email(token, subject) if self.userinfo else None
-
-
-async def stop(task: "asyncio.Task[None]") -> None:
-    """Cancel a task and wait for its end."""
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 def is_checkout(path: str) -> bool:

@@ -13,10 +13,11 @@ from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+import psycopg
 from dotenv import dotenv_values
 
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
-from tenantry.domain.plans import CatalogError, parse_catalog
+from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import is_secure
 from tenantry.gateways.mail import SmtpConfig, parse_smtp_url
@@ -72,6 +73,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_secret: Secret
     operator_token: Secret | None
     trusted_proxies: tuple[str, ...]
+
+    def secrets(self) -> list[Secret]:
+        """Every secret among them, to be kept out of the log."""
+        maybe = (
+            self.provider_secret_key,
+            self.oidc_client_secret,
+            self.smtp and self.smtp.password,
+            self.session_secret,
+            self.operator_token,
+            _database_password(self.database_url),
+        )
+        return [*self.webhook_secrets, *self.peppers, *(secret for secret in maybe if secret)]
 
 
 def read_environment() -> dict[str, str]:
@@ -131,6 +144,7 @@ class AdminSettings(msgspec.Struct, frozen=True):
     data_dir: Path
     billing: BillingPolicy
     peppers: tuple[Secret, ...]
+    issuer: str | None
     provider_secret_key: Secret | None
     provider_api_base: str
     period_news_hours: int
@@ -144,6 +158,7 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSet
         data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
         billing=reader.billing(),
         peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH) if needs_pepper else (),
+        issuer=reader.text("OIDC_ISSUER"),
         provider_secret_key=reader.optional_secret("PROVIDER_SECRET_KEY", 1),
         provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API),
         period_news_hours=reader.number("PERIOD_NEWS_HOURS", 24, least=1, most=8760),
@@ -151,6 +166,43 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSet
     if reader.faults:
         raise SettingsError(reader.faults)
     return settings
+
+
+class AuthenticationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes to tell who sends a request: for applications that do so in their own process."""
+
+    database_url: str
+    database_pool_size: int
+    catalog: Catalog
+    peppers: tuple[Secret, ...]
+    oidc: OidcConfig | None
+
+
+def load_for_authentication(values: Mapping[str, str]) -> AuthenticationSettings:
+    """Read the few settings that an application beside the service needs. Raises `SettingsError`.
+
+    It has no database of its own: without DATABASE_URL there is nothing to share.
+    """
+    reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
+    settings = AuthenticationSettings(
+        database_url=reader.required("DATABASE_URL"),
+        database_pool_size=reader.number("DATABASE_POOL_SIZE", 5, least=1, most=1000),
+        catalog=reader.catalog(),
+        peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH),
+        oidc=reader.oidc(),
+    )
+    if reader.faults:
+        raise SettingsError(reader.faults)
+    return settings
+
+
+def load_identity(values: Mapping[str, str]) -> OidcConfig | None:
+    """Read which identity provider is trusted, and nothing else; None where none is. Raises `SettingsError`."""
+    reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
+    config = reader.oidc()
+    if reader.faults:
+        raise SettingsError(reader.faults)
+    return config
 
 
 class _Reader:
@@ -164,6 +216,12 @@ class _Reader:
     def text(self, name: str) -> str | None:
         """The variable's text; None when it is missing or empty."""
         return self._values.get(name, "").strip() or None
+
+    def required(self, name: str) -> str:
+        text = self.text(name)
+        if text is None:
+            self.faults.append(f"{name}: is missing")
+        return text or ""
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
         text = self.text(name)
@@ -229,22 +287,23 @@ class _Reader:
                 self.faults.append(f"{name}: {address!r} is not an address or network")
         return listed
 
-    def billing(self) -> BillingPolicy:
+    def catalog(self) -> Catalog:
         path = self.text("TENANTRY_PLANS")
         try:
             if path is None:
                 text = resources.files("tenantry").joinpath("plans.toml").read_text("utf-8")
             else:
                 text = Path(path).read_text("utf-8")
-            catalog = parse_catalog(text)
+            return parse_catalog(text)
         except (OSError, UnicodeDecodeError) as error:
             self.faults.append(f"TENANTRY_PLANS: {path} cannot be read: {error}")
-            catalog = parse_catalog('[[plans]]\nid = "free"\n')
         except CatalogError as error:
             self.faults += [f"TENANTRY_PLANS: {fault}" for fault in error.faults]
-            catalog = parse_catalog('[[plans]]\nid = "free"\n')
+        return parse_catalog('[[plans]]\nid = "free"\n')
+
+    def billing(self) -> BillingPolicy:
         return BillingPolicy(
-            catalog=catalog,
+            catalog=self.catalog(),
             subscriptions=SubscriptionRule(self.choice("SUBSCRIPTIONS", "any", ("any", "newest"))),
             checkout_reference_links=self.flag("CHECKOUT_REFERENCE_LINKS", default=False),
             parked_mail_hours=self.number("PARKED_MAIL_HOURS", 72, least=0, most=8760),
@@ -291,6 +350,14 @@ class _Reader:
             return act()
         except ValueError:
             return None
+
+
+def _database_password(conninfo: str | None) -> Secret | None:
+    try:
+        password = psycopg.conninfo.conninfo_to_dict(conninfo or "").get("password")
+    except psycopg.ProgrammingError:  # whoever connects will say so
+        return None
+    return Secret(str(password)) if password else None
 
 
 def _is_known_default(secret: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Mode
-from tenantry.domain.api_keys import digest
+from tenantry.domain.api_keys import Pepper
 from tenantry.kit.clock import system_clock
 from tenantry.services.api_keys import new_record, new_secret
 from tenantry.store import api_keys, tenants
@@ -41,7 +41,8 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     async with database.transaction() as connection:
         await add_acme(connection, now)
         await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
-        await api_keys.insert(connection, record, digest(secret.encode(), PEPPER.encode()))
+        pepper = Pepper(PEPPER.encode())
+        await api_keys.insert(connection, record, pepper.digest(secret.encode()), pepper.id)
     await database.close()
     return {"Authorization": f"Bearer {secret}"}
 

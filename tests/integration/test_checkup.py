@@ -61,7 +61,7 @@ async def connection(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any
 
 
 async def check(conninfo: str, *, sends_mail: bool = True) -> list[Finding]:
-    return await check_database(conninfo, billing_terms(), NOW, sends_mail=sends_mail)
+    return await check_database(conninfo, billing_terms(), NOW, sends_mail=sends_mail, peppers=())
 
 
 async def test_a_database_in_order(conninfo: str) -> None:
@@ -141,7 +141,7 @@ async def add_key(
     record = new_record(
         secret, "acme", name, ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
     )
-    await api_keys.insert(connection, record, secret.encode())
+    await api_keys.insert(connection, record, secret.encode(), "pepper")
     if revoked:
         await api_keys.revoke_all(connection, "acme", NOW)
     return record.id

@@ -16,6 +16,7 @@ PUBLIC: Final = {
     "/", "/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs", "/docs/style.css",
 }  # fmt: skip
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
+LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
 HIDDEN: Final = "/-"
 """Where Litestar would serve its own description."""
 
@@ -32,7 +33,7 @@ def routes() -> Iterator[tuple[str, str]]:
         yield from ((method, path) for method in sorted(route.methods - {"OPTIONS"}))
 
 
-GUARDED: Final = [one for one in routes() if one[1] not in PUBLIC and not one[1].startswith(HIDDEN)]
+GUARDED: Final = [one for one in routes() if one[1] not in {*PUBLIC, LEAK_REPORT} and not one[1].startswith(HIDDEN)]
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED, ids=lambda part: part)
@@ -57,6 +58,10 @@ async def test_hot_route_asks_for_a_credential(service: Service, path: str) -> N
 async def test_webhook_asks_for_a_signature(service: Service) -> None:
     answer = await service.nobody.call("POST", WEBHOOK, content=b"{}")
     assert (answer.status_code, answer.text) == (400, "Missing Provider-Signature header")
+
+
+async def test_report_of_a_leak_asks_for_a_key_in_its_body_alone(service: Service) -> None:
+    assert refusal(await service.nobody.post(LEAK_REPORT, {"secret": "none"})) == (422, "validation_failed")
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC - {"/"}))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.gateways import IDENTITY
 from tests.support.service import VERIFY, Service, refusal
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "REPORT")
@@ -78,3 +79,20 @@ async def test_suspended_and_ended_tenants_do_not_pass(service: Service) -> None
     assert refusal(await org.owner.get(f"{VERIFY}-")) == (403, "org_suspended")
     await service.operator.delete(org.path)
     assert refusal(await org.owner.get(f"{VERIFY}-")) == (401, "api_key_revoked")
+
+
+async def test_refusal_is_in_a_header_too_for_gateways_that_pass_on_no_body(service: Service) -> None:
+    org = await service.organization()
+    reader = (await service.key(org.owner, org.id, "projects:read")).caller
+    for caller, scope in ((service.nobody, "-"), (reader, "projects:write"), (org.owner, "no-scope")):
+        answer = await caller.get(f"{VERIFY}{scope}")
+        assert answer.headers["x-problem"].encode() == answer.content
+        assert answer.headers["x-problem"].isascii()
+    assert "x-problem" not in (await reader.get(f"{VERIFY}-")).headers
+
+
+async def test_identity_is_in_the_headers_that_the_examples_pass_on(service: Service) -> None:
+    org = await service.organization()
+    answer = await org.owner.get(f"{VERIFY}-")
+    others = {"content-length", "x-request-id", "ratelimit", "ratelimit-policy"}
+    assert set(answer.headers) - others == {name.lower() for name in IDENTITY}

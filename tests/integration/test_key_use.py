@@ -1,12 +1,19 @@
-"""When a key was last used."""
+"""When and from where a key was last used."""
 
 from datetime import UTC, datetime
 
+import pytest
+
 from tenantry.db.database import Database
 from tenantry.services.key_use import KeyUse
-from tests.support.service import running_service
+from tenantry.store.api_keys import Use
+from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, running_service
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def used_at(key_id: str, moment: datetime, address: str = "192.0.2.7") -> Use:
+    return Use(key_id, moment, address, key_id.encode(), "pepper")
 
 
 async def test_use_of_a_key_is_shown_once_it_is_written(conninfo: str) -> None:
@@ -16,23 +23,25 @@ async def test_use_of_a_key_is_shown_once_it_is_written(conninfo: str) -> None:
         unused = (await organization.owner.get(key.path)).json()
         database = Database(conninfo, pool_size=1)
         await database.open()
-        use = KeyUse(database, lambda: NOW)
-        use.record(key.id)
+        use = KeyUse(database)
+        use.record(used_at(key.id, NOW))
         await use.write()
         await database.close()
         used = (await organization.owner.get(key.path)).json()
-    assert unused["lastUsedAt"] is None
-    assert used["lastUsedAt"] == "2026-03-01T12:00:00Z"
+    assert (unused["lastUsedAt"], unused["lastUsedAddress"]) == (None, None)
+    assert (used["lastUsedAt"], used["lastUsedAddress"]) == ("2026-03-01T12:00:00Z", "192.0.2.7")
 
 
-async def test_uses_of_the_service_are_written_when_it_stops(conninfo: str) -> None:
+@pytest.mark.parametrize("path", [PROJECTS, WHOAMI, f"{VERIFY}projects:read"])
+async def test_uses_of_the_service_are_written_when_it_stops(conninfo: str, path: str) -> None:
     async with running_service(conninfo) as service:
         organization = await service.organization()
         key = await service.key(organization.owner, organization.id, "projects:read")
-        await key.caller.get("/api/v1/projects")
+        await key.caller.get(path)
     async with running_service(conninfo) as service:
         shown = (await service.caller(organization.owner.credential).get(key.path)).json()
     assert shown["lastUsedAt"] is not None
+    assert shown["lastUsedAddress"] == "127.0.0.1"
 
 
 async def test_refused_key_does_not_count_as_used(conninfo: str) -> None:
@@ -52,11 +61,25 @@ async def test_older_use_does_not_replace_a_newer_one(conninfo: str) -> None:
         key = await service.key(organization.owner, organization.id, "projects:read")
         database = Database(conninfo, pool_size=1)
         await database.open()
-        moments = iter((NOW, NOW.replace(hour=11)))
-        use = KeyUse(database, lambda: next(moments))
-        for _ in range(2):
-            use.record(key.id)
+        use = KeyUse(database)
+        for moment in (NOW, NOW.replace(hour=11)):
+            use.record(used_at(key.id, moment))
             await use.write()
         await database.close()
         shown = (await organization.owner.get(key.path)).json()
     assert shown["lastUsedAt"] == "2026-03-01T12:00:00Z"
+
+
+async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(conninfo: str) -> None:
+    async with running_service(conninfo) as service:
+        organization = await service.organization()
+        old = await service.key(organization.owner, organization.id, "projects:read")
+        new = (await organization.owner.post(f"{old.path}/rotate", {"overlapSeconds": 3600})).json()
+        await old.caller.get(PROJECTS)
+    async with running_service(conninfo) as service:
+        owner = service.caller(organization.owner.credential)
+        old_shown = (await owner.get(old.path)).json()
+        new_shown = (await owner.get(f"{KEYS}/{new['id']}")).json()
+    assert old_shown["lastUsedAt"] is not None
+    assert new_shown["rotatedFromLastUsedAt"] == old_shown["lastUsedAt"]
+    assert new_shown["lastUsedAt"] is None

@@ -123,7 +123,8 @@ async def test_export_holds_everything_and_no_secret(service: Service) -> None:
     assert answer.status_code == 200
     exported = answer.json()
     for key in exported["apiKeys"]:
-        key["lastUsedAt"] = None  # is written now and then
+        key["lastUsedAt"] = key["lastUsedAddress"] = None  # are written now and then
+    trail = (await org.owner.get("/api/v1/audit-events")).json()["data"]
     assert exported == {
         "tenant": (await org.owner.get(org.path)).json(),
         "ownerEmail": "owner@x.example",
@@ -131,6 +132,7 @@ async def test_export_holds_everything_and_no_secret(service: Service) -> None:
         "customers": ["cus_exported"],
         "members": [],
         "apiKeys": [org.key.record, test.record],
+        "auditEvents": list(reversed(trail)),
         "projects": projects,
         "billingEvents": [],
     }
@@ -143,8 +145,8 @@ async def test_export_names_the_members(service: Service) -> None:
     tenant = (await user.post(TENANTS, {"name": "x", "ownerEmail": "me@x.example"})).json()
     export = (await service.operator.get(f"{TENANTS}/{tenant['id']}/export")).json()
     assert export["members"] == [
-        {"issuer": service.issuer.url, "subject": "maker", "role": "owner", "createdAt": tenant["createdAt"],
-         "removedAt": None}
+        {"id": export["members"][0]["id"], "issuer": service.issuer.url, "subject": "maker", "role": "owner",
+         "createdAt": tenant["createdAt"], "updatedAt": tenant["createdAt"], "removedAt": None}
     ]  # fmt: skip
 
 

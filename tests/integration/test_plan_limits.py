@@ -69,6 +69,21 @@ async def test_rotation_is_possible_at_the_limit(service: Service) -> None:
     assert (await org.owner.post(f"{keys[0].path}/rotate")).status_code == 201
 
 
+async def test_keys_in_their_overlap_do_not_count_but_are_no_more_than_the_limit(service: Service) -> None:
+    org = await service.organization()
+    keys = [await service.key(org.owner, org.id, "a:b") for _ in range(3)]
+    overlap = {"overlapSeconds": 3600}
+    path = keys[0].path
+    for _ in range(4):
+        answer = await org.owner.post(f"{path}/rotate", overlap)
+        assert answer.status_code == 201
+        path = f"{KEYS}/{answer.json()['id']}"
+    assert refusal(await org.owner.post(f"{path}/rotate", overlap)) == (409, "key_limit_reached")
+    assert (await org.owner.post(f"{path}/rotate")).status_code == 201
+    body = {"orgId": org.id, "name": "x", "scopes": ["a:b"]}
+    assert refusal(await org.owner.post(KEYS, body)) == (409, "key_limit_reached")
+
+
 async def test_projects_made_at_once_stay_within_the_limit(service: Service) -> None:
     org = await service.organization()
     answers = await asyncio.gather(*(org.owner.post(PROJECTS, {"name": "a"}) for _ in range(12)))

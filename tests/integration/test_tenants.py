@@ -114,7 +114,7 @@ async def test_api_key_makes_no_tenant(service: Service) -> None:
     org = await service.organization()
     body = {"name": "x", "ownerEmail": "me@x.example"}
     assert refusal(await org.owner.post(TENANTS, body)) == (403, "user_token_required")
-    await org.owner.delete(org.key.path)
+    await org.owner.delete(f"{org.key.path}?force=true")
     assert refusal(await org.owner.post(TENANTS, body)) == (401, "api_key_revoked")
     assert refusal(await service.nobody.post(TENANTS, body)) == (401, "missing_credential")
 

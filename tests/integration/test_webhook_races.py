@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.gateways.provider.decode import decode_event
@@ -39,7 +40,7 @@ class Instance(NamedTuple):
         return [answer.outcome for answer in answers if isinstance(answer, Receipt)]
 
     async def put(self, tenant_id: str, customer: str | None = None) -> None:
-        await self.tenants.put(tenant_id, TenantWishes(tenant_id, "owner@x.example", "usr", customer))
+        await self.tenants.put(BY_OPERATOR, tenant_id, TenantWishes(tenant_id, "owner@x.example", "usr", customer))
 
 
 def arrival(event: dict[str, Any]) -> Arrival:

@@ -17,6 +17,7 @@ SECRETS: Final = {
     "SESSION_SECRET": "session-of-the-commands-0123456789abcdef",
 }
 _PATIENCE: Final = 60.0
+_ROOT: Final = Path(__file__).parents[2]
 _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START", "COVERAGE_FILE")
 
 
@@ -89,9 +90,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(*arguments: str, folder: Path, **values: str) -> AsyncIterator[Running]:
-    """``tenantry`` with these arguments, in this folder, with these variables and no others of ours."""
-    command = Running(await _start(arguments, folder, values))
+async def running(*arguments: str, folder: Path, module: str = "tenantry", **values: str) -> AsyncIterator[Running]:
+    """``tenantry`` with these arguments, in this folder, with these variables and no others of ours.
+
+    ``module`` is another one to run, such as one of the tests' own.
+    """
+    command = Running(await _start(arguments, folder, values, module))
     try:
         yield command
     finally:
@@ -114,10 +118,12 @@ async def run(*arguments: str, folder: Path, **values: str) -> Done:
     return Done(process.returncode, out.decode(), err.decode())
 
 
-async def _start(arguments: tuple[str, ...], folder: Path, values: Mapping[str, str]) -> asyncio.subprocess.Process:
+async def _start(
+    arguments: tuple[str, ...], folder: Path, values: Mapping[str, str], module: str = "tenantry"
+) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tenantry", *arguments,
-        cwd=folder, env={**environment, **values}, stdin=asyncio.subprocess.DEVNULL,
+        sys.executable, "-m", module, *arguments,
+        cwd=folder, env={**environment, "PYTHONPATH": str(_ROOT), **values}, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

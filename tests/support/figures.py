@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-TITLE: Final = "Billing: orders of delivery that ended wrong"
+TITLE: Final = "Counted by the tests"
 _PROPERTY: Final = "orders_of_delivery"
 
 RecordProperty = Callable[[str, object], None]

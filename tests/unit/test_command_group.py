@@ -10,7 +10,20 @@ from click.testing import CliRunner
 from tenantry import __version__
 from tenantry.cli import main
 
-COMMANDS = ("serve", "worker", "migrate", "demo", "doctor", "admin", "tenants", "events", "reconcile", "backfill")
+COMMANDS = (
+    "serve",
+    "worker",
+    "migrate",
+    "demo",
+    "doctor",
+    "admin",
+    "tenants",
+    "events",
+    "reconcile",
+    "backfill",
+    "auth",
+    "keys",
+)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

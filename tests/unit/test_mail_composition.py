@@ -1,4 +1,4 @@
-"""What the mail about a failed payment says."""
+"""What the mails to a tenant's owner say."""
 
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
@@ -6,10 +6,11 @@ from email.message import EmailMessage
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
-from tenantry.domain.notices import PendingMail
-from tenantry.gateways.mail import PermanentMailError, compose_payment_failed, format_amount
+from tenantry.domain.notices import KeyLeakedData, PendingMail
+from tenantry.gateways.mail import PermanentMailError, compose, compose_payment_failed, format_amount
 
 SENDER = "Example Billing <billing@example.com>"
 MAIL = PendingMail(
@@ -32,9 +33,7 @@ def mail(**changes: Any) -> PendingMail:
 
 def on_arrival(pending: PendingMail) -> EmailMessage:
     """The mail as a recipient's program reads it."""
-    message = message_from_bytes(
-        compose_payment_failed(pending, SENDER).as_bytes(policy=policy.SMTP), policy=policy.default
-    )
+    message = message_from_bytes(compose(pending, SENDER).as_bytes(policy=policy.SMTP), policy=policy.default)
     assert isinstance(message, EmailMessage)
     return message
 
@@ -193,3 +192,52 @@ def test_amounts(amount: int, currency: str, shown: str) -> None:
 @pytest.mark.parametrize("currency", ["", "us", "usdt", "u$d", "<b>", "ußd"])
 def test_what_is_no_currency_gives_no_amount(currency: str) -> None:
     assert format_amount(100, currency) is None
+
+
+LEAK = KeyLeakedData(
+    key_id="key_1",
+    key_name="CI deploys",
+    start="svc_live_4fGh",
+    last4="x9Qz",
+    reported_at=datetime(2026, 3, 1, 12, 29, 30, tzinfo=UTC),
+    reported_from="192.0.2.7",
+)
+
+
+def leak_mail(**changes: Any) -> EmailMessage:
+    return on_arrival(mail(leak=msgspec.structs.replace(LEAK, **changes)))
+
+
+def test_headers_of_a_leak() -> None:
+    headers = dict(leak_mail().items())
+    assert headers["Subject"] == "A leaked API key of Acme was revoked"
+    assert headers["Message-ID"] == "<7a6ee0e6-30c5-4a4b-a3c9-4b0f4a0f9a57@example.com>"
+    assert headers["Auto-Submitted"] == "auto-generated"
+
+
+@pytest.mark.parametrize("subtype", ["plain", "html"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Acme",
+        "CI deploys",
+        "svc_live_4fGh...x9Qz",
+        "key_1",
+        "2026-03-01 12:29:30 UTC, from 192.0.2.7",
+        "Make a new key",
+        "Only this key was revoked",
+    ],
+)
+def test_both_parts_name_the_key_and_say_what_to_do(subtype: str, said: str) -> None:
+    assert said in body(leak_mail(), subtype)
+
+
+@pytest.mark.parametrize("subtype", ["plain", "html"])
+def test_reporter_of_no_address_is_called_that(subtype: str) -> None:
+    assert "from an unknown address" in body(leak_mail(reported_from=None), subtype)
+
+
+def test_markup_in_the_name_of_a_key_is_text() -> None:
+    message = leak_mail(key_name="<img src=x>\u2028forged: line")
+    assert "<img" not in body(message, "html")
+    assert "Key: <img src=x> forged: line (svc_live_4fGh...x9Qz)" in body(message, "plain").splitlines()

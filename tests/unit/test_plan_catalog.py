@@ -20,9 +20,9 @@ def test_plan_needs_no_more_than_its_id() -> None:
 def test_plan_may_say_everything() -> None:
     catalog = parse_catalog(
         f'{FREE}[[plans]]\nid = "pro"\nname = "Professional"\nstripe_price_id = ["price_1", "price_2"]\n'
-        "[plans.limits]\nprojects = 0\napi_keys = 10\nrequests_per_minute = 600\n"
+        "[plans.limits]\nprojects = 0\napi_keys = 10\nrequests_per_minute = 600\nrequests_per_minute_per_key = 60\n"
     )
-    limits = Limits(projects=0, api_keys=10, requests_per_minute=600)
+    limits = Limits(projects=0, api_keys=10, requests_per_minute=600, requests_per_minute_per_key=60)
     assert catalog.plans[1] == Plan("pro", "Professional", ("price_1", "price_2"), limits)
     assert catalog.limits("pro") == limits
 

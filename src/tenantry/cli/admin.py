@@ -11,6 +11,8 @@ import msgspec
 from tenantry.cli.environment import command_values, database, fail, fail_on_settings, migrated
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, is_scope
+from tenantry.domain.api_keys import Pepper
+from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import DomainError, NotFoundError, ValidationError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.kit.clock import system_clock
@@ -52,7 +54,7 @@ def create_tenant(
         wishes = TenantWishes(
             name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer, plan=plan
         )
-        return _json(await tenants.create_as_operator(tenant_id, wishes))
+        return _json(await tenants.create_as_operator(BY_OPERATOR, tenant_id, wishes))
 
     click.echo(_run(act, needs_pepper=False))
 
@@ -78,6 +80,7 @@ def create_key(
         record = await tenants.show(org_id)
         made = await keys.create(
             operator_principal(org_id, record.plan),
+            BY_OPERATOR,
             org_id=org_id,
             name=name,
             scopes=tuple(scopes),
@@ -134,9 +137,10 @@ async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -
         settings.billing,
         JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None),
         system_clock,
+        settings.issuer,
     )
-    pepper = next((pepper.reveal() for pepper in settings.peppers), "")
-    keys = ApiKeyService(connected, settings.billing.catalog, pepper.encode(), system_clock)
+    pepper = Pepper(next((pepper.reveal() for pepper in settings.peppers), "").encode())
+    keys = ApiKeyService(connected, settings.billing.catalog, pepper, system_clock)
     await connected.open()
     try:
         return await act(settings, tenants, keys)

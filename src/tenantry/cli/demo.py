@@ -33,6 +33,7 @@ from tenantry.demo.identity_provider import (
     mint_access_token,
 )
 from tenantry.demo.setup import DemoFile
+from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog
@@ -140,11 +141,17 @@ def _companion(directory: Path, port: str, client_secret: Secret, provider: Simu
 
 def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
     connected = Database(conninfo, pool_size=1)
-    pepper = settings.peppers[0].reveal().encode()
+    pepper = Pepper(settings.peppers[0].reveal().encode())
     made = asyncio.run(
         setup.seed_database(
             connected,
-            TenantService(connected, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock),
+            TenantService(
+                connected,
+                settings.billing,
+                JobQueue(conninfo, asks_provider=False),
+                system_clock,
+                settings.oidc.issuer if settings.oidc else None,
+            ),
             ApiKeyService(connected, settings.billing.catalog, pepper, system_clock),
             ProjectService(connected, connected.lane(), settings.billing.catalog, system_clock),
         )

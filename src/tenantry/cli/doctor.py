@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from tenantry.cli.environment import FAILED, command_values, database
+from tenantry.domain.api_keys import Pepper
 from tenantry.gateways.provider.api import ProviderApi
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
 from tenantry.kit import logs
@@ -96,7 +97,10 @@ async def _check_database(
         return [
             error("database", "the embedded PostgreSQL does not start", "See the message above, or set DATABASE_URL.")
         ]
-    return await check_database(conninfo, _billing_terms(settings), system_clock(), sends_mail=sends_mail)
+    peppers = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers]
+    return await check_database(
+        conninfo, _billing_terms(settings), system_clock(), sends_mail=sends_mail, peppers=peppers
+    )
 
 
 def _billing_terms(settings: Settings | AdminSettings) -> BillingTerms:

@@ -11,6 +11,7 @@ import psycopg
 from dotenv import dotenv_values
 
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
+from tenantry.kit.logs import redact
 from tenantry.settings import DEMO_FLAG, SettingsError, read_environment
 
 DEMO_FILE: Final = "demo.env"
@@ -78,4 +79,4 @@ def migrated(conninfo: str, *, out_of_reach: int = FAILED) -> tuple[str | None, 
         return migrate(conninfo)
     except psycopg.Error as error:
         code = out_of_reach if isinstance(error, psycopg.OperationalError) else FAILED
-        fail(f"DATABASE_URL: the database cannot be used: {str(error).strip()}", code)
+        fail(f"DATABASE_URL: the database cannot be used: {redact(str(error).strip())}", code)

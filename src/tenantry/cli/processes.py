@@ -40,7 +40,7 @@ def run_server(
     settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[], None] = lambda: None
 ) -> None:
     """Serve until a signal ends it. ``on_ready`` is called once the service answers that it is ready."""
-    logs.configure(settings.log_format)
+    logs.configure_service(settings.log_format, settings.secrets())
     bound = bind(settings.host, settings.port)
     port = bound.getsockname()[1]
     threading.Thread(

@@ -18,7 +18,7 @@ def worker() -> None:
         settings = load(values)
     except SettingsError as error:
         fail_on_settings(error)
-    logs.configure(settings.log_format)
+    logs.configure_service(settings.log_format, settings.secrets())
     end_on_sigterm()
     from tenantry.main import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
 

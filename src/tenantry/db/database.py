@@ -101,9 +101,12 @@ class Database:
         except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
             raise unavailable(error) from error
 
-    def lane(self) -> "Lane":
-        """A new connection of its own, made when it is first used and again after it was lost."""
-        lane = Lane(self._conninfo)
+    def lane(self, options: str = "") -> "Lane":
+        """A new connection of its own, made when it is first used and again after it was lost.
+
+        ``options`` are further settings of its session.
+        """
+        lane = Lane(_with_options(self._conninfo, options))
         self._lanes.append(lane)
         return lane
 

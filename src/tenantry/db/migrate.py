@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
+from psycopg import sql
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time
+
+_GRANTS: Final = (
+    "GRANT USAGE ON SCHEMA {schema} TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}",
+    "GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {role}",
+    "REVOKE UPDATE, DELETE ON audit_events FROM {role}",
+    "REVOKE DELETE ON tenants FROM {role}",
+    "GRANT EXECUTE ON FUNCTION purge_audit_events, purge_tenant TO {role}",
+    "REVOKE INSERT, UPDATE, DELETE ON alembic_version, queue_migrations FROM {role}",
+)
 
 
 def newest_revision() -> str:
@@ -43,6 +54,20 @@ def migrate(conninfo: str) -> tuple[str | None, str]:
             return before, max(before or newest, newest)
         finally:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def grant(conninfo: str, role: str) -> None:
+    """Let an existing role do what the service does, and no more: the audit trail it may add to and read.
+
+    To be repeated after each migration, since new tables are not in it. Raises `psycopg.errors.UndefinedObject`
+    where there is no such role, and `psycopg.OperationalError` when the database is out of reach.
+    """
+    grantee = sql.Identifier(role)
+    with psycopg.connect(conninfo, connect_timeout=5) as connection:
+        found = connection.execute("SELECT current_schema()").fetchone()
+        schema = sql.Identifier(str(found[0]) if found else "public")
+        for statement in _GRANTS:
+            connection.execute(sql.SQL(statement).format(role=grantee, schema=schema))
 
 
 def _upgrade(conninfo: str) -> None:

@@ -12,6 +12,7 @@ from dotenv import dotenv_values
 from tenantry.db.database import Database
 from tenantry.demo.identity_provider import DemoUser
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
 from tenantry.kit.clock import from_epoch
 from tenantry.services.api_keys import OPERATOR, ApiKeyService
@@ -82,7 +83,7 @@ async def seed(tenants: TenantService, keys: ApiKeyService, projects: ProjectSer
         name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
     )
     try:
-        await tenants.create_as_operator(TENANT, wishes)
+        await tenants.create_as_operator(BY_OPERATOR, TENANT, wishes)
     except TenantExistsError:
         return None
     made = []
@@ -91,6 +92,7 @@ async def seed(tenants: TenantService, keys: ApiKeyService, projects: ProjectSer
         await projects.create(principal, "First project" if mode is Mode.LIVE else "First test project", None, None)
         key = await keys.create(
             principal,
+            BY_OPERATOR,
             org_id=TENANT,
             name=f"Demo {mode} key",
             scopes=(),

@@ -47,6 +47,9 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     revoked_at: datetime | None
     rotated_from: str | None
     superseded_by: str | None
+    last_used_address: str | None = None
+    rotated_from_last_used_at: datetime | None = None
+    """When the key that this one replaced was last used: once it no longer is, it is safe to end it."""
 
 
 def _base62(number: int, digits: int) -> str:
@@ -77,8 +80,22 @@ def is_well_formed(secret: bytes) -> bool:
     return secret[-_CHECKSUM_DIGITS:] == checksum.encode() and secret[9:].isalnum()
 
 
+class Pepper:
+    """A secret of the deployment under which the secrets of keys are hashed. It is stored nowhere; its id is."""
+
+    __slots__ = ("_value", "id")
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+        self.id = hmac.digest(value, b"tenantry pepper id", hashlib.sha256).hex()[:16]
+
+    def digest(self, secret: bytes) -> bytes:
+        """What is stored of a key's secret: its HMAC-SHA256 under the pepper."""
+        return digest(secret, self._value)
+
+
 def digest(secret: bytes, pepper: bytes) -> bytes:
-    """What is stored of a secret: its HMAC-SHA256 under the pepper."""
+    """The HMAC-SHA256 of a secret under a pepper."""
     return hmac.digest(pepper, secret, hashlib.sha256)
 
 
@@ -94,6 +111,16 @@ def status_at(now: datetime, revoked_at: datetime | None, expires_at: datetime |
     if expires_at is not None and expires_at <= now:
         return KeyStatus.EXPIRED
     return KeyStatus.ACTIVE
+
+
+def revoked(key: ApiKey, now: datetime) -> ApiKey:
+    """The key, ended now."""
+    return msgspec.structs.replace(key, revoked_at=now, status=KeyStatus.REVOKED)
+
+
+def manages_everything(key: ApiKey) -> bool:
+    """Whether the key works now and can make every other key of its tenant."""
+    return key.access_level is AccessLevel.OWNER and key.mode is Mode.LIVE and key.status is KeyStatus.ACTIVE
 
 
 def check_may_hold(

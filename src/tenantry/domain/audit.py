@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -43,6 +43,10 @@ class Author(msgspec.Struct, frozen=True):
     id: str | None = None
     address: str | None = None
     request_id: str | None = None
+
+
+BY_OPERATOR: Final = Author(ActorKind.OPERATOR)
+"""Whoever gives a command on the database itself."""
 
 
 class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):

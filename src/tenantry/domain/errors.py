@@ -5,6 +5,8 @@ Which HTTP status a code has is the business of `tenantry.http.problems`.
 
 from typing import ClassVar
 
+from tenantry.domain.rate_limits import Standing
+
 
 class DomainError(Exception):
     """A refusal with a stable ``code`` and a ``detail`` that holds nothing secret."""
@@ -90,6 +92,31 @@ class KeyNotActiveError(DomainError):
     code = "key_not_active"
 
 
+class LastOwnerError(DomainError):
+    """Afterwards nobody could manage the tenant any more."""
+
+    code = "last_owner"
+
+
+class MemberExistsError(DomainError):
+    code = "member_exists"
+
+
+class MemberNotActiveError(DomainError):
+    code = "member_not_active"
+
+
+class RateLimitedError(DomainError):
+    """A limit of the plan is used up: ``retry_after`` seconds from now another request gets through."""
+
+    code = "rate_limited"
+
+    def __init__(self, detail: str, standing: Standing, retry_after: int) -> None:
+        super().__init__(detail)
+        self.standing = standing
+        self.retry_after = retry_after
+
+
 class TenantExistsError(DomainError):
     code = "tenant_exists"
 
@@ -163,3 +190,7 @@ class ProviderUnavailableError(DomainError):
 
 class ProviderRefusedError(DomainError):
     code = "provider_refused"
+
+
+class IdentityProviderNotConfiguredError(DomainError):
+    code = "identity_provider_not_configured"

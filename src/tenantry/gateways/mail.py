@@ -2,7 +2,9 @@
 
 import asyncio
 import ipaddress
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC
 from decimal import Decimal
 from email.errors import MessageError
 from email.header import Header
@@ -16,7 +18,7 @@ import aiosmtplib
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from tenantry.domain.notices import PendingMail
+from tenantry.domain.notices import KeyLeakedData, PendingMail
 from tenantry.kit.secret import Secret
 
 _TIMEOUT: Final = 10.0
@@ -257,26 +259,53 @@ def _printable(text: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
-def compose_payment_failed(mail: PendingMail, sender: str) -> EmailMessage:
-    """The mail that tells a tenant's owner of a failed payment; the same one each time.
+def compose(mail: PendingMail, sender: str) -> EmailMessage:
+    """The mail of a notification to a tenant's owner; the same one each time.
 
     Raises `PermanentMailError` where the owner's address cannot be used.
     """
+    if mail.leak is not None:
+        return compose_key_leaked(mail, mail.leak, sender)
+    return compose_payment_failed(mail, sender)
+
+
+def compose_payment_failed(mail: PendingMail, sender: str) -> EmailMessage:
+    """The mail that tells of a failed payment. Raises `PermanentMailError`."""
     tenant = _shown_name(mail.tenant_name)
     values = {
         "tenant": tenant,
         "amount": format_amount(mail.amount_due, mail.currency),
         "invoice_url": mail.invoice_url,
     }
+    return _composed(mail, sender, f"Payment failed for {tenant}", "payment_failed", values)
+
+
+def compose_key_leaked(mail: PendingMail, leak: KeyLeakedData, sender: str) -> EmailMessage:
+    """The mail that tells of a leaked key. Raises `PermanentMailError`."""
+    tenant = _shown_name(mail.tenant_name)
+    values = {
+        "tenant": tenant,
+        "name": _printable(leak.key_name),
+        "shown": f"{leak.start}...{leak.last4}",
+        "id": leak.key_id,
+        "reported_at": f"{leak.reported_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        "reported_from": leak.reported_from,
+    }
+    return _composed(mail, sender, f"A leaked API key of {tenant} was revoked", "key_leaked", values)
+
+
+def _composed(
+    mail: PendingMail, sender: str, subject: str, template: str, values: Mapping[str, str | None]
+) -> EmailMessage:
     message = EmailMessage()
     message["From"] = sender
     message["To"] = _recipient(mail.recipient)
-    message.set_raw("Subject", _encoded(f"Payment failed for {tenant}"))
+    message.set_raw("Subject", _encoded(subject))
     message["Date"] = mail.created_at
     message["Message-ID"] = f"<{mail.notification_id}@{_parse_sender(sender).domain}>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(_templates().get_template("payment_failed.txt.j2").render(values))
-    message.add_alternative(_templates().get_template("payment_failed.html.j2").render(values), subtype="html")
+    message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
+    message.add_alternative(_templates().get_template(f"{template}.html.j2").render(values), subtype="html")
     return message
 
 

@@ -20,7 +20,11 @@ from tenantry.domain.errors import (
     UserTokenRequiredError,
 )
 from tenantry.gateways.identity.tokens import Claims
+from tenantry.http.rate_limits import admit
+from tenantry.http.raw import header_of
+from tenantry.kit.logs import redact
 from tenantry.kit.secret import Secret
+from tenantry.services.admission import Admission
 from tenantry.services.authentication import Authenticator, bearer, wanted_organization
 from tenantry.store.idempotency import Claim
 
@@ -57,7 +61,8 @@ class RouteGuard:
 class Access:
     """Makes the guards of routes."""
 
-    def __init__(self, authenticator: Authenticator, operator_token: Secret | None) -> None:
+    def __init__(self, admission: Admission, authenticator: Authenticator, operator_token: Secret | None) -> None:
+        self._admission = admission
         self._authenticator = authenticator
         self._operator_token = operator_token
 
@@ -65,9 +70,7 @@ class Access:
         """A caller whose grants cover ``scope``; None means any credential."""
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            principal = await self._authenticator.authenticate(
-                header(connection, "authorization"), header(connection, "x-organization-id")
-            )
+            principal = await admit(self._admission, _extras(connection))
             if scope is not None:
                 principal.require(scope)
             _extras(connection)[_PRINCIPAL] = principal
@@ -78,11 +81,14 @@ class Access:
         """A user's token, whether or not the user belongs to a tenant."""
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            credential = bearer(header(connection, "authorization"))
-            if credential.startswith(b"svc_"):
-                await self._authenticator.authenticate(credential_header(credential), None)
+            authorization = header(connection, "authorization")
+            async with self._admission.refusals:
+                credential = bearer(authorization)
+                is_key = credential.startswith(b"svc_")
+                claims = None if is_key else await self._authenticator.verify_token(credential)
+            if claims is None:
+                await admit(self._admission, _extras(connection))
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
-            claims = await self._authenticator.verify_token(credential)
             if claims.org_id is not None:
                 wanted_organization(claims.org_id, header(connection, "x-organization-id"))
             _extras(connection)[_CLAIMS] = claims
@@ -93,10 +99,11 @@ class Access:
         """The operator's token."""
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            credential = bearer(header(connection, "authorization"))
             expected = self._operator_token
-            if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
-                raise InvalidCredentialError("This needs the operator's token.")
+            async with self._admission.refusals:
+                credential = bearer(header(connection, "authorization"))
+                if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
+                    raise InvalidCredentialError("This needs the operator's token.")
 
         return RouteGuard(guard, Credential.OPERATOR)
 
@@ -111,15 +118,9 @@ def _extras(connection: Connection) -> dict[str, object]:
     return cast("dict[str, object]", connection.scope)
 
 
-def credential_header(credential: bytes) -> bytes:
-    """The ``Authorization`` header of a credential."""
-    return b"Bearer " + credential
-
-
 def header(connection: Connection, name: str) -> bytes | None:
     """The raw value of a header; several of one name are joined, which no credential survives."""
-    values = [value for key, value in connection.scope["headers"] if key == name.encode()]
-    return b", ".join(values) if values else None
+    return header_of(_extras(connection), name.encode())
 
 
 Caller = NamedDependency[Principal]
@@ -155,6 +156,8 @@ async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
     key = raw.decode("latin-1")
     if not _IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
+    if redact(key) != key:  # a credential that is sent as one by mistake must not be stored
+        key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
     digest = hashlib.sha256(await request.body()).digest()
     return Claim(caller, f"{request.method} {request.url.path}", key, digest)
 

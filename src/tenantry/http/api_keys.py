@@ -14,6 +14,7 @@ from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.pages import Page
 from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.http.author import principal_author
 from tenantry.http.fields import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
 from tenantry.services.api_keys import ApiKeyService, NewKey
 
@@ -63,6 +64,7 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
     ) -> Response[ApiKeyWithSecret]:
         made = await keys.create(
             principal,
+            principal_author(request, principal),
             org_id=data.org_id,
             name=data.name,
             scopes=tuple(data.scopes),
@@ -92,13 +94,29 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         return await keys.get(principal, key_id)
 
     @patch(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Change an API key")
-    async def update_api_key(principal: Caller, key_id: KeyId, data: JSONBody[ApiKeyChange]) -> ApiKey:
-        scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
-        return await keys.update(principal, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at)
+    async def update_api_key(
+        request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[ApiKeyChange]
+    ) -> ApiKey:
+        return await keys.update(
+            principal,
+            principal_author(request, principal),
+            key_id,
+            name=data.name,
+            scopes=data.scopes if data.scopes is UNSET else tuple(data.scopes),
+            expires_at=data.expires_at,
+        )
 
     @delete(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Revoke an API key")
-    async def delete_api_key(principal: Caller, key_id: KeyId) -> None:
-        await keys.revoke(principal, key_id)
+    async def delete_api_key(
+        request: AnyRequest,
+        principal: Caller,
+        key_id: KeyId,
+        *,
+        force: Annotated[
+            bool, QueryParameter(name="force", description="Also the last OWNER key of a tenant without an owner.")
+        ] = False,
+    ) -> None:
+        await keys.revoke(principal, principal_author(request, principal), key_id, force=force)
 
     @post(PATH + "/{key_id:str}/rotate", guards=[access.needs("api-keys:write")], summary="Rotate an API key")
     async def rotate_api_key(
@@ -106,7 +124,8 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
     ) -> Response[ApiKeyWithSecret]:
         overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
         claim = await idempotency_claim(request, claimant(principal))
-        return _shown_once(await keys.rotate(principal, key_id, overlap=overlap, claim=claim))
+        author = principal_author(request, principal)
+        return _shown_once(await keys.rotate(principal, author, key_id, overlap=overlap, claim=claim))
 
     return [create_api_key, list_api_keys, get_api_key, update_api_key, delete_api_key, rotate_api_key]
 

@@ -9,14 +9,19 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry.domain.access import AccessLevel, Mode, PrincipalKind, is_scope
-from tenantry.domain.errors import NotFoundError
+from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.http.access import Access, Caller
+from tenantry.http.problems import refuse_domain_error
+from tenantry.http.rate_limits import admit
 from tenantry.http.raw import RawAnswer, RawRequest
-from tenantry.services.authentication import Authenticator
+from tenantry.services.admission import Admission
 
 WHOAMI_PATH: Final = "/api/v1/auth/whoami"
 VERIFY_PREFIX: Final = "/api/v1/auth/verify/"
 VERIFY_TEMPLATE: Final = "/api/v1/auth/verify/{scope}"
+PROBLEM_HEADER: Final = b"x-problem"
+"""Gateways that pass on no more of a refusal than its headers (nginx) make their answer's body of this one."""
+
 _NO_SCOPE: Final = "-"
 _LONGEST_HEADER: Final = 256
 
@@ -61,17 +66,22 @@ class GatewayCheck:
     The scope is in the path, which the gateway's own configuration writes; the query is ignored.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
     async def handle(self, request: RawRequest) -> RawAnswer:
-        """200 with the caller's identity in headers, or the refusal."""
+        """200 with the caller's identity in headers, or the refusal, its problem document in a header too."""
+        try:
+            return await self._check(request)
+        except DomainError as error:
+            refusal = refuse_domain_error(error, request.request_id)
+            return RawAnswer(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
+
+    async def _check(self, request: RawRequest) -> RawAnswer:
         scope = request.path[len(VERIFY_PREFIX) :].partition("/")[0]
         if scope != _NO_SCOPE and not is_scope(scope):
             raise NotFoundError("scope")
-        principal = await self._authenticator.authenticate(
-            request.header(b"authorization"), request.header(b"x-organization-id")
-        )
+        principal = await admit(self._admission, request.scope)
         if scope != _NO_SCOPE:
             principal.require(scope)
         return RawAnswer(

@@ -13,6 +13,7 @@ END: Final = r"$(?!\n)"
 DEFAULT_LIMIT: Final = 20
 MOST_ON_A_PAGE: Final = 100
 LONGEST_CURSOR: Final = 1000
+LONGEST_USER_ID: Final = 255
 
 Name = Annotated[
     str,
@@ -40,7 +41,15 @@ ScopeName = Annotated[
         description="`<resource>:<action>`; either part may be `*`.",
     ),
 ]
-UserId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=rf"^[\u0021-\u007e]*{END}")]
+UserId = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=LONGEST_USER_ID,
+        pattern=rf"^[\u0021-\u007e]*{END}",
+        description="The user's id at the identity provider: `sub` of their tokens.",
+    ),
+]
 CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=f"^[A-Za-z0-9_-]+{END}")]
 ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key ends (RFC 3339).")]
 

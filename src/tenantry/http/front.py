@@ -14,6 +14,7 @@ from typing import Any, Final
 from tenantry.domain.errors import DomainError
 from tenantry.http.metrics import Metrics
 from tenantry.http.problems import Refusal, refuse, refuse_domain_error
+from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import AsgiApp, ClientGoneError, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
 
 REQUEST_ID: Final = "tenantry.request_id"
@@ -21,7 +22,8 @@ REQUEST_ID: Final = "tenantry.request_id"
 
 _CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
 _DEADLINE: Final = 4.8
-_OWN_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+# A credential that is sent as one by mistake must reach neither logs nor the audit trail.
+_OWN_REQUEST_ID: Final = re.compile(rb"(?!svc_|eyJ|whsec_|[sr]k_)[A-Za-z0-9._-]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 logger = logging.getLogger(__name__)
@@ -86,7 +88,7 @@ class Front:
             await self._app(scope, receive, send)
             return
         started = perf_counter()
-        request_id = _request_id(scope)
+        request_id = request_id_of(scope)
         hot = self._hot.find(scope["method"], scope["path"])
         if hot is not None:
             route, handler = hot
@@ -107,7 +109,7 @@ class Front:
         except Exception:
             logger.exception("request %s failed", request.request_id)
             answer = _answer_of(internal_error(request.request_id))
-        await _send(send, answer, request.request_id.encode())
+        await _send(request.scope, send, answer, request.request_id.encode())
         return answer.status
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
@@ -121,12 +123,14 @@ class Front:
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                message["headers"] = [
+                    *message.get("headers", ()), *headers_of(scope), (b"x-request-id", request_id)
+                ]  # fmt: skip
             await send(message)
 
         if "\x00" in scope["path"]:
             answer = _answer_of(refuse(404, "not_found", "There is nothing at this address.", request_id.decode()))
-            await _send(send, answer, request_id)
+            await _send(scope, send, answer, request_id)
             return answer.status
         work = asyncio.ensure_future(self._app(scope, receive, send_with_id))
         timeout = None if self._unhurried(scope["path"]) else self._deadline
@@ -143,7 +147,7 @@ class Front:
             work.cancel()
             work.add_done_callback(_forget)
             answer = _answer_of(too_late(request_id.decode()))
-            await _send(send, answer, request_id)
+            await _send(scope, send, answer, request_id)
             return answer.status
         await work
         return status
@@ -182,15 +186,16 @@ def _answer_of(refusal: Refusal) -> RawAnswer:
     return RawAnswer(refusal.status, refusal.headers, refusal.body)
 
 
-async def _send(send: Send, answer: RawAnswer, request_id: bytes) -> None:
+async def _send(scope: Scope, send: Send, answer: RawAnswer, request_id: bytes) -> None:
     headers = answer.headers
     headers.append((b"content-length", b"%d" % len(answer.body)))
+    headers += headers_of(scope)
     headers.append((b"x-request-id", request_id))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _request_id(scope: Mapping[str, Any]) -> bytes:
+def request_id_of(scope: Mapping[str, Any]) -> bytes:
     """The client's own id if it is a plain word, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _OWN_REQUEST_ID.fullmatch(value):

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from litestar import Litestar, Response, get
 from litestar.handlers import HTTPRouteHandler
+from litestar.response import Stream
 from litestar.routes import HTTPRoute
 
 from tenantry.domain import errors
@@ -57,6 +58,8 @@ _HEADERS: Final = {
     "X-Request-Id": "The request's id: the caller's own, or a new one.",
     "Location": "The new object's address.",
     "Retry-After": "Seconds to wait before the next try.",
+    "RateLimit-Policy": "The limits of the caller's plan: requests (`q`) in any `w` seconds. Absent without limits.",
+    "RateLimit": "What is left of each (`r`), and the seconds until more comes back (`t`). Absent without limits.",
     "WWW-Authenticate": "What is wrong with the credential (RFC 6750).",
 }
 _NO_NOTE: Final = Note(GROUPS[0].name, "", "")
@@ -68,7 +71,8 @@ _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
 _UNAUTHORIZED: Final = 401
-_TO_WAIT_FOR: Final = (429, 503)
+_TOO_MANY: Final = 429
+_TO_WAIT_FOR: Final = (_TOO_MANY, 503)
 
 
 class OpenApiDocument:
@@ -169,16 +173,21 @@ class _Operation(NamedTuple):
         answer = {
             **generated,
             "description": generated["description"] or self.note.answer,
-            "headers": {**generated.get("headers", {}), **_headers(status, located=self.note.located)},
+            "headers": {
+                **generated.get("headers", {}),
+                **_headers(status, located=self.note.located, limited=self.credential is Credential.CALLER),
+            },
         }
         if self.answer is not None:
             answer["content"] = {"application/json": {"schema": schema_of[str(self.answer)]}}
+        elif self.note.text is not None:
+            answer["content"] = {self.note.text: {"schema": {"type": "string"}}}
         return answer
 
     def _codes(self) -> set[str]:
         """The codes of the errors that it may answer with: its own, and those of whole groups of operations."""
         if self.credential is None:
-            return set()
+            return codes_of(*self.note.errors) | (error_codes.BODY if self.body is not None else set())
         codes = codes_of(*self.note.errors) | _CREDENTIAL_CODES[self.credential]
         if self.scope is not None:
             codes |= codes_of(errors.InsufficientScopeError)
@@ -208,7 +217,8 @@ _CREDENTIAL_CODES: Final = {
     | codes_of(
         errors.UserTokenRequiredError, errors.OrgSuspendedError,
         errors.AuthUnavailableError, errors.DatabaseUnavailableError,
-    ),
+    )
+    | {RATE_LIMITED},
     Credential.OPERATOR: codes_of(
         errors.MissingCredentialError, errors.InvalidCredentialError, errors.DatabaseUnavailableError
     ),
@@ -241,6 +251,8 @@ def _operations(app: Litestar, generated: dict[str, Any]) -> Iterator[_Operation
 
 def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type that msgspec knows
     field = handler.parsed_return_field
+    if field.is_subclass_of(Stream):
+        return None
     if field.is_subclass_of(Response):
         field = field.inner_types[0]
     return None if field.is_none_type else field.annotation
@@ -313,7 +325,7 @@ def _parameter(generated: dict[str, Any]) -> dict[str, Any]:
     return {**described, "schema": {**schema, **numbers}}
 
 
-def _headers(status: int, *, located: bool = False) -> dict[str, Any]:
+def _headers(status: int, *, located: bool = False, limited: bool = False) -> dict[str, Any]:
     names = ["X-Request-Id"]
     if located:
         names.append("Location")
@@ -321,6 +333,8 @@ def _headers(status: int, *, located: bool = False) -> dict[str, Any]:
         names.append("WWW-Authenticate")
     if status in _TO_WAIT_FOR:
         names.append("Retry-After")
+    if limited or status == _TOO_MANY:
+        names += ["RateLimit-Policy", "RateLimit"]
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 

@@ -20,7 +20,7 @@ class Note(NamedTuple):
     """The group, what the operation does, what its success means, and the refusals that are its own.
 
     ``located`` says that a success carries the object's address; ``others`` are further statuses whose answer has
-    the same form as the success.
+    the same form as the success. ``text`` is the media type of an answer that is not JSON.
     """
 
     group: str
@@ -29,12 +29,15 @@ class Note(NamedTuple):
     errors: tuple[type[DomainError], ...] = ()
     located: bool = False
     others: Mapping[int, str] = MappingProxyType({})
+    text: str | None = None
 
 
 _PROJECTS: Final = "Projects"
 _API_KEYS: Final = "API keys"
 _TENANTS: Final = "Tenants"
+_MEMBERS: Final = "Members"
 _OPERATOR: Final = "Operator"
+_AUDIT: Final = "Audit trail"
 _BILLING: Final = "Billing"
 _IDENTITY: Final = "Identity"
 _WEBHOOK: Final = "Webhook"
@@ -58,10 +61,24 @@ GROUPS: Final = (
         ("Tenant",),
     ),
     Group(
+        _MEMBERS,
+        "Users of the identity provider who belong to a tenant, with a role each. The lower of that role and the one "
+        "that a token claims counts; whoever was removed is refused whatever their tokens claim. Members have no test "
+        "mode.",
+        ("Member",),
+    ),
+    Group(
         _OPERATOR,
         "For a team's own backend, with the operator's token: `OPERATOR_TOKEN` of the settings as the bearer "
         "credential. Where it is not set, nobody gets in.",
         ("TenantExport",),
+    ),
+    Group(
+        _AUDIT,
+        "Every change to keys, members and the tenant: who made it, from where, and what was before and after. It is "
+        "written in the transaction of the change, is never altered, and goes only with its tenant. Changes of billing "
+        "state are in the ledger of billing events.",
+        ("AuditEvent",),
     ),
     Group(
         _BILLING,
@@ -124,14 +141,15 @@ OPERATIONS: Final[dict[str, Note]] = {
         _API_KEYS,
         "Only an active key changes; what is left out stays as it is. A null `expiresAt` means that it never ends.",
         "The key as it is now.",
-        (errors.ScopeEscalationError, errors.KeyNotActiveError),
+        (errors.ScopeEscalationError, errors.KeyNotActiveError, errors.LastOwnerError),
     ),
     "deleteApiKey": Note(
         _API_KEYS,
         "Once this is answered, every request with the key is refused, on every process and replica. Revoking it "
-        "again is fine. The record stays, with `status: revoked`.",
+        "again is fine. The record stays, with `status: revoked`. The last OWNER key of a tenant that has no owner "
+        "among its members is revoked only with `force=true`.",
         "The revocation is committed.",
-        (errors.ScopeEscalationError,),
+        (errors.ScopeEscalationError, errors.LastOwnerError),
     ),
     "rotateApiKey": Note(
         _API_KEYS,
@@ -142,9 +160,18 @@ OPERATIONS: Final[dict[str, Note]] = {
             errors.ScopeEscalationError,
             errors.ModeMismatchError,
             errors.KeyNotActiveError,
+            errors.KeyLimitReachedError,
             errors.IdempotencyReplayError,
         ),
         located=True,
+    ),
+    "reportLeakedKey": Note(
+        _API_KEYS,
+        "For whoever finds a key where it should not be: it takes no credential. The key is revoked at once, whatever "
+        "it may do and however its tenant stands, and the owner gets one mail. Reporting it again is fine. Only this "
+        "key ends: one that took its place by rotation goes on.",
+        "The key lets nobody in any more; `revokedAt` says since when.",
+        (errors.NotFoundError, errors.DatabaseUnavailableError),
     ),
     "listTenants": Note(
         _TENANTS,
@@ -163,11 +190,64 @@ OPERATIONS: Final[dict[str, Note]] = {
     "updateTenant": Note(
         _TENANTS, "Changes the name and, where it is given, the address for billing mail.", "The tenant as it is now."
     ),
+    "transferTenant": Note(
+        _MEMBERS,
+        "Makes an active member the tenant's owner: `ownerId`, the role owner, and the address for billing mail. The "
+        "owner before becomes admin, if a member. Only an OWNER may do this.",
+        "The tenant as it is now.",
+        (
+            errors.ScopeEscalationError,
+            errors.ModeMismatchError,
+            errors.IdentityProviderNotConfiguredError,
+        ),
+    ),
+    "listMembers": Note(
+        _MEMBERS,
+        "The members of the caller's tenant, newest first. Users who come with an organization claim alone are in no "
+        "list: only their tokens tell of them.",
+        "A page of members.",
+    ),
+    "createMember": Note(
+        _MEMBERS,
+        "Lets a user of the identity provider act for the tenant. A removed member is taken back, with the same id and "
+        "this role. Giving a role needs holding all that it grants, and a credential that gives access for good: a "
+        "token, or a key without an end.",
+        "The new member; `Location` is its address.",
+        (
+            errors.ScopeEscalationError,
+            errors.ModeMismatchError,
+            errors.MemberExistsError,
+            errors.LastOwnerError,
+            errors.IdentityProviderNotConfiguredError,
+        ),
+        located=True,
+    ),
+    "getMember": Note(_MEMBERS, "One member of the caller's tenant, be it a removed one.", "The member."),
+    "updateMember": Note(
+        _MEMBERS,
+        "Counts from the member's next request on. A higher role is like giving it; a lower one needs no more than the "
+        "scope, except that only an OWNER changes an owner.",
+        "The member as it is now.",
+        (
+            errors.ScopeEscalationError,
+            errors.ModeMismatchError,
+            errors.MemberNotActiveError,
+            errors.LastOwnerError,
+        ),
+    ),
+    "deleteMember": Note(
+        _MEMBERS,
+        "Once this is answered, every request of the user is refused, on every process and replica, whatever the token "
+        "claims. Removing it again is fine. The record stays, with `removedAt`. Only an OWNER removes an owner.",
+        "The removal is committed.",
+        (errors.ScopeEscalationError, errors.ModeMismatchError, errors.LastOwnerError),
+    ),
     "putTenant": Note(
         _OPERATOR,
         "Makes the tenant, or sets what is given of an existing one. Its id is 1 to 64 of `A-Za-z0-9_-`. "
         "`stripeCustomerId` links the provider's customer; the first claim on a customer stands. `suspended` shuts the "
-        "tenant's credentials out until it is false again.",
+        "tenant's credentials out until it is false again. The user `ownerId` becomes a member with the role owner, "
+        "unless they were removed.",
         "The tenant as it is now.",
         (errors.CustomerTakenError, errors.TenantDeletedError),
         located=True,
@@ -183,6 +263,19 @@ OPERATIONS: Final[dict[str, Note]] = {
         "Everything that is kept of a tenant, except key digests and raw event bodies; also of one that ended less "
         "than 30 days ago.",
         "The tenant's data.",
+    ),
+    "listAuditEvents": Note(
+        _AUDIT,
+        "The trail of the caller's tenant, newest first. It has no test mode.",
+        "A page of the trail.",
+        (errors.ModeMismatchError,),
+    ),
+    "exportAuditEvents": Note(
+        _AUDIT,
+        "The whole trail, or the part of it that is asked for, newest first: one JSON object a line.",
+        "The entries.",
+        (errors.ModeMismatchError,),
+        text="application/x-ndjson",
     ),
     "listPlans": Note(_BILLING, "The plans of the catalog, all on one page.", "The plans."),
     "listBillingEvents": Note(
@@ -214,7 +307,8 @@ OPERATIONS: Final[dict[str, Note]] = {
         _IDENTITY,
         "For reverse proxies (`auth_request`, `forward_auth`): answers any method, with the caller's identity in "
         "headers of visible ASCII. The scope stands in the path, which the gateway's own configuration writes; `-` "
-        "asks for none. Anything may follow it, and the query is ignored.",
+        "asks for none. Anything may follow it, and the query is ignored. A refusal's problem document is in the "
+        "header `X-Problem` too.",
         "The credential is good and covers the scope.",
         (errors.NotFoundError, errors.InsufficientScopeError),
     ),

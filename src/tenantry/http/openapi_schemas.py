@@ -24,10 +24,12 @@ _API_KEY: Final[dict[str, Any]] = {
     "last4": "x9Qz",
     "createdAt": "2026-11-02T09:31:00Z",
     "createdBy": "user_ada",
-    "lastUsedAt": None,
+    "lastUsedAt": "2026-11-02T11:05:12Z",
+    "lastUsedAddress": "203.0.113.7",
     "revokedAt": None,
     "rotatedFrom": None,
     "supersededBy": None,
+    "rotatedFromLastUsedAt": None,
 }
 _TENANT: Final[dict[str, Any]] = {
     "id": "acme",
@@ -40,6 +42,16 @@ _TENANT: Final[dict[str, Any]] = {
     "ownerId": "user_ada",
     "createdAt": "2026-10-01T08:00:00Z",
     "updatedAt": "2026-11-01T00:00:04Z",
+}
+_MEMBER: Final[dict[str, Any]] = {
+    "id": "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829",
+    "orgId": "acme",
+    "userId": "user_ada",
+    "role": "owner",
+    "status": "active",
+    "createdAt": "2026-10-01T08:00:00Z",
+    "updatedAt": "2026-10-01T08:00:00Z",
+    "removedAt": None,
 }
 _FREE: Final[dict[str, Any]] = {
     "plan": "free",
@@ -66,7 +78,22 @@ _EVENT: Final[dict[str, Any]] = {
     "anomalies": [],
 }
 
+_AUDIT_EVENT: Final[dict[str, Any]] = {
+    "id": "aud_01975c3a60d1b2c3d4e5f60718293a4b",
+    "orgId": "acme",
+    "at": "2026-11-02T09:45:10Z",
+    "action": "api_key.updated",
+    "actorKind": "user",
+    "actorId": "user_ada",
+    "address": "203.0.113.7",
+    "requestId": "5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51",
+    "targetId": _API_KEY["id"],
+    "before": {"name": "CI"},
+    "after": {"name": "CI deploys"},
+}
+
 EXAMPLES: Final[dict[str, Any]] = {
+    "AuditEvent": _AUDIT_EVENT,
     "Project": _PROJECT,
     "NewProject": {"name": "Storefront", "description": "The public shop"},
     "ProjectChange": {"name": "Storefront EU"},
@@ -80,6 +107,8 @@ EXAMPLES: Final[dict[str, Any]] = {
     },
     "ApiKeyChange": {"name": "CI deploys (main)", "scopes": ["projects:read"]},
     "Rotation": {"overlapSeconds": 3600},
+    "LeakReport": {"secret": "svc_live_4fGhT0...x9Qz"},
+    "EndedKey": {"id": _API_KEY["id"], "status": "revoked", "revokedAt": "2026-11-05T16:20:00Z"},
     "Tenant": _TENANT,
     "NewTenant": {"name": "Acme", "ownerEmail": "ada@acme.example"},
     "TenantChange": {"name": "Acme Ltd", "ownerEmail": "billing@acme.example"},
@@ -96,17 +125,24 @@ EXAMPLES: Final[dict[str, Any]] = {
         "customers": ["cus_Rk2pXw7Lm3"],
         "members": [
             {
+                "id": _MEMBER["id"],
                 "issuer": "https://login.example.com",
                 "subject": "user_ada",
                 "role": "owner",
                 "createdAt": "2026-10-01T08:00:00Z",
+                "updatedAt": "2026-10-01T08:00:00Z",
                 "removedAt": None,
             }
         ],
         "apiKeys": [_API_KEY],
         "projects": [_PROJECT],
+        "auditEvents": [_AUDIT_EVENT],
         "billingEvents": [_EVENT],
     },
+    "Member": _MEMBER,
+    "NewMember": {"userId": "user_grace", "role": "admin"},
+    "MemberChange": {"role": "member"},
+    "OwnerTransfer": {"userId": "user_grace", "ownerEmail": "grace@acme.example"},
     "PlanView": {
         "id": "pro",
         "name": "Pro",
@@ -171,10 +207,13 @@ _API_KEY_FIELDS: Final = {
     "last4": "The last 4 characters of the secret.",
     "createdAt": _CREATED_AT,
     "createdBy": "The id of the user or key that made it.",
-    "lastUsedAt": "When it was last used, as far as that is known.",
+    "lastUsedAt": "When it was last used; up to 5 seconds behind.",
+    "lastUsedAddress": "The address of the client that last used it.",
     "revokedAt": "When it was revoked; null if it was not.",
     "rotatedFrom": "The key that this one took the place of.",
     "supersededBy": "The key that took this one's place.",
+    "rotatedFromLastUsedAt": "When the key that this one took the place of was last used: once clients have moved "
+    "over, it stands still.",
 }
 _BILLING_FIELDS: Final = {
     "plan": _PLAN,
@@ -209,6 +248,8 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
         "expiresAt": "When the key ends, in the future; null for never.",
     },
     "Rotation": {"overlapSeconds": "For how long the old key goes on beside the new one; a week at most."},
+    "LeakReport": {"secret": "The whole key. White space around it does not matter."},
+    "EndedKey": {"id": "The key's id.", "status": "Always `revoked`.", "revokedAt": "Since when."},
     "Tenant": {
         "id": "The organization's id, as in the subscription's `metadata.orgId`.",
         "name": _NAME,
@@ -231,8 +272,36 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
         "members": "Users and their roles, removed ones included.",
         "apiKeys": "All keys, without secrets.",
         "projects": "All projects of both modes.",
+        "auditEvents": "The whole audit trail.",
         "billingEvents": "The whole ledger.",
     },
+    "AuditEvent": {
+        "id": "The entry's id.",
+        "orgId": _ORG_ID,
+        "at": "When the change was made.",
+        "action": "What was done, and to what kind of thing.",
+        "actorKind": "Who did it: an API key, a user, the operator, or anybody who reports a leaked key.",
+        "actorId": "The id of that key or user.",
+        "address": "The client's address.",
+        "requestId": "The request's id, as in `X-Request-Id` and in our log.",
+        "targetId": "The id of the key, member or tenant that was changed.",
+        "before": "The fields that differ, as they were; null where there was nothing before.",
+        "after": "The fields that differ, as they are; null where nothing is left.",
+    },
+    "Member": {
+        "id": "The member's id, for changing the role and removing it.",
+        "orgId": _ORG_ID,
+        "userId": "The user's id at the identity provider: `sub` of their tokens.",
+        "role": "What the user may do: an owner everything, an admin all but what needs an OWNER, a member the "
+        "projects and reading the tenant and its billing.",
+        "status": "Only an active member is let in.",
+        "createdAt": "When the user was first added.",
+        "updatedAt": _UPDATED_AT,
+        "removedAt": "When the user was removed, and is refused since; null for a member.",
+    },
+    "NewMember": {"role": "What the user may do."},
+    "MemberChange": {"role": "What the user may do from now on."},
+    "OwnerTransfer": {"userId": "The new owner, who must be a member: the user's id at the identity provider."},
     "PlanView": {
         "id": "The plan's id, as a tenant's `plan` has it.",
         "name": _NAME,
@@ -242,7 +311,8 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     "Limits": {
         "projects": "Most projects in each mode.",
         "apiKeys": "Most active API keys.",
-        "requestsPerMinute": "Most requests a minute.",
+        "requestsPerMinute": "Most requests of the tenant in any 60 seconds.",
+        "requestsPerMinutePerKey": "Most requests of each API key or user in any 60 seconds.",
     },
     "BillingFields": _BILLING_FIELDS,
     "BillingEventView": {
@@ -288,6 +358,7 @@ PARAMETERS: Final = {
     "project_id": _PROJECT["id"],
     "key_id": _API_KEY["id"],
     "tenant_id": _TENANT["id"],
+    "member_id": _MEMBER["id"],
     "event_id": _EVENT["id"],
     "scope": "projects:read",
 }

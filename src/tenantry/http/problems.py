@@ -1,5 +1,6 @@
 """Refusals as problem details (RFC 9457): the one table from codes to statuses."""
 
+import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
@@ -8,10 +9,12 @@ import msgspec
 
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
+from tenantry.kit.logs import redact
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = "1"
 _TYPE_PREFIX: Final = "urn:tenantry:problem:"
+_REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 
 STATUSES: Final[dict[type[DomainError], HTTPStatus]] = {
     errors.MissingCredentialError: HTTPStatus.UNAUTHORIZED,
@@ -31,6 +34,10 @@ STATUSES: Final[dict[type[DomainError], HTTPStatus]] = {
     errors.PlanLimitReachedError: HTTPStatus.FORBIDDEN,
     errors.KeyLimitReachedError: HTTPStatus.CONFLICT,
     errors.KeyNotActiveError: HTTPStatus.CONFLICT,
+    errors.LastOwnerError: HTTPStatus.CONFLICT,
+    errors.MemberExistsError: HTTPStatus.CONFLICT,
+    errors.MemberNotActiveError: HTTPStatus.CONFLICT,
+    errors.RateLimitedError: HTTPStatus.TOO_MANY_REQUESTS,
     errors.TenantExistsError: HTTPStatus.CONFLICT,
     errors.TenantDeletedError: HTTPStatus.CONFLICT,
     errors.CustomerTakenError: HTTPStatus.CONFLICT,
@@ -44,6 +51,7 @@ STATUSES: Final[dict[type[DomainError], HTTPStatus]] = {
     errors.IdempotencyInFlightError: HTTPStatus.CONFLICT,
     errors.IdempotencyMismatchError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.ProviderNotConfiguredError: HTTPStatus.NOT_IMPLEMENTED,
+    errors.IdentityProviderNotConfiguredError: HTTPStatus.NOT_IMPLEMENTED,
     errors.ProviderUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ProviderRefusedError: HTTPStatus.BAD_GATEWAY,
 }
@@ -100,10 +108,15 @@ def refuse(
         detail=detail,
         code=code,
         request_id=request_id,
-        errors=[Fault(*fault) for fault in faults] or None,
+        errors=[_told(*fault) for fault in faults] or None,
         id=object_id,
     )
     return Refusal(status, [(b"content-type", MEDIA_TYPE.encode()), *headers], msgspec.json.encode(problem), code)
+
+
+def _told(location: str, message: str) -> Fault:
+    """A fault without what was sent: it may be a credential in the wrong place."""
+    return Fault(redact(location), redact(_REPEATED.sub("", message)))
 
 
 def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
@@ -130,6 +143,8 @@ def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:
     if status is HTTPStatus.UNAUTHORIZED:
         challenge = f'Bearer realm="api", error="invalid_token", error_description="{error.detail}"'
         return [(b"www-authenticate", challenge.encode("ascii", "replace"))]
+    if isinstance(error, errors.RateLimitedError):
+        return [(b"retry-after", b"%d" % error.retry_after)]
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         return [(b"retry-after", RETRY_AFTER.encode())]
     return []

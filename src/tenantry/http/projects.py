@@ -16,8 +16,9 @@ from tenantry.domain.projects import Project
 from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
 from tenantry.http.bodies import faults_of
 from tenantry.http.fields import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
+from tenantry.http.rate_limits import admit
 from tenantry.http.raw import RawAnswer, RawRequest
-from tenantry.services.authentication import Authenticator
+from tenantry.services.admission import Admission
 from tenantry.services.projects import ProjectService
 
 PATH: Final = "/api/v1/projects"
@@ -47,16 +48,14 @@ class _PageQuery(msgspec.Struct):
 class ProjectList:
     """The hot route ``GET /api/v1/projects``."""
 
-    def __init__(self, authenticator: Authenticator, projects: ProjectService) -> None:
-        self._authenticator = authenticator
+    def __init__(self, admission: Admission, projects: ProjectService) -> None:
+        self._admission = admission
         self._projects = projects
         self._encoder = msgspec.json.Encoder()
 
     async def handle(self, request: RawRequest) -> RawAnswer:
         """A page of the caller's projects, newest first."""
-        principal = await self._authenticator.authenticate(
-            request.header(b"authorization"), request.header(b"x-organization-id")
-        )
+        principal = await admit(self._admission, request.scope)
         principal.require("projects:read")
         limit, cursor = parse_page(request.scope["query_string"])
         page = await self._projects.list_page(principal, limit, cursor)

@@ -21,6 +21,17 @@ class ClientGoneError(Exception):
     """The client hung up before it had sent its whole request: there is nobody to answer."""
 
 
+def header_of(scope: Scope, name: bytes) -> bytes | None:
+    """The value of a header (name in lower case); several of one name are joined (RFC 9110, section 5.3).
+
+    No credential survives that.
+    """
+    values = [value for key, value in scope["headers"] if key == name]
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else b", ".join(values)
+
+
 class RawRequest:
     """An HTTP request."""
 
@@ -33,11 +44,8 @@ class RawRequest:
         self._receive = receive
 
     def header(self, name: bytes) -> bytes | None:
-        """The value of a header (name in lower case); several of one name are joined (RFC 9110, section 5.3)."""
-        values = [value for key, value in self.scope["headers"] if key == name]
-        if not values:
-            return None
-        return values[0] if len(values) == 1 else b", ".join(values)
+        """The value of a header (name in lower case)."""
+        return header_of(self.scope, name)
 
     async def body(self) -> bytes:
         """The body; raises `PayloadTooLargeError` past 1 MiB, before it is read whole, and `ClientGoneError`."""

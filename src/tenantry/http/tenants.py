@@ -12,6 +12,7 @@ from tenantry.domain.errors import ValidationError
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant, is_tenant_id
 from tenantry.http.access import Access, AnyRequest, Caller, CallerClaims, header, idempotency_claim
+from tenantry.http.author import operator_author, principal_author, user_author
 from tenantry.http.fields import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.services.authentication import bearer
 from tenantry.services.tenants import TenantExport, TenantService, TenantWishes
@@ -65,6 +66,7 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         token = bearer(header(request, "authorization")).decode()
         tenant = await tenants.create(
             claims,
+            user_author(request, claims),
             name=data.name,
             owner_email=data.owner_email,
             find_email=lambda: email_of_token(token, claims.subject),
@@ -73,8 +75,11 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
     @patch(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:write")], summary="Change a tenant")
-    async def update_tenant(principal: Caller, tenant_id: TenantId, data: JSONBody[TenantChange]) -> Tenant:
-        return await tenants.update(principal, tenant_id, name=data.name, owner_email=data.owner_email)
+    async def update_tenant(
+        request: AnyRequest, principal: Caller, tenant_id: TenantId, data: JSONBody[TenantChange]
+    ) -> Tenant:
+        author = principal_author(request, principal)
+        return await tenants.update(principal, author, tenant_id, name=data.name, owner_email=data.owner_email)
 
     return [list_tenants, get_tenant, create_tenant, update_tenant]
 
@@ -83,7 +88,7 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
     """The routes for a team's own backend."""
 
     @put(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="Create or set a tenant (operator)")
-    async def put_tenant(tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
+    async def put_tenant(request: AnyRequest, tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
         wishes = TenantWishes(
@@ -93,12 +98,12 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
             stripe_customer_id=data.stripe_customer_id,
             suspended=data.suspended,
         )
-        tenant, made = await tenants.put(tenant_id, wishes)
+        tenant, made = await tenants.put(operator_author(request), tenant_id, wishes)
         return Response(tenant, status_code=201 if made else 200, headers={"Location": f"{PATH}/{tenant.id}"})
 
     @delete(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="End a tenant (operator)")
-    async def delete_tenant(tenant_id: TenantId) -> None:
-        await tenants.delete(tenant_id)
+    async def delete_tenant(request: AnyRequest, tenant_id: TenantId) -> None:
+        await tenants.delete(operator_author(request), tenant_id)
 
     @get(PATH + "/{tenant_id:str}/export", guards=[access.needs_operator()], summary="Export a tenant (operator)")
     async def export_tenant(tenant_id: TenantId) -> TenantExport:

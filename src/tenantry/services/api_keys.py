@@ -10,11 +10,13 @@ from msgspec import UNSET, UnsetType
 from tenantry.db.database import Connection, Database
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal
-from tenantry.domain.api_keys import ApiKey, KeyStatus
+from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper
+from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (
     IdempotencyReplayError,
     KeyLimitReachedError,
     KeyNotActiveError,
+    LastOwnerError,
     NotFoundError,
     OrgMismatchError,
     ValidationError,
@@ -24,6 +26,8 @@ from tenantry.domain.plans import Catalog
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
 from tenantry.kit.ids import new_id
+from tenantry.services import audit
+from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
 from tenantry.services.paging import parse_time_cursor, to_page
 from tenantry.store import api_keys, billing
@@ -40,10 +44,17 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class ApiKeyService:
-    """Keys of a principal's tenant. Test-mode principals meet test-mode keys only."""
+    """Keys of a principal's tenant. Test-mode principals meet test-mode keys only.
 
-    def __init__(self, database: Database, catalog: Catalog, pepper: bytes, clock: Clock) -> None:
+    Changes to the keys of one tenant are made one after another; each is entered into the audit trail.
+    """
+
+    def __init__(
+        self, database: Database, catalog: Catalog, pepper: Pepper, clock: Clock, issuer: str | None = None
+    ) -> None:
+        """``issuer`` is the identity provider's, where there is one."""
         self._database = database
+        self._issuer = issuer
         self._catalog = catalog
         self._pepper = pepper
         self._clock = clock
@@ -51,6 +62,7 @@ class ApiKeyService:
     async def create(
         self,
         principal: Principal,
+        author: Author,
         *,
         org_id: str,
         name: str,
@@ -66,7 +78,6 @@ class ApiKeyService:
         `ValidationError` and the errors of idempotency.
         """
         _check_org(principal, org_id)
-        now = self._clock()
         scopes, level = normalize(scopes, access_level)
         expires_at = _in_utc(expires_at)
         mode = mode or principal.mode
@@ -74,15 +85,15 @@ class ApiKeyService:
             secret = new_secret(mode)
 
             async def make() -> ApiKey:
+                caller, now = await self._begin(connection, principal)
                 _check_in_future(expires_at, now)
-                rules.check_may_hold(principal, scopes, level, mode, expires_at)
-                await billing.lock_account(connection, org_id)
-                await self._check_limit(connection, principal, now)
-                record = new_record(secret, org_id, name, scopes, level, mode, expires_at, principal.id, now)
-                await api_keys.insert(connection, record, rules.digest(secret.encode(), self._pepper))
+                rules.check_may_hold(caller, scopes, level, mode, expires_at)
+                await self._check_limit(connection, caller, now)
+                record = new_record(secret, org_id, name, scopes, level, mode, expires_at, caller.id, now)
+                await self._insert(connection, author, record, secret, now)
                 return record
 
-            record, replayed = await once(connection, claim, ApiKey, now, make)
+            record, replayed = await once(connection, claim, ApiKey, self._clock(), make)
         if replayed:
             raise IdempotencyReplayError(record.id)
         return NewKey(record, secret)
@@ -108,11 +119,12 @@ class ApiKeyService:
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """One key. Raises `NotFoundError`."""
         async with self._database.transaction() as connection:
-            return await self._find(connection, principal, key_id, lock=False)
+            return await self._find(connection, principal, key_id)
 
     async def update(
         self,
         principal: Principal,
+        author: Author,
         key_id: str,
         *,
         name: str | UnsetType = UNSET,
@@ -121,73 +133,94 @@ class ApiKeyService:
     ) -> ApiKey:
         """Change what is given, of an active key.
 
-        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `ValidationError`.
+        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
         """
-        now = self._clock()
         async with self._database.transaction() as connection:
-            key = await self._find(connection, principal, key_id, lock=True)
-            changed = key
+            caller, now = await self._begin(connection, principal)
+            changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
                 changed = msgspec.structs.replace(changed, name=name)
             if scopes is not UNSET:
                 given, level = normalize(scopes, None)
                 changed = msgspec.structs.replace(changed, scopes=given, access_level=level)
-                principal.require_holding(given, level)
+                caller.require_holding(given, level)
             if expires_at is not UNSET and expires_at != key.expires_at:
                 expires_at = _in_utc(expires_at)
                 _check_in_future(expires_at, now)
                 changed = msgspec.structs.replace(changed, expires_at=expires_at)
-            rules.check_change(principal, key, changed)
+            rules.check_change(caller, key, changed)
             _check_active(key)
             _check_not_prolonged_after_rotation(key, changed)
-            await api_keys.update(connection, changed)
+            if changed.access_level is not key.access_level:
+                await self._check_way_back(connection, key, now)
+            await _save(connection, author, Action.KEY_UPDATED, key, changed, now)
             return changed
 
-    async def rotate(self, principal: Principal, key_id: str, *, overlap: timedelta, claim: Claim | None) -> NewKey:
+    async def rotate(
+        self, principal: Principal, author: Author, key_id: str, *, overlap: timedelta, claim: Claim | None
+    ) -> NewKey:
         """Replace an active key by one with the same name, scopes, level, mode and expiry.
 
-        The old key ends after ``overlap``, never later than its own expiry.
-        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError` and the errors of idempotency.
+        The old key ends after ``overlap``, never later than its own expiry. In its overlap it does not count as one of
+        the keys that the plan allows, but no more than that many keys are in one.
+        Raises `NotFoundError`, `KeyNotActiveError`, `KeyLimitReachedError`, `ScopeEscalationError` and the errors of
+        idempotency.
         """
-        now = self._clock()
         async with self._database.transaction() as connection:
             secret = ""
 
             async def make() -> ApiKey:
                 nonlocal secret
-                old = await self._find(connection, principal, key_id, lock=True)
-                principal.require_holding((), old.access_level)
+                caller, now = await self._begin(connection, principal)
+                old = await self._find(connection, caller, key_id, lock=True)
+                caller.require_holding((), old.access_level)
                 _check_active(old)
                 if old.superseded_by is not None:
                     raise KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
-                rules.check_may_hold(principal, old.scopes, old.access_level, old.mode, old.expires_at)
+                rules.check_may_hold(caller, old.scopes, old.access_level, old.mode, old.expires_at)
+                if overlap:
+                    await self._check_limit(connection, caller, now, superseded=True)
                 secret = new_secret(old.mode)
                 record = msgspec.structs.replace(
                     new_record(
                         secret, old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at,
-                        principal.id, now,
+                        caller.id, now,
                     ),
                     rotated_from=old.id,
+                    rotated_from_last_used_at=old.last_used_at,
                 )  # fmt: skip
-                await api_keys.insert(connection, record, rules.digest(secret.encode(), self._pepper))
-                await api_keys.update(connection, _superseded(old, record.id, overlap, now))
+                await self._insert(connection, author, record, secret, now)
+                superseded = _superseded(old, record.id, overlap, now)
+                await _save(connection, author, Action.KEY_ROTATED, old, superseded, now)
                 return record
 
-            record, replayed = await once(connection, claim, ApiKey, now, make)
+            record, replayed = await once(connection, claim, ApiKey, self._clock(), make)
         if replayed:
             raise IdempotencyReplayError(record.id)
         return NewKey(record, secret)
 
-    async def revoke(self, principal: Principal, key_id: str) -> None:
-        """End a key at once; again is fine. Raises `NotFoundError` and `ScopeEscalationError`."""
-        now = self._clock()
-        async with self._database.transaction() as connection:
-            key = await self._find(connection, principal, key_id, lock=True)
-            principal.require_holding((), key.access_level)
-            if key.revoked_at is None:
-                await api_keys.update(connection, msgspec.structs.replace(key, revoked_at=now))
+    async def revoke(self, principal: Principal, author: Author, key_id: str, *, force: bool = False) -> None:
+        """End a key at once; again is fine. With ``force`` also the last one that can manage everything.
 
-    async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool) -> ApiKey:
+        Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
+        """
+        async with self._database.transaction() as connection:
+            caller, now = await self._begin(connection, principal)
+            key = await self._find(connection, caller, key_id, lock=True)
+            caller.require_holding((), key.access_level)
+            if key.revoked_at is not None:
+                return
+            if not force:
+                await self._check_way_back(connection, key, now)
+            await _save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
+
+    async def _begin(self, connection: Connection, principal: Principal) -> tuple[Principal, datetime]:
+        """Hold the tenant's row; the caller as it is then, and when that is."""
+        await billing.lock_account(connection, principal.org_id)
+        now = self._clock()
+        return await as_of_now(connection, principal, self._issuer, now), now
+
+    async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False) -> ApiKey:
         test_only = principal.mode is Mode.TEST
         now = self._clock()
         key = await api_keys.find(connection, principal.org_id, key_id, now, test_only=test_only, lock=lock)
@@ -195,10 +228,39 @@ class ApiKeyService:
             raise NotFoundError("API key")
         return key
 
-    async def _check_limit(self, connection: Connection, principal: Principal, now: datetime) -> None:
+    async def _insert(self, connection: Connection, author: Author, key: ApiKey, secret: str, now: datetime) -> None:
+        await api_keys.insert(connection, key, self._pepper.digest(secret.encode()), self._pepper.id)
+        await audit.record(
+            connection, author, Action.KEY_CREATED, org_id=key.org_id, target_id=key.id, after=key, now=now
+        )
+
+    async def _check_limit(
+        self, connection: Connection, principal: Principal, now: datetime, *, superseded: bool = False
+    ) -> None:
         most = self._catalog.limits(principal.plan).api_keys
-        if most is not None and await api_keys.count_active(connection, principal.org_id, now) >= most:
-            raise KeyLimitReachedError(f"The plan {principal.plan} allows {most} active API keys.")
+        if most is None:
+            return
+        if await api_keys.count_active(connection, principal.org_id, now, superseded=superseded) >= most:
+            what = "rotated API keys that still work" if superseded else "active API keys"
+            raise KeyLimitReachedError(f"The plan {principal.plan} allows {most} {what}.")
+
+    async def _check_way_back(self, connection: Connection, key: ApiKey, now: datetime) -> None:
+        """Raise `LastOwnerError` if without this key nobody is left who could make another OWNER key."""
+        if not rules.manages_everything(key) or await api_keys.has_other_owner(connection, key, self._issuer, now):
+            return
+        raise LastOwnerError(
+            "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
+            "or repeat with force=true."
+        )
+
+
+async def _save(
+    connection: Connection, author: Author, action: Action, before: ApiKey, after: ApiKey, now: datetime
+) -> None:
+    await api_keys.update(connection, after)
+    await audit.record(
+        connection, author, action, org_id=after.org_id, target_id=after.id, before=before, after=after, now=now
+    )
 
 
 def new_secret(mode: Mode) -> str:
@@ -285,7 +347,7 @@ def _check_active(key: ApiKey) -> None:
 
 def _superseded(old: ApiKey, successor: str, overlap: timedelta, now: datetime) -> ApiKey:
     if not overlap:
-        return msgspec.structs.replace(old, revoked_at=now, superseded_by=successor)
+        return msgspec.structs.replace(rules.revoked(old, now), superseded_by=successor)
     end = now + overlap
     if old.expires_at is not None:
         end = min(end, old.expires_at)

@@ -1,14 +1,57 @@
 """Writing and reading the audit trail."""
 
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.database import Connection, Database
+from tenantry.domain.access import Mode, Principal
+from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author, differences
+from tenantry.domain.pages import Page
+from tenantry.kit.clock import to_micros
+from tenantry.kit.cursor import Position
 from tenantry.kit.ids import new_id
+from tenantry.services.paging import parse_time_cursor, to_page
 from tenantry.store import audit
+from tenantry.store.audit import Filter, read_all
+
+__all__ = ["AuditService", "Filter", "read_all", "record"]
+
+_AT_A_TIME: Final = 500
+
+
+class AuditService:
+    """The trail of a principal's tenant, to read."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list_page(self, principal: Principal, wanted: Filter, limit: int, cursor: str | None) -> Page[AuditEvent]:
+        """A page of entries, newest first. Raises `InvalidCursorError` and `ModeMismatchError`."""
+        check_mode(principal, Mode.LIVE)
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction() as connection:
+            rows = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
+        return to_page(rows, limit, lambda row: Position(to_micros(row.at), row.id))
+
+    async def read_pages(self, principal: Principal, wanted: Filter) -> AsyncIterator[list[AuditEvent]]:
+        """All entries, newest first, a few hundred at a time, each in a short transaction of its own.
+
+        Raises `ModeMismatchError` before the first.
+        """
+        check_mode(principal, Mode.LIVE)
+        after: tuple[datetime | None, str | None] = (None, None)
+        while True:
+            async with self._database.transaction() as connection:
+                rows = await audit.read_page(connection, principal.org_id, wanted, limit=_AT_A_TIME, after=after)
+            yield rows[:_AT_A_TIME]
+            if len(rows) <= _AT_A_TIME:
+                return
+            last = rows[_AT_A_TIME - 1]
+            after = last.at, last.id
 
 
 async def record(

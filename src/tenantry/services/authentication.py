@@ -8,6 +8,7 @@ from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
 from tenantry.domain import access, api_keys
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
+from tenantry.domain.api_keys import Pepper
 from tenantry.domain.errors import (
     ApiKeyExpiredError,
     ApiKeyRevokedError,
@@ -23,6 +24,7 @@ from tenantry.domain.tenants import is_tenant_id
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.kit.clock import Clock
 from tenantry.store.access import KeyRow, SeatRow, UserQuery, find_keys, find_seats
+from tenantry.store.api_keys import Use
 
 _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
@@ -42,7 +44,7 @@ class Authenticator:
 
     Lookups are grouped: those that wait while one is under way form the next. A lookup joins only a query
     that has not been sent, so a revocation committed before the request came in is always seen, by every
-    process. Nothing is cached.
+    process. Nothing about keys, tenants and members is cached.
     """
 
     def __init__(
@@ -50,29 +52,37 @@ class Authenticator:
         *,
         keys: Lane,
         users: Lane,
-        peppers: Sequence[bytes],
+        peppers: Sequence[Pepper],
         tokens: TokenVerifier | None,
         clock: Clock,
-        key_used: Callable[[str], None] = lambda _: None,
+        key_used: Callable[[Use], None] = lambda _: None,
+        owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
     ) -> None:
+        """``key_used`` is told of every key that was let in; ``owner_seen`` of every owner whose address has changed
+        at the identity provider, with the tenant's id.
+        """
         self._key_lane = keys
         self._user_lane = users
         self._peppers = tuple(peppers)
         self._tokens = tokens
         self._clock = clock
         self._key_used = key_used
-        self._keys: Batcher[bytes, KeyRow | None] = Batcher(self._find_keys)
+        self._owner_seen = owner_seen
+        self._keys: Batcher[Sequence[bytes], KeyRow | None] = Batcher(self._find_keys)
         self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(self._find_seats)
 
-    async def authenticate(self, authorization: bytes | None, organization: bytes | None) -> Principal:
+    async def authenticate(
+        self, authorization: bytes | None, organization: bytes | None, address: str | None = None
+    ) -> Principal:
         """The principal of a request, from its ``Authorization`` and ``X-Organization-Id`` headers.
 
+        ``address`` is the client's, for the record of the key's last use.
         Raises the errors of CONTRACT 5; `AuthUnavailableError` when nobody can tell.
         """
         credential = bearer(authorization)
         try:
             if credential.startswith(_KEY_PREFIX):
-                return await self._by_key(credential)
+                return await self._by_key(credential, address)
             claims = await self.verify_token(credential)
             return await self._by_claims(claims, organization)
         except DatabaseUnavailableError as error:
@@ -91,16 +101,17 @@ class Authenticator:
         await self._keys.close()
         await self._users.close()
 
-    async def _by_key(self, secret: bytes) -> Principal:
+    async def _by_key(self, secret: bytes, address: str | None) -> Principal:
         if not api_keys.is_well_formed(secret):
             raise InvalidCredentialError("The API key is not valid.")
-        for pepper in self._peppers:
-            key = await self._keys.submit(api_keys.digest(secret, pepper))
-            if key is not None:
-                principal = _principal_of_key(key, self._clock())
-                self._key_used(key.id)
-                return principal
-        raise InvalidCredentialError("The API key is not valid.")
+        digests = [pepper.digest(secret) for pepper in self._peppers]
+        key = await self._keys.submit(digests)
+        if key is None:
+            raise InvalidCredentialError("The API key is not valid.")
+        now = self._clock()
+        principal = _principal_of_key(key, now)
+        self._key_used(Use(key.id, now, address, digests[0], self._peppers[0].id))
+        return principal
 
     async def _by_claims(self, claims: Claims, organization: bytes | None) -> Principal:
         org_id = wanted_organization(claims.org_id, organization)
@@ -111,12 +122,16 @@ class Authenticator:
             seats = [seat for seat in seats if not seat.deleted]
         if len(seats) != 1:
             raise NoOrganizationError("The user belongs to no organization, or the request does not say to which.")
-        return _principal_of_user(claims, seats[0])
+        principal = _principal_of_user(claims, seats[0])
+        if seats[0].owner_email is not None and claims.email not in (None, seats[0].owner_email):
+            self._owner_seen(principal.org_id, claims)
+        return principal
 
-    async def _find_keys(self, digests: Sequence[bytes]) -> list[KeyRow | Exception | None]:
+    async def _find_keys(self, secrets: Sequence[Sequence[bytes]]) -> list[KeyRow | Exception | None]:
+        """The key of each secret, given by its digests under every pepper."""
         async with self._key_lane.use(autocommit=True) as connection:
-            found = await find_keys(connection, digests)
-        return [found.get(digest) for digest in digests]
+            found = await find_keys(connection, [digest for digests in secrets for digest in digests])
+        return [next((found[digest] for digest in digests if digest in found), None) for digests in secrets]
 
     async def _find_seats(self, users: Sequence[UserQuery]) -> list[list[SeatRow] | Exception]:
         async with self._user_lane.use(autocommit=True) as connection:

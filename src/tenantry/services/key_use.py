@@ -1,14 +1,13 @@
-"""When each API key was last used, at constant cost: remembered here, written together every few seconds."""
+"""When and from where each API key was last used, at constant cost: remembered here, written every few seconds."""
 
 import asyncio
 import logging
-from datetime import datetime
 from typing import Final
 
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.kit.clock import Clock
 from tenantry.store import api_keys
+from tenantry.store.api_keys import Use
 
 INTERVAL: Final = 5.0
 """Seconds between writes: what a process that is killed can lose."""
@@ -19,14 +18,13 @@ logger = logging.getLogger(__name__)
 class KeyUse:
     """Collects uses of keys; `run` writes them, in one statement for all keys that were used."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
-        self._used: dict[str, datetime] = {}
+        self._used: dict[str, Use] = {}
 
-    def record(self, key_id: str) -> None:
-        """The key was just used."""
-        self._used[key_id] = self._clock()
+    def record(self, use: Use) -> None:
+        """The key was just used; only the last use of each is kept."""
+        self._used[use.key_id] = use
 
     async def run(self) -> None:
         """Write what was collected every `INTERVAL` seconds, until cancelled."""
@@ -41,7 +39,7 @@ class KeyUse:
             return
         try:
             async with self._database.transaction() as connection:
-                await api_keys.record_use(connection, used)
+                await api_keys.record_uses(connection, list(used.values()))
         except DatabaseUnavailableError:
             self._used = {**used, **self._used}
             logger.info("the last use of %d keys is written later: the database is out of reach", len(used))

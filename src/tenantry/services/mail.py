@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tenantry.db.database import Database
 from tenantry.domain.notices import PendingMail
-from tenantry.gateways.mail import Mailer, MailError, PermanentMailError, compose_payment_failed
+from tenantry.gateways.mail import Mailer, MailError, PermanentMailError, compose
 from tenantry.kit import backoff
 from tenantry.kit.clock import Clock
 from tenantry.store import notices
@@ -58,7 +58,7 @@ class MailService:
         if mail is None:
             return
         try:
-            await self._mailer.send(compose_payment_failed(mail, self._mailer.config.sender))
+            await self._mailer.send(compose(mail, self._mailer.config.sender))
         except MailError as error:
             await self._failed(mail, error)
         else:

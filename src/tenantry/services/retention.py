@@ -23,6 +23,7 @@ class Removed(msgspec.Struct, frozen=True):
     parked_events: int
     tenants: int
     bodies: int
+    request_counts: int = 0
 
 
 class RetentionService:
@@ -44,10 +45,12 @@ class RetentionService:
             await self._repeat(retention.expire_parked, now),
             await self._purge_tenants(now),
             await self._repeat(retention.delete_bodies, now - self._bodies_kept),
+            await self._repeat(retention.delete_request_counts, now),
         )
         if any(msgspec.structs.astuple(removed)):
             logger.info(
-                "removed: %d idempotency keys, %d parked events, %d deleted tenants, %d raw bodies of events",
+                "removed: %d idempotency keys, %d parked events, %d deleted tenants, %d raw bodies of events, "
+                "%d counts of requests",
                 *msgspec.structs.astuple(removed),
             )
         return removed

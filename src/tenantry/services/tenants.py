@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from tenantry.db.database import Connection, Database
-from tenantry.domain.access import Mode, Principal, Role
+from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import (
     CustomerTakenError,
@@ -25,11 +26,13 @@ from tenantry.gateways.identity.tokens import Claims
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
 from tenantry.kit.ids import new_id
-from tenantry.services import ledger
+from tenantry.services import audit, ledger
 from tenantry.services.billing import BillingEventView, view
+from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
+from tenantry.services.members import seat_owner
 from tenantry.services.paging import parse_time_cursor, to_page
-from tenantry.store import api_keys, billing, projects, tenants
+from tenantry.store import api_keys, billing, members, projects, tenants
 from tenantry.store.idempotency import Claim
 from tenantry.store.tenants import TenantRow
 
@@ -57,15 +60,30 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
     customers: list[str]
     members: list[dict[str, Any]]
     api_keys: list[ApiKey]
+    audit_events: list[AuditEvent]
     projects: list[Project]
     billing_events: list[BillingEventView]
+
+
+class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
+    """A tenant in the audit trail."""
+
+    name: str
+    owner_id: str
+    owner_email: str
+    stripe_customer_id: str | None
+    suspended: bool
 
 
 class TenantService:
     """Tenants, as their own people and as the operator see them."""
 
-    def __init__(self, database: Database, policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock, issuer: str | None = None
+    ) -> None:
+        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users."""
         self._database = database
+        self._issuer = issuer
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
@@ -91,7 +109,14 @@ class TenantService:
             return (await _own(connection, principal, tenant_id)).record
 
     async def create(
-        self, claims: Claims, *, name: str, owner_email: str | None, find_email: FindEmail, claim: Claim | None
+        self,
+        claims: Claims,
+        author: Author,
+        *,
+        name: str,
+        owner_email: str | None,
+        find_email: FindEmail,
+        claim: Claim | None,
     ) -> Tenant:
         """Make a tenant whose owner is the user. An org claim that names no tenant becomes its id.
 
@@ -107,48 +132,57 @@ class TenantService:
 
             async def make() -> Tenant:
                 wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject)
-                if not await self._insert(connection, tenant_id, wishes, now):
+                if not await self._insert(connection, author, tenant_id, wishes, now):
                     raise TenantExistsError("The organization that the token names exists already.")
-                await tenants.put_member(connection, tenant_id, claims.issuer, claims.subject, Role.OWNER, now)
+                await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now)
+                if owner_email is None:
+                    await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                 return (await _existing(connection, tenant_id)).record
 
             tenant, _ = await once(connection, claim, Tenant, now, make)
             return tenant
 
-    async def update(self, principal: Principal, tenant_id: str, *, name: str, owner_email: str | None) -> Tenant:
+    async def update(
+        self, principal: Principal, author: Author, tenant_id: str, *, name: str, owner_email: str | None
+    ) -> Tenant:
         """Change the caller's tenant. Raises `NotFoundError`."""
-        now = self._clock()
         async with self._database.transaction() as connection:
             found = await _own(connection, principal, tenant_id, lock=True)
+            now = self._clock()
+            (await as_of_now(connection, principal, self._issuer, now)).require("tenants:write")
             await tenants.update(
                 connection,
                 tenant_id,
                 name=name,
                 owner_email=owner_email or found.owner_email,
+                owner_email_follows=found.owner_email_follows and owner_email is None,
                 owner_id=found.record.owner_id,
                 suspended=found.suspended,
                 now=now,
             )
-            return (await _existing(connection, tenant_id)).record
+            return await _entered(connection, author, found, now)
 
-    async def put(self, tenant_id: str, wishes: TenantWishes) -> tuple[Tenant, bool]:
+    async def put(self, author: Author, tenant_id: str, wishes: TenantWishes) -> tuple[Tenant, bool]:
         """Make a tenant, or set an existing one; the flag says that it is new.
 
         Raises `TenantDeletedError` for one that has ended and `CustomerTakenError`.
         """
         now = self._clock()
         async with self._database.transaction() as connection:
-            made = await self._insert(connection, tenant_id, wishes, now)
+            made = await self._insert(connection, author, tenant_id, wishes, now)
             if not made:
-                await self._set(connection, tenant_id, wishes, now)
+                found = await self._set(connection, tenant_id, wishes, now)
+                await _entered(connection, author, found, now)
+            await self._seat_owner(connection, author, tenant_id, wishes, now)
             return (await _existing(connection, tenant_id)).record, made
 
-    async def create_as_operator(self, tenant_id: str, wishes: TenantWishes) -> Tenant:
+    async def create_as_operator(self, author: Author, tenant_id: str, wishes: TenantWishes) -> Tenant:
         """Make a tenant. Raises `TenantExistsError` and `CustomerTakenError`."""
         now = self._clock()
         async with self._database.transaction() as connection:
-            if not await self._insert(connection, tenant_id, wishes, now):
+            if not await self._insert(connection, author, tenant_id, wishes, now):
                 raise TenantExistsError(f"A tenant {tenant_id} exists already.")
+            await self._seat_owner(connection, author, tenant_id, wishes, now)
             return (await _existing(connection, tenant_id)).record
 
     async def show(self, tenant_id: str) -> Tenant:
@@ -159,13 +193,19 @@ class TenantService:
             raise NotFoundError("tenant")
         return found.record
 
-    async def delete(self, tenant_id: str) -> None:
+    async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: its keys die with the commit, its data stays for 30 days. Raises `NotFoundError`."""
         now = self._clock()
         async with self._database.transaction() as connection:
-            await _existing(connection, tenant_id, lock=True)
+            found = await _existing(connection, tenant_id, lock=True)
+            if found.deleted:
+                return
             await tenants.mark_deleted(connection, tenant_id, now)
             await api_keys.revoke_all(connection, tenant_id, now)
+            await audit.record(
+                connection, author, Action.TENANT_ENDED, org_id=tenant_id, target_id=tenant_id,
+                before=_audited(found), now=now,
+            )  # fmt: skip
 
     async def export(self, tenant_id: str) -> TenantExport:
         """Everything of a tenant, also of one that ended less than 30 days ago. Raises `NotFoundError`."""
@@ -177,13 +217,16 @@ class TenantService:
                 owner_email=found.owner_email,
                 suspended=found.suspended,
                 customers=await billing.customers_of(connection, tenant_id),
-                members=await tenants.read_members(connection, tenant_id),
+                members=await members.read_all(connection, tenant_id),
                 api_keys=await api_keys.read_all(connection, tenant_id, now),
+                audit_events=await audit.read_all(connection, tenant_id),
                 projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
                 billing_events=[view(row) for row in await billing.read_all_entries(connection, tenant_id)],
             )
 
-    async def _insert(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> bool:
+    async def _insert(
+        self, connection: Connection, author: Author, tenant_id: str, wishes: TenantWishes, now: datetime
+    ) -> bool:
         customers = [wishes.stripe_customer_id] if wishes.stripe_customer_id else []
         await ledger.claim(connection, tenant_id, customers)
         made = await tenants.insert(
@@ -200,11 +243,16 @@ class TenantService:
                 await self._set(connection, tenant_id, wishes, now)
             elif wishes.stripe_customer_id:
                 await _link(connection, tenant_id, wishes.stripe_customer_id, now)
+            made_as = _audited(await _existing(connection, tenant_id))
+            await audit.record(
+                connection, author, Action.TENANT_CREATED, org_id=tenant_id, target_id=tenant_id,
+                after=made_as, now=now,
+            )  # fmt: skip
             await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
         return made
 
-    async def _set(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> None:
-        """Set a tenant whose name, and whose customer's, `_insert` has claimed."""
+    async def _set(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> TenantRow:
+        """Set a tenant whose name, and whose customer's, `_insert` has claimed; returns what it was before."""
         found = await _existing(connection, tenant_id, lock=True)
         if found.deleted:
             raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
@@ -220,6 +268,41 @@ class TenantService:
         if wishes.stripe_customer_id and wishes.stripe_customer_id != found.record.stripe_customer_id:
             await _link(connection, tenant_id, wishes.stripe_customer_id, now)
             await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
+        return found
+
+    async def _seat_owner(
+        self, connection: Connection, author: Author, tenant_id: str, wishes: TenantWishes, now: datetime
+    ) -> None:
+        """Let the owner whom the operator names sign in as one."""
+        if self._issuer is not None and wishes.owner_id is not None:
+            await seat_owner(connection, author, self._issuer, tenant_id, wishes.owner_id, now)
+
+
+async def _entered(connection: Connection, author: Author, before: TenantRow, now: datetime) -> Tenant:
+    """The tenant as it has become, once the change is in the audit trail."""
+    after = await _existing(connection, before.record.id)
+    await audit.record(
+        connection,
+        author,
+        Action.TENANT_UPDATED,
+        org_id=after.record.id,
+        target_id=after.record.id,
+        before=_audited(before),
+        after=_audited(after),
+        now=now,
+    )
+    return after.record
+
+
+def _audited(row: TenantRow) -> AuditedTenant:
+    """What people change of a tenant. Its billing state changes by events, and its ledger tells of those."""
+    return AuditedTenant(
+        name=row.record.name,
+        owner_id=row.record.owner_id,
+        owner_email=row.owner_email,
+        stripe_customer_id=row.record.stripe_customer_id,
+        suspended=row.suspended,
+    )
 
 
 async def _link(connection: Connection, tenant_id: str, customer_id: str, now: datetime) -> None:

@@ -36,6 +36,8 @@ class SeatRow(msgspec.Struct, frozen=True):
     deleted: bool
     role: str | None
     removed: bool
+    owner_email: str | None
+    """The tenant's billing address, if the user is its owner and the address follows the identity provider's."""
 
 
 class UserQuery(msgspec.Struct, frozen=True):
@@ -55,7 +57,8 @@ SELECT k.digest, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at,
 """
 SEATS: Final = """
 SELECT q.number, t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
-       m.role, m.removed_at IS NOT NULL
+       m.role, m.removed_at IS NOT NULL,
+       CASE WHEN t.owner_email_follows AND t.owner_id = q.subject THEN t.owner_email END
   FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[]) AS q (number, issuer, subject, org_id)
   LEFT JOIN memberships m
     ON m.issuer = q.issuer AND m.subject = q.subject AND (q.org_id IS NULL OR m.tenant_id = q.org_id)

@@ -1,7 +1,10 @@
 """API keys. Every statement names the tenant; the secret is never here, its digest is."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
+
+import msgspec
 
 from tenantry.db.database import Connection
 from tenantry.domain.access import AccessLevel, Mode
@@ -9,8 +12,10 @@ from tenantry.domain.api_keys import ApiKey, KeyStatus, status_at
 
 _COLUMNS: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
-    "last_used_at, revoked_at, rotated_from, superseded_by"
+    "last_used_at, last_used_address, revoked_at, rotated_from, superseded_by, "
+    "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at"
 )
+_SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
 # A key's status at a moment, in SQL: the same rule as `status_at`.
 _STATUS: Final = {
     KeyStatus.ACTIVE: "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)",
@@ -21,7 +26,7 @@ _STATUS: Final = {
 
 def _key(row: tuple[Any, ...], now: datetime) -> ApiKey:
     (key_id, org_id, name, scopes, level, mode, expires_at, start, last4, created_at, created_by, last_used_at,
-     revoked_at, rotated_from, superseded_by) = row  # fmt: skip
+     last_used_address, revoked_at, rotated_from, superseded_by, rotated_from_last_used_at) = row  # fmt: skip
     return ApiKey(
         id=key_id,
         org_id=org_id,
@@ -36,17 +41,20 @@ def _key(row: tuple[Any, ...], now: datetime) -> ApiKey:
         created_at=created_at,
         created_by=created_by,
         last_used_at=last_used_at,
+        last_used_address=last_used_address,
         revoked_at=revoked_at,
         rotated_from=rotated_from,
         superseded_by=superseded_by,
+        rotated_from_last_used_at=rotated_from_last_used_at,
     )
 
 
-async def insert(connection: Connection, key: ApiKey, digest: bytes) -> None:
-    """Store a new key under its digest."""
+async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: str) -> None:
+    """Store a new key under its digest, made with this pepper."""
     await connection.execute(
         "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, expires_at, start, last4, "
-        "created_at, created_by, rotated_from) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        "created_at, created_by, rotated_from, pepper_id) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
             key.id,
             key.org_id,
@@ -61,6 +69,7 @@ async def insert(connection: Connection, key: ApiKey, digest: bytes) -> None:
             key.created_at,
             key.created_by,
             key.rotated_from,
+            pepper_id,
         ),
     )
 
@@ -70,8 +79,7 @@ async def find(
 ) -> ApiKey | None:
     """One key of a tenant, or of its test-mode keys alone."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM api_keys "  # noqa: S608  # our own columns
-        "WHERE org_id = %s AND id = %s AND (mode = 'test' OR NOT %s)" + (" FOR UPDATE" if lock else ""),
+        _SELECT + " WHERE org_id = %s AND id = %s AND (mode = 'test' OR NOT %s)" + (" FOR UPDATE OF k" if lock else ""),
         (org_id, key_id, test_only),
     )
     row = await cursor.fetchone()
@@ -91,8 +99,7 @@ async def read_page(
     """A tenant's keys after a position, newest first, and one more than ``limit`` if there are more."""
     condition = _STATUS[status] if status else "true"
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM api_keys "  # noqa: S608  # our own columns and conditions
-        f"WHERE org_id = %(org)s AND (mode = 'test' OR NOT %(test_only)s) AND {condition} "
+        _SELECT + f" WHERE org_id = %(org)s AND (mode = 'test' OR NOT %(test_only)s) AND {condition} "
         "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
         "ORDER BY created_at DESC, id DESC LIMIT %(most)s",
         {
@@ -107,14 +114,33 @@ async def read_page(
     return [_key(row, now) for row in await cursor.fetchall()]
 
 
-async def count_active(connection: Connection, org_id: str, now: datetime) -> int:
-    """How many keys of a tenant work now, in both modes."""
+async def count_active(connection: Connection, org_id: str, now: datetime, *, superseded: bool) -> int:
+    """How many keys of a tenant work now, in both modes: those that were rotated, or those that were not."""
     cursor = await connection.execute(
-        f"SELECT count(*) FROM api_keys WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]}",  # noqa: S608
-        {"org": org_id, "now": now},
+        f"SELECT count(*) FROM api_keys WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "  # noqa: S608
+        "AND (superseded_by IS NOT NULL) = %(superseded)s",
+        {"org": org_id, "now": now, "superseded": superseded},
     )
     row = await cursor.fetchone()
     return int(row[0]) if row else 0
+
+
+async def has_other_owner(connection: Connection, key: ApiKey, issuer: str | None, now: datetime) -> bool:
+    """Whether a tenant has a live OWNER key that works at least as long as this one, or a member who is an owner.
+
+    A key that was rotated is on its way out and does not count, nor does a member of another identity provider than
+    ``issuer``.
+    """
+    cursor = await connection.execute(
+        "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %(org)s AND id <> %(id)s AND mode = 'live' "  # noqa: S608
+        f"AND access_level = 'OWNER' AND superseded_by IS NULL AND {_STATUS[KeyStatus.ACTIVE]} "
+        "AND coalesce(expires_at, 'infinity') >= coalesce(%(until)s::timestamptz, 'infinity')) "
+        "OR EXISTS (SELECT FROM memberships "
+        "WHERE tenant_id = %(org)s AND issuer = %(issuer)s AND role = 'owner' AND removed_at IS NULL)",
+        {"org": key.org_id, "id": key.id, "until": key.expires_at, "issuer": issuer, "now": now},
+    )
+    row = await cursor.fetchone()
+    return bool(row and row[0])
 
 
 async def update(connection: Connection, key: ApiKey) -> None:
@@ -138,24 +164,50 @@ async def update(connection: Connection, key: ApiKey) -> None:
 async def revoke_all(connection: Connection, org_id: str, now: datetime) -> None:
     """Revoke every key of a tenant that is not revoked yet."""
     await connection.execute(
-        "UPDATE api_keys SET revoked_at = %s WHERE org_id = %s AND revoked_at IS NULL", (now, org_id)
+        "UPDATE api_keys SET revoked_at = %s WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s "
+        "AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE)",
+        (now, org_id),
     )
+
+
+async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | None, int]:
+    """How many keys work now, by the id of the pepper that they are hashed under; None where it is not known."""
+    cursor = await connection.execute(
+        f"SELECT pepper_id, count(*) FROM api_keys WHERE {_STATUS[KeyStatus.ACTIVE]} GROUP BY pepper_id",  # noqa: S608
+        {"now": now},
+    )
+    return dict(await cursor.fetchall())
 
 
 async def read_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:
     """Every key of a tenant, oldest first."""
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM api_keys WHERE org_id = %s ORDER BY created_at, id",  # noqa: S608  # our own columns
-        (org_id,),
-    )
+    cursor = await connection.execute(_SELECT + " WHERE org_id = %s ORDER BY created_at, id", (org_id,))
     return [_key(row, now) for row in await cursor.fetchall()]
 
 
-async def record_use(connection: Connection, used: dict[str, datetime]) -> None:
-    """Record when keys were last used, in one statement."""
+class Use(msgspec.Struct, frozen=True):
+    """A key was let in: when, from which address, and what its secret is hashed to under the newest pepper."""
+
+    key_id: str
+    at: datetime
+    address: str | None
+    digest: bytes
+    pepper_id: str
+
+
+async def record_uses(connection: Connection, uses: Sequence[Use]) -> None:
+    """Record the last use of keys, in one statement; a key hashed under an older pepper moves to the newest."""
     await connection.execute(
-        "WITH used AS (SELECT u.id, u.at FROM unnest(%s::text[], %s::timestamptz[]) AS u (id, at) "
-        "JOIN api_keys k ON k.id = u.id ORDER BY u.id FOR NO KEY UPDATE OF k) "
-        "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, used.at) FROM used WHERE k.id = used.id",
-        (list(used), list(used.values())),
+        "WITH used AS (SELECT u.* FROM unnest(%s::text[], %s::timestamptz[], %s::text[], %b::bytea[], %s::text[]) "
+        "AS u (id, at, address, digest, pepper_id) JOIN api_keys k ON k.id = u.id ORDER BY u.id FOR NO KEY UPDATE OF k)"
+        " UPDATE api_keys k SET last_used_at = used.at, last_used_address = used.address, digest = used.digest, "
+        "pepper_id = used.pepper_id FROM used "
+        "WHERE k.id = used.id AND used.at > coalesce(k.last_used_at, '-infinity')",
+        (
+            [use.key_id for use in uses],
+            [use.at for use in uses],
+            [use.address for use in uses],
+            [use.digest for use in uses],
+            [use.pepper_id for use in uses],
+        ),
     )

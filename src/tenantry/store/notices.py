@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from tenantry.db.database import Connection
-from tenantry.domain.notices import Notification, PendingMail
+from tenantry.domain.notices import KEY_LEAKED, KeyLeakedData, Notification, PendingMail
 
 INSERT: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at)
@@ -20,11 +20,11 @@ RETURNING id
 """
 PENDING: Final = """
 SELECT n.id, n.attempts, n.created_at, t.name, t.owner_email, n.data->>'invoiceUrl',
-       e.amount_due, e.currency, n.tenant_id
+       e.amount_due, e.currency, n.tenant_id, CASE WHEN n.type = %(leaked)s THEN n.data::text END
   FROM notifications n
   JOIN tenants t ON t.id = n.tenant_id
   LEFT JOIN billing_events e ON e.id = n.event_id
- WHERE n.id = %s AND n.status = 'queued'
+ WHERE n.id = %(id)s AND n.status = 'queued'
 """
 
 
@@ -51,9 +51,12 @@ async def insert(connection: Connection, notices: Sequence[tuple[Notification, s
 
 async def read_pending(connection: Connection, notification_id: UUID) -> PendingMail | None:
     """The mail to send, or None if it has been delivered or given up."""
-    cursor = await connection.execute(PENDING, (notification_id,))
+    cursor = await connection.execute(PENDING, {"id": notification_id, "leaked": KEY_LEAKED})
     row = await cursor.fetchone()
-    return PendingMail(*row) if row else None
+    if row is None:
+        return None
+    mail = PendingMail(*row[:-1])
+    return msgspec.structs.replace(mail, leak=row[-1] and msgspec.json.decode(row[-1], type=KeyLeakedData))
 
 
 async def mark_sent(connection: Connection, notification_id: UUID, now: datetime) -> None:

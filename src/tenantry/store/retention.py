@@ -7,7 +7,9 @@ from tenantry.db.database import Connection
 from tenantry.store.idempotency import KEPT as IDEMPOTENCY_KEPT
 
 PARKED_KEPT: Final = timedelta(days=30)
-DELETED_TENANTS_KEPT: Final = timedelta(days=30)
+DELETED_TENANTS_KEPT: Final = timedelta(days=30)  # the database's functions for it say so too
+# Far longer than they count: so a process whose clock is slow loses none that it still needs.
+REQUEST_COUNTS_KEPT: Final = timedelta(hours=1)
 ROWS_PER_STATEMENT: Final = 1000
 
 DELETE_IDEMPOTENCY_KEYS: Final = """
@@ -31,6 +33,11 @@ DELETE FROM billing_bodies b
  USING oldest
  WHERE b.arrival = oldest.arrival AND oldest.received_at <= %(until)s
 """
+# Processes remove what is past themselves; this is what those leave that are killed.
+DELETE_REQUEST_COUNTS: Final = """
+DELETE FROM request_counts
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM request_counts WHERE second < %s LIMIT %s FOR UPDATE SKIP LOCKED))
+"""
 PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
 # What a tenant has many of, biggest first; the rest goes with the tenant's own row.
@@ -45,10 +52,11 @@ PURGE_ROWS: Final = (
     """,
     "DELETE FROM projects WHERE id IN (SELECT id FROM projects WHERE org_id = %s LIMIT %s)",
     "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s LIMIT %s)",
+    "SELECT purge_audit_events(%s, %s)",
 )
 # Events that come in lock their tenant: once the row is held, the tenant gets no more of anything.
 LOCK_DELETED: Final = "SELECT 1 FROM tenants WHERE id = %s AND deleted_at <= %s FOR UPDATE SKIP LOCKED"
-DELETE_TENANT: Final = "DELETE FROM tenants WHERE id = %s"
+DELETE_TENANT: Final = "SELECT purge_tenant(%s)"
 
 
 async def delete_idempotency_keys(connection: Connection, now: datetime) -> int:
@@ -66,6 +74,13 @@ async def expire_parked(connection: Connection, now: datetime) -> int:
 async def delete_bodies(connection: Connection, until: datetime) -> int:
     """Let go of raw bodies received at ``until`` or before; returns how many, at most `ROWS_PER_STATEMENT`."""
     cursor = await connection.execute(DELETE_BODIES, {"until": until, "most": ROWS_PER_STATEMENT})
+    return cursor.rowcount
+
+
+async def delete_request_counts(connection: Connection, now: datetime) -> int:
+    """Let go of counts of requests an hour old; returns how many, at most `ROWS_PER_STATEMENT`."""
+    until = int((now - REQUEST_COUNTS_KEPT).timestamp())
+    cursor = await connection.execute(DELETE_REQUEST_COUNTS, (until, ROWS_PER_STATEMENT))
     return cursor.rowcount
 
 

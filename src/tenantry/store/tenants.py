@@ -1,4 +1,4 @@
-"""Tenants and their members."""
+"""Tenants."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.db.database import Connection
-from tenantry.domain.access import Role
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import from_epoch
 
@@ -22,13 +21,24 @@ class TenantRow(msgspec.Struct, frozen=True):
 
     record: Tenant
     owner_email: str
+    owner_email_follows: bool
+    """Whether the address is the identity provider's, and is to stay so."""
     suspended: bool
     deleted: bool
 
 
+class OwnerSeen(msgspec.Struct, frozen=True):
+    """A tenant's owner with the address that a token vouches for, and when that token ends."""
+
+    org_id: str
+    user_id: str
+    email: str
+    token_issued: datetime
+
+
 def _row(row: Sequence[Any]) -> TenantRow:
     (tenant_id, name, plan, status, period_end, cancel, customer, owner_id, created_at, updated_at,
-     owner_email, suspended, deleted) = row  # fmt: skip
+     owner_email, follows, suspended, deleted) = row  # fmt: skip
     record = Tenant(
         id=tenant_id,
         name=name,
@@ -41,14 +51,14 @@ def _row(row: Sequence[Any]) -> TenantRow:
         created_at=created_at,
         updated_at=updated_at,
     )
-    return TenantRow(record, owner_email, suspended, deleted)
+    return TenantRow(record, owner_email, follows, suspended, deleted)
 
 
 async def find(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:
     """One tenant, ended ones included."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, owner_email, suspended_at IS NOT NULL, deleted_at IS NOT NULL "  # noqa: S608  # our own
-        "FROM tenants WHERE id = %s" + (" FOR NO KEY UPDATE" if lock else ""),
+        f"SELECT {_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, "  # noqa: S608  # our own
+        "deleted_at IS NOT NULL FROM tenants WHERE id = %s" + (" FOR NO KEY UPDATE" if lock else ""),
         (tenant_id,),
     )
     row = await cursor.fetchone()
@@ -65,7 +75,7 @@ async def read_of_user(
 ) -> list[Tenant]:
     """The living tenants that a user belongs to or that the token claims, newest first, one more than ``limit``."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, owner_email, false, false FROM tenants t "  # noqa: S608  # our own columns
+        f"SELECT {_COLUMNS}, owner_email, false, false, false FROM tenants t "  # noqa: S608  # our own columns
         "WHERE deleted_at IS NULL "
         "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
         "AND (id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
@@ -111,13 +121,58 @@ async def update(
     owner_id: str,
     suspended: bool,
     now: datetime,
+    owner_email_follows: bool = False,
 ) -> None:
-    """Write back what may change of a tenant."""
+    """Write back what may change of a tenant; an address that somebody has set follows nothing."""
     await connection.execute(
-        "UPDATE tenants SET name = %s, owner_email = %s, owner_id = %s, updated_at = %s, "
+        "UPDATE tenants SET name = %s, owner_email = %s, owner_email_follows = %s, owner_id = %s, updated_at = %s, "
         "suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END WHERE id = %s",
-        (name, owner_email, owner_id, now, suspended, now, tenant_id),
+        (name, owner_email, owner_email_follows, owner_id, now, suspended, now, tenant_id),
     )
+
+
+async def let_owner_email_follow(connection: Connection, tenant_id: str, token_issued: datetime) -> None:
+    """The tenant's address is the one that a token, or the identity provider for it, vouches for; let it stay so."""
+    await connection.execute(
+        "UPDATE tenants SET owner_email_follows = true, owner_email_token_issued = %s WHERE id = %s",
+        (token_issued, tenant_id),
+    )
+
+
+# Locked in the order of their ids, as everywhere.
+MOVE_OWNER_EMAILS: Final = """
+WITH moved AS (
+    SELECT t.id, t.owner_email AS was, s.email, s.token_issued
+      FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[]) AS s (org_id, user_id, email, token_issued)
+      JOIN tenants t ON t.id = s.org_id
+     WHERE t.owner_email_follows AND t.owner_id = s.user_id AND t.owner_email <> s.email AND t.deleted_at IS NULL
+       AND (t.owner_email_token_issued IS NULL OR t.owner_email_token_issued <= s.token_issued)
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t)
+UPDATE tenants t
+   SET owner_email = moved.email, owner_email_token_issued = moved.token_issued, updated_at = %s
+  FROM moved
+ WHERE t.id = moved.id
+RETURNING t.id, moved.was
+"""
+
+
+async def move_owner_emails(
+    connection: Connection, seen: Sequence[OwnerSeen], now: datetime
+) -> list[tuple[OwnerSeen, str]]:
+    """Let the addresses of tenants follow their owners', one a tenant; returns the changes with the address before."""
+    by_tenant = {one.org_id: one for one in seen}
+    cursor = await connection.execute(
+        MOVE_OWNER_EMAILS,
+        (
+            list(by_tenant),
+            [one.user_id for one in by_tenant.values()],
+            [one.email for one in by_tenant.values()],
+            [one.token_issued for one in by_tenant.values()],
+            now,
+        ),
+    )
+    return [(by_tenant[tenant_id], was) for tenant_id, was in await cursor.fetchall()]
 
 
 async def link_customer(connection: Connection, tenant_id: str, customer_id: str, linked_by: str, now: datetime) -> str:
@@ -145,25 +200,3 @@ async def mark_deleted(connection: Connection, tenant_id: str, now: datetime) ->
         "UPDATE tenants SET deleted_at = %s, updated_at = %s WHERE id = %s AND deleted_at IS NULL",
         (now, now, tenant_id),
     )
-
-
-async def put_member(
-    connection: Connection, tenant_id: str, issuer: str, subject: str, role: Role, now: datetime
-) -> None:
-    """Make a user a member with this role."""
-    await connection.execute(
-        "INSERT INTO memberships (tenant_id, issuer, subject, role, created_at) VALUES (%s, %s, %s, %s, %s) "
-        "ON CONFLICT (issuer, subject, tenant_id) DO UPDATE SET role = excluded.role, removed_at = NULL",
-        (tenant_id, issuer, subject, role, now),
-    )
-
-
-async def read_members(connection: Connection, tenant_id: str) -> list[dict[str, Any]]:
-    """The memberships of a tenant, removed ones included, for its export."""
-    cursor = await connection.execute(
-        "SELECT issuer, subject, role, created_at, removed_at FROM memberships WHERE tenant_id = %s "
-        "ORDER BY created_at, subject",
-        (tenant_id,),
-    )
-    names = ("issuer", "subject", "role", "createdAt", "removedAt")
-    return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]

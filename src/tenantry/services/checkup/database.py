@@ -1,6 +1,6 @@
 """Checks of the database: the server, the schema, and what in the data (billing: next door) needs attention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -12,7 +12,7 @@ from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.services.checkup.billing import BillingTerms, check_billing
 from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
-from tenantry.store import checkup, notices
+from tenantry.store import api_keys, checkup, notices
 from tenantry.store.checkup import OldKey, Server
 
 OLDEST_SERVER: Final = 15
@@ -23,6 +23,7 @@ _VERSION_UNIT: Final = 10_000
 _DATABASE: Final = "database"
 _SCHEMA: Final = "schema"
 _MAIL: Final = "mail"
+_PEPPER: Final = "API_KEY_PEPPER"
 # What PostgreSQL's client says, and what we say instead: its own words may hold parts of a misread DATABASE_URL.
 _TROUBLES: Final = (
     ("password authentication failed", "the user or password is refused"),
@@ -49,8 +50,13 @@ class MailQueue(msgspec.Struct, frozen=True):
     oldest_seconds: float
 
 
-async def check_database(conninfo: str, terms: BillingTerms, now: datetime, *, sends_mail: bool) -> list[Finding]:
-    """The server, the schema, and what the data says; ``sends_mail`` tells whether a mail server is set."""
+async def check_database(
+    conninfo: str, terms: BillingTerms, now: datetime, *, sends_mail: bool, peppers: Sequence[str]
+) -> list[Finding]:
+    """The server, the schema, and what the data says.
+
+    ``sends_mail`` tells whether a mail server is set; ``peppers`` are the ids of those that are set, newest first.
+    """
     lane = Lane(conninfo)
     try:
         async with lane.use(autocommit=True) as connection:
@@ -60,7 +66,7 @@ async def check_database(conninfo: str, terms: BillingTerms, now: datetime, *, s
                 judge_revision(await checkup.read_revision(connection), newest_revision()),
             ]
             if findings[-1].level is not Level.ERROR:
-                findings += await _check_data(connection, terms, now, sends_mail=sends_mail)
+                findings += await _check_data(connection, terms, now, sends_mail=sends_mail, peppers=peppers)
             return findings
     except DatabaseUnavailableError as refusal:
         return [_unusable(_trouble(refusal.__cause__))]
@@ -72,7 +78,9 @@ async def check_database(conninfo: str, terms: BillingTerms, now: datetime, *, s
         await lane.close()
 
 
-async def _check_data(connection: Connection, terms: BillingTerms, now: datetime, *, sends_mail: bool) -> list[Finding]:
+async def _check_data(
+    connection: Connection, terms: BillingTerms, now: datetime, *, sends_mail: bool, peppers: Sequence[str]
+) -> list[Finding]:
     counts = await notices.count_by_status(connection)
     oldest = await notices.oldest_queued_seconds(connection)
     keys, number = await checkup.read_old_keys(connection, now, now - KEY_AGE)
@@ -80,6 +88,7 @@ async def _check_data(connection: Connection, terms: BillingTerms, now: datetime
     return [
         *judge_queue(queue, sends_mail=sends_mail),
         *judge_old_keys(keys, number, now),
+        *judge_peppers(await api_keys.count_by_pepper(connection, now), peppers),
         *await check_billing(connection, terms, now),
     ]
 
@@ -163,3 +172,35 @@ def judge_old_keys(keys: Sequence[OldKey], number: int, now: datetime) -> list[F
         message = f"older than a year besides those: {number - len(keys)}"
         findings.append(warning("API keys", message, "Rotate the ones above, then check again."))
     return findings or [ok("API keys", "no active one is older than a year")]
+
+
+def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> list[Finding]:
+    """Whether each active key is hashed under a pepper that is set, and which older peppers are still needed.
+
+    ``counts`` are active keys by pepper, where it is known; ``peppers`` are those that are set, newest first, or
+    nothing where they cannot be read.
+    """
+    if not peppers:
+        return []
+    newest, *older = peppers
+    lost = sum(number for pepper, number in counts.items() if pepper is not None and pepper not in peppers)
+    waiting = sum(number for pepper, number in counts.items() if pepper is None or pepper in older)
+    if lost:
+        return [
+            error(
+                _PEPPER,
+                f"active keys that nobody can use, since they are hashed under a pepper that is not set: {lost}",
+                "Put the former pepper back, behind the new one: API_KEY_PEPPER=new,former.",
+            )
+        ]
+    if not older:
+        return []
+    if waiting:
+        return [
+            warning(
+                _PEPPER,
+                f"active keys that still need an older pepper: {waiting}",
+                "Keep the older pepper: a key moves to the first one when it is used, or rotate it.",
+            )
+        ]
+    return [ok(_PEPPER, f"every active key is under the first one ({counts.get(newest, 0)}): the others may go")]

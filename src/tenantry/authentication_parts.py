@@ -1,0 +1,98 @@
+"""What tells who sends a request, built and wired: the service has these parts, and so have applications beside it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import httpx2
+import psycopg
+
+from tenantry.db.database import Database
+from tenantry.db.migrate import newest_revision
+from tenantry.domain.api_keys import Pepper
+from tenantry.domain.plans import Catalog
+from tenantry.domain.rate_limits import Policy
+from tenantry.gateways.identity.config import OidcConfig
+from tenantry.gateways.identity.keys import KeySet
+from tenantry.gateways.identity.tokens import Claims, TokenVerifier
+from tenantry.kit.clock import Clock
+from tenantry.kit.secret import Secret
+from tenantry.services.admission import Admission
+from tenantry.services.authentication import Authenticator
+from tenantry.services.key_use import KeyUse
+from tenantry.services.rate_limits import RateLimiter
+from tenantry.store import rate_limits
+
+
+class AuthenticationParts:
+    """The parts of authentication on an open database; ``database`` and ``http_client`` stay the caller's to close."""
+
+    def __init__(
+        self,
+        database: Database,
+        http_client: httpx2.AsyncClient,
+        *,
+        peppers: Sequence[Secret],
+        oidc: OidcConfig | None,
+        catalog: Catalog,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
+        limited: Callable[[Policy], None] = lambda _: None,
+    ) -> None:
+        """``monotonic`` returns seconds that never go back.
+
+        ``owner_seen`` is told of owners whose address has changed, ``limited`` whose limit a request was over.
+        """
+        self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
+        self.keys = KeySet(oidc, http_client, monotonic=monotonic) if oidc else None
+        self.key_use = KeyUse(database)
+        self.authenticator = Authenticator(
+            keys=database.lane(),
+            users=database.lane(),
+            peppers=self.peppers,
+            tokens=TokenVerifier(oidc, self.keys, clock=clock) if oidc and self.keys else None,
+            clock=clock,
+            key_used=self.key_use.record,
+            owner_seen=owner_seen,
+        )
+        self.limiter = RateLimiter(database.lane(rate_limits.SESSION), catalog, clock, limited)
+        self.admission = Admission(self.authenticator, self.limiter)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Everything running for the length of the block; what was begun is ended properly."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.key_use.write)
+            stack.push_async_callback(stop, asyncio.create_task(self.key_use.run()))
+            if self.keys is not None:
+                await self.keys.start()
+                stack.push_async_callback(self.keys.aclose)
+            stack.push_async_callback(self.limiter.close)
+            stack.push_async_callback(stop, asyncio.create_task(self.limiter.run()))
+            stack.push_async_callback(self.authenticator.close)
+            yield
+
+
+async def schema_revision(database: Database) -> str | None:
+    """The revision that the database is at; None for one that was never migrated. Raises `DatabaseUnavailableError`."""
+    try:
+        async with database.transaction() as connection:
+            cursor = await connection.execute("SELECT version_num FROM alembic_version")
+            row = await cursor.fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
+    return row[0] if row else None
+
+
+def is_current(revision: str | None) -> bool:
+    """Whether a schema at this revision has all that this release needs."""
+    return revision is not None and revision >= newest_revision()
+
+
+async def stop(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

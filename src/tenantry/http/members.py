@@ -1,0 +1,114 @@
+"""Routes of members, and the one that hands a tenant over."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Response, delete, get, patch, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, PathParameter, QueryParameter
+
+from tenantry.domain.access import Role
+from tenantry.domain.members import Member, MemberStatus
+from tenantry.domain.pages import Page
+from tenantry.domain.tenants import Tenant
+from tenantry.http import tenants
+from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.http.author import principal_author
+from tenantry.http.fields import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
+from tenantry.services.members import MemberService
+from tenantry.store.members import Filter
+
+PATH: Final = "/api/v1/members"
+
+MemberId = Annotated[str, PathParameter(description="The member's id.")]
+_OfUser = Annotated[
+    str | None,
+    QueryParameter(
+        name="userId", min_length=1, max_length=LONGEST_USER_ID, pattern=f"^[!-~]*{END}",
+        description="Only this user, by the id at the identity provider.",
+    ),
+]  # fmt: skip
+
+
+class NewMember(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A user to add."""
+
+    user_id: UserId
+    role: Role
+
+
+class MemberChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What to change of a member."""
+
+    role: Role
+
+
+class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Who is to be the tenant's owner, and where its billing mail is to go."""
+
+    user_id: UserId
+    owner_email: Email
+
+
+def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes of members."""
+
+    @get(PATH, guards=[access.needs("members:read")], summary="List members")
+    async def list_members(
+        principal: Caller,
+        user_id: _OfUser = None,
+        role: Annotated[Role | None, QueryParameter(name="role", description="Only members with this role.")] = None,
+        status: Annotated[
+            MemberStatus,
+            QueryParameter(name="status", description="Those who belong to it, or those who were removed."),
+        ] = MemberStatus.ACTIVE,
+        limit: Limit = DEFAULT_LIMIT,
+        cursor: Cursor = None,
+    ) -> Page[Member]:
+        return await members.list_page(principal, Filter(user_id, role, status), limit, cursor)
+
+    @post(PATH, guards=[access.needs("members:write")], summary="Add a member")
+    async def create_member(request: AnyRequest, principal: Caller, data: JSONBody[NewMember]) -> Response[Member]:
+        member = await members.add(
+            principal,
+            principal_author(request, principal),
+            user_id=data.user_id,
+            role=data.role,
+            claim=await idempotency_claim(request, claimant(principal)),
+        )
+        return Response(member, headers={"Location": f"{PATH}/{member.id}"})
+
+    @get(PATH + "/{member_id:str}", guards=[access.needs("members:read")], summary="Get a member")
+    async def get_member(principal: Caller, member_id: MemberId) -> Member:
+        return await members.get(principal, member_id)
+
+    @patch(PATH + "/{member_id:str}", guards=[access.needs("members:write")], summary="Change a member's role")
+    async def update_member(
+        request: AnyRequest, principal: Caller, member_id: MemberId, data: JSONBody[MemberChange]
+    ) -> Member:
+        return await members.change_role(principal, principal_author(request, principal), member_id, data.role)
+
+    @delete(PATH + "/{member_id:str}", guards=[access.needs("members:write")], summary="Remove a member")
+    async def delete_member(request: AnyRequest, principal: Caller, member_id: MemberId) -> None:
+        await members.remove(principal, principal_author(request, principal), member_id)
+
+    @post(
+        tenants.PATH + "/{tenant_id:str}/transfer",
+        guards=[access.needs("tenants:write")],
+        status_code=200,
+        summary="Hand a tenant over to another owner",
+    )
+    async def transfer_tenant(
+        request: AnyRequest, principal: Caller, tenant_id: tenants.TenantId, data: JSONBody[OwnerTransfer]
+    ) -> Tenant:
+        return await members.transfer(
+            principal,
+            principal_author(request, principal),
+            tenant_id,
+            user_id=data.user_id,
+            owner_email=data.owner_email,
+            claim=await idempotency_claim(request, claimant(principal)),
+        )
+
+    return [list_members, create_member, get_member, update_member, delete_member, transfer_tenant]

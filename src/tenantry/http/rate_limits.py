@@ -1,0 +1,60 @@
+"""Letting a request in, and telling its sender what is left (draft-ietf-httpapi-ratelimit-headers-10)."""
+
+from functools import lru_cache
+from typing import Final
+
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import RateLimitedError
+from tenantry.domain.rate_limits import WINDOW, Policy, Standing
+from tenantry.http.problems import Header
+from tenantry.http.raw import Scope, header_of
+from tenantry.services.admission import Admission
+
+_STANDING: Final = "tenantry.standing"
+_KNOWN_POLICIES: Final = 1024
+
+
+async def admit(admission: Admission, scope: Scope) -> Principal:
+    """The principal of a request. Where it stands is kept in the ASGI scope, for `headers_of`.
+
+    Raises the errors of `Admission.admit`.
+    """
+    client = scope.get("client")
+    try:
+        principal, standing = await admission.admit(
+            header_of(scope, b"authorization"), header_of(scope, b"x-organization-id"), client[0] if client else None
+        )
+    except RateLimitedError as error:
+        scope[_STANDING] = error.standing
+        raise
+    if standing:
+        scope[_STANDING] = standing
+    return principal
+
+
+def headers_of(scope: Scope) -> tuple[Header, ...]:
+    """The header fields of the answer to a request that has limits; none for any other."""
+    standing: Standing | None = scope.get(_STANDING)
+    return rate_headers(standing) if standing else ()
+
+
+def rate_headers(standing: Standing) -> tuple[Header, ...]:
+    """``RateLimit-Policy`` and ``RateLimit``."""
+    if not standing:
+        return ()
+    if len(standing) == 1:
+        (quota,) = standing
+        left = _LEFT[quota.policy] % (quota.remaining, quota.reset)
+        return _policies(quota.policy, quota.limit), (b"ratelimit", left)
+    left = b", ".join([_LEFT[quota.policy] % (quota.remaining, quota.reset) for quota in standing])
+    return _policies(*[part for quota in standing for part in (quota.policy, quota.limit)]), (b"ratelimit", left)
+
+
+@lru_cache(_KNOWN_POLICIES)
+def _policies(*parts: Policy | int) -> Header:
+    """The field for these policies and their limits, in turn."""
+    items = [f'"{policy}";q={limit};w={WINDOW}' for policy, limit in zip(parts[::2], parts[1::2], strict=True)]
+    return b"ratelimit-policy", ", ".join(items).encode()
+
+
+_LEFT: Final = {policy: f'"{policy}";r=%d;t=%d'.encode() for policy in Policy}

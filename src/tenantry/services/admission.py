@@ -1,0 +1,65 @@
+"""Letting a request in: who sent it, and whether its tenant's limits let it through. The one door for every caller."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.rate_limits import Standing
+from tenantry.services.authentication import Authenticator
+from tenantry.services.rate_limits import RateLimiter
+from tenantry.services.refusals import Refusals
+
+_DEADLINE: Final = 4.8
+
+
+class Admitted(NamedTuple):
+    """Who was let in, and what is left of their limits."""
+
+    principal: Principal
+    standing: Standing
+
+
+class Admission:
+    """Authenticates, then counts. Refused credentials leave at the pace of ``refusals``."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        limiter: RateLimiter,
+        *,
+        deadline: float = _DEADLINE,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """A request must be counted ``deadline`` seconds after it came in.
+
+        ``monotonic`` returns seconds that never go back.
+        """
+        self._authenticator = authenticator
+        self._limiter = limiter
+        self._deadline = deadline
+        self._monotonic = monotonic
+        self.refusals = Refusals()
+
+    async def admit(self, authorization: bytes | None, organization: bytes | None, address: str | None) -> Admitted:
+        """Let a request in, from its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
+
+        Raises the errors of authentication (CONTRACT 5), `RateLimitedError` with the caller's standing, and
+        `AuthUnavailableError` when nobody can tell: a request that cannot be counted is not let in.
+        """
+        began = self._monotonic()
+        async with self.refusals:
+            principal = await self._authenticator.authenticate(authorization, organization, address)
+        standing = self._limiter.count_at_once(principal)
+        if standing is None:
+            standing = await self._count(principal, self._deadline - (self._monotonic() - began))
+        return Admitted(principal, standing)
+
+    async def _count(self, principal: Principal, seconds: float) -> Standing:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._limiter.count(principal)
+        except TimeoutError as error:
+            raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error

@@ -1,0 +1,85 @@
+"""Ending API keys that were found where they should not be."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal, Protocol
+from uuid import UUID, uuid4
+
+import msgspec
+
+from tenantry.db.database import Connection, Database
+from tenantry.domain import api_keys as rules
+from tenantry.domain import notices
+from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.errors import NotFoundError, ValidationError
+from tenantry.kit.clock import Clock
+from tenantry.services import audit
+from tenantry.store import access, api_keys, billing
+from tenantry.store import notices as notice_store
+
+_AT_ONCE: Final = 2
+"""Reports need no credential: however many come in, most of the database's connections stay free for others."""
+
+
+class MailOutbox(Protocol):
+    """What has mails sent once a transaction is committed."""
+
+    async def defer_mail(self, connection: Connection, ids: Sequence[UUID], /) -> None:
+        """Have these notifications delivered."""
+
+
+class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
+    """A key that lets nobody in any more, and since when."""
+
+    id: str
+    status: Literal["revoked"]
+    revoked_at: datetime
+
+
+class LeakService:
+    """Takes reports of leaked keys from anybody: whoever has the whole secret could do worse with it."""
+
+    def __init__(self, database: Database, peppers: Sequence[Pepper], outbox: MailOutbox, clock: Clock) -> None:
+        self._database = database
+        self._peppers = tuple(peppers)
+        self._outbox = outbox
+        self._clock = clock
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def report(self, author: Author, secret: str) -> EndedKey:
+        """Revoke the key with this secret at once, whatever it may do, and have its tenant's owner told by mail.
+
+        A key that has ended stays as it is, or is revoked if it had only expired; nobody is told again.
+        Raises `ValidationError` for what is no key, without a look into the database, `NotFoundError`,
+        `DatabaseUnavailableError`.
+        """
+        presented = secret.strip().encode(errors="replace")
+        if not rules.is_well_formed(presented):
+            raise ValidationError(("secret", "is not an API key: it has not the form of one, or its checksum is wrong"))
+        async with self._turn, self._database.transaction() as connection:
+            now = self._clock()
+            known = await access.find_keys(connection, [pepper.digest(presented) for pepper in self._peppers])
+            row = next(iter(known.values()), None)
+            if row and row.revoked_at is not None:  # nothing changes: whoever holds a dead key holds up nobody
+                return EndedKey(row.id, "revoked", row.revoked_at)
+            account = row and await billing.lock_account(connection, row.org_id)
+            key = row and await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
+            if not account or not key:
+                raise NotFoundError("API key")
+            if key.revoked_at is not None:
+                return EndedKey(key.id, "revoked", key.revoked_at)
+            await self._revoke(connection, author, key, account.owner_id, now)
+            return EndedKey(key.id, "revoked", now)
+
+    async def _revoke(self, connection: Connection, author: Author, key: ApiKey, owner_id: str, now: datetime) -> None:
+        ended = rules.revoked(key, now)
+        await api_keys.update(connection, ended)
+        await audit.record(
+            connection, author, Action.KEY_LEAKED, org_id=key.org_id, target_id=key.id, before=key, after=ended, now=now
+        )
+        if key.status is KeyStatus.ACTIVE:
+            notice = notices.key_leaked(uuid4(), key, owner_id, now, author.address)
+            added = await notice_store.insert(connection, [(notice, notices.leak_event_id(key.id))], now)
+            await self._outbox.defer_mail(connection, added)

@@ -1,0 +1,244 @@
+"""Members: listing, adding, changing, removing, and handing a tenant over."""
+
+from datetime import datetime
+
+import msgspec
+
+from tenantry.db.database import Connection, Database
+from tenantry.domain import members as rules
+from tenantry.domain.access import Principal, Role, lower_role
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.errors import (
+    IdentityProviderNotConfiguredError,
+    MemberExistsError,
+    MemberNotActiveError,
+    NotFoundError,
+    ValidationError,
+)
+from tenantry.domain.members import Member, MemberStatus, Ownership
+from tenantry.domain.pages import Page
+from tenantry.domain.tenants import Tenant
+from tenantry.kit.clock import Clock, to_micros
+from tenantry.kit.cursor import Position
+from tenantry.kit.ids import new_id
+from tenantry.services import audit
+from tenantry.services.callers import as_of_now
+from tenantry.services.idempotency import once
+from tenantry.services.paging import parse_time_cursor, to_page
+from tenantry.store import members, tenants
+from tenantry.store.idempotency import Claim
+from tenantry.store.members import Filter
+from tenantry.store.tenants import TenantRow
+
+
+class MemberService:
+    """The members of a principal's tenant: users of one identity provider, ``issuer``.
+
+    Users of another, from before it was changed, are no members here: they cannot sign in. Without an identity provider
+    there is nobody to add, and those of all are shown. Every change holds the tenant's row from beginning to end, so
+    that no two of them leave a tenant without an owner together.
+    """
+
+    def __init__(self, database: Database, issuer: str | None, clock: Clock) -> None:
+        self._database = database
+        self._issuer = issuer
+        self._clock = clock
+
+    async def list_page(self, principal: Principal, wanted: Filter, limit: int, cursor: str | None) -> Page[Member]:
+        """A page of members, newest first. Raises `InvalidCursorError`."""
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction() as connection:
+            rows = await members.read_page(connection, principal.org_id, self._issuer, wanted, limit=limit, after=after)
+        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+
+    async def get(self, principal: Principal, member_id: str) -> Member:
+        """One member, be it a removed one. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            return await self._find(connection, principal, member_id)
+
+    async def add(
+        self, principal: Principal, author: Author, *, user_id: str, role: Role, claim: Claim | None
+    ) -> Member:
+        """Make a user a member; a removed one is taken back.
+
+        Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`,
+        `MemberExistsError` and the errors of idempotency.
+        """
+        issuer = self._known_issuer()
+        async with self._database.transaction() as connection:
+
+            async def make() -> Member:
+                tenant, caller, now = await self._begin(connection, principal)
+                rules.check_may_give(caller, role)
+                rules.check_may_begin_as(user_id, role, owner_id=tenant.record.owner_id)
+                before = await members.find_user(connection, principal.org_id, issuer, user_id)
+                if before is None:
+                    return await _insert(connection, author, issuer, principal.org_id, user_id, role, now)
+                if before.status is MemberStatus.ACTIVE:
+                    raise MemberExistsError(
+                        f"The user is a member already, as {before.role}: change the role with PATCH "
+                        f"/api/v1/members/{before.id}."
+                    )
+                after = rules.taken_back(before, role)
+                return await _update(connection, author, Action.MEMBER_ADDED, before, after, now)
+
+            member, _ = await once(connection, claim, Member, self._clock(), make)
+            return member
+
+    async def change_role(self, principal: Principal, author: Author, member_id: str, role: Role) -> Member:
+        """Give an active member another role.
+
+        Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
+        """
+        async with self._database.transaction() as connection:
+            tenant, caller, now = await self._begin(connection, principal)
+            before = await self._find(connection, caller, member_id)
+            rules.check_may_change(caller, before.role, role)
+            if before.status is MemberStatus.REMOVED:
+                raise MemberNotActiveError("The member was removed: take the user back with POST /api/v1/members.")
+            if lower_role(before.role, role) is not before.role:
+                await self._check_may_be_less(connection, tenant, before)
+            after = msgspec.structs.replace(before, role=role)
+            return await _update(connection, author, Action.MEMBER_UPDATED, before, after, now)
+
+    async def remove(self, principal: Principal, author: Author, member_id: str) -> None:
+        """Keep a user out from now on, whatever their tokens say; again is fine.
+
+        Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
+        """
+        async with self._database.transaction() as connection:
+            tenant, caller, now = await self._begin(connection, principal)
+            before = await self._find(connection, caller, member_id)
+            rules.check_may_manage(caller, before.role)
+            if before.status is MemberStatus.REMOVED:
+                return
+            await self._check_may_be_less(connection, tenant, before)
+            after = rules.removed(before, now)
+            await _update(connection, author, Action.MEMBER_REMOVED, before, after, now)
+
+    async def transfer(
+        self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
+        claim: Claim | None,
+    ) -> Tenant:  # fmt: skip
+        """Make an active member the tenant's owner, with the address for billing mail; the one before becomes admin.
+
+        Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
+        `ValidationError` and the errors of idempotency.
+        """
+        if tenant_id != principal.org_id:
+            raise NotFoundError("tenant")
+        issuer = self._known_issuer()
+        async with self._database.transaction() as connection:
+
+            async def make() -> Tenant:
+                tenant, caller, now = await self._begin(connection, principal)
+                rules.check_may_give(caller, Role.OWNER)
+                successor = await members.find_user(connection, tenant_id, issuer, user_id)
+                if successor is None or successor.status is MemberStatus.REMOVED:
+                    raise ValidationError(("userId", "is not an active member of the tenant"))
+                await _set_role(connection, author, successor, Role.OWNER, now)
+                if tenant.record.owner_id != user_id:
+                    previous = await members.find_user(connection, tenant_id, issuer, tenant.record.owner_id)
+                    if previous is not None and previous.status is MemberStatus.ACTIVE:
+                        await _set_role(connection, author, previous, lower_role(previous.role, Role.ADMIN), now)
+                return await _hand_over(connection, author, tenant, Ownership(user_id, owner_email), now)
+
+            transferred, _ = await once(connection, claim, Tenant, self._clock(), make)
+            return transferred
+
+    async def _begin(self, connection: Connection, principal: Principal) -> tuple[TenantRow, Principal, datetime]:
+        """The tenant, held until the end of the transaction; the caller as it is then, and when that is."""
+        tenant = await _locked(connection, principal.org_id)
+        now = self._clock()
+        return tenant, await as_of_now(connection, principal, self._issuer, now), now
+
+    def _known_issuer(self) -> str:
+        if self._issuer is None:
+            raise IdentityProviderNotConfiguredError("Members are users of an identity provider: set OIDC_ISSUER.")
+        return self._issuer
+
+    async def _find(self, connection: Connection, principal: Principal, member_id: str) -> Member:
+        member = await members.find(connection, principal.org_id, self._issuer, member_id)
+        if member is None:
+            raise NotFoundError("member")
+        return member
+
+    async def _check_may_be_less(self, connection: Connection, tenant: TenantRow, member: Member) -> None:
+        others = await members.count_owners(connection, member.org_id, self._issuer, beside=member.id)
+        rules.check_may_be_less(member, owner_id=tenant.record.owner_id, other_owners=others)
+
+
+async def seat_owner(
+    connection: Connection, author: Author, issuer: str, org_id: str, user_id: str, now: datetime
+) -> None:
+    """Make a user an owner among a tenant's members, so that they can sign in as one; a removed one stays out.
+
+    The caller holds the tenant's row.
+    """
+    member = await members.find_user(connection, org_id, issuer, user_id)
+    if member is None:
+        await _insert(connection, author, issuer, org_id, user_id, Role.OWNER, now)
+    elif member.status is MemberStatus.ACTIVE:
+        await _set_role(connection, author, member, Role.OWNER, now)
+
+
+async def _locked(connection: Connection, org_id: str) -> TenantRow:
+    """The tenant, held until the end of the transaction."""
+    tenant = await tenants.find(connection, org_id, lock=True)
+    if tenant is None or tenant.deleted:
+        raise NotFoundError("tenant")
+    return tenant
+
+
+async def _insert(
+    connection: Connection, author: Author, issuer: str, org_id: str, user_id: str, role: Role, now: datetime
+) -> Member:
+    member = Member(new_id("mbr"), org_id, user_id, role, MemberStatus.ACTIVE, now, now, None)
+    await members.insert(connection, issuer, member)
+    await audit.record(
+        connection, author, Action.MEMBER_ADDED, org_id=org_id, target_id=member.id, after=member, now=now
+    )
+    return member
+
+
+async def _set_role(connection: Connection, author: Author, before: Member, role: Role, now: datetime) -> None:
+    after = msgspec.structs.replace(before, role=role)
+    await _update(connection, author, Action.MEMBER_UPDATED, before, after, now)
+
+
+async def _update(
+    connection: Connection, author: Author, action: Action, before: Member, after: Member, now: datetime
+) -> Member:
+    """Store what a member has become, and enter it into the trail, unless nothing has changed."""
+    if after == before:
+        return before
+    after = msgspec.structs.replace(after, updated_at=now)
+    await members.update(connection, after)
+    await audit.record(
+        connection, author, action, org_id=after.org_id, target_id=after.id, before=before, after=after, now=now
+    )
+    return after
+
+
+async def _hand_over(
+    connection: Connection, author: Author, tenant: TenantRow, after: Ownership, now: datetime
+) -> Tenant:
+    """The tenant with its new owner and address, which nothing but another request changes from now on."""
+    record = tenant.record
+    before = Ownership(record.owner_id, tenant.owner_email)
+    if before == after and not tenant.owner_email_follows:
+        return record
+    await tenants.update(
+        connection,
+        record.id,
+        name=record.name,
+        owner_email=after.owner_email,
+        owner_id=after.owner_id,
+        suspended=tenant.suspended,
+        now=now,
+    )
+    await audit.record(
+        connection, author, Action.TENANT_TRANSFERRED, org_id=record.id, target_id=record.id,
+        before=before, after=after, now=now,
+    )  # fmt: skip
+    return msgspec.structs.replace(record, owner_id=after.owner_id, updated_at=now)

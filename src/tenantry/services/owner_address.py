@@ -1,0 +1,70 @@
+"""Owners' addresses, kept as the identity provider has them: noticed in tokens, written together every few seconds."""
+
+import asyncio
+import logging
+from typing import Final
+
+from tenantry.db.database import Database
+from tenantry.domain.audit import Action, ActorKind, Author
+from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.members import Ownership
+from tenantry.gateways.identity.tokens import Claims
+from tenantry.kit.clock import Clock
+from tenantry.services import audit
+from tenantry.store import tenants
+from tenantry.store.tenants import OwnerSeen
+
+INTERVAL: Final = 5.0
+"""Seconds between writes: what a process that is killed can lose, until the owner's next request."""
+
+logger = logging.getLogger(__name__)
+
+
+class OwnerAddresses:
+    """Collects owners whose address has changed; `run` writes them, in one statement for all tenants.
+
+    Of two tokens that disagree the one that ends later counts, so that a token from before the change, which goes on
+    for a while, does not bring the old address back.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._seen: dict[str, OwnerSeen] = {}
+
+    def record(self, org_id: str, claims: Claims) -> None:
+        """The tenant's owner has just sent a token with this verified address."""
+        if claims.email is None:
+            return
+        known = self._seen.get(org_id)
+        if known is None or known.token_issued <= claims.issued_at:
+            self._seen[org_id] = OwnerSeen(org_id, claims.subject, claims.email, claims.issued_at)
+
+    async def run(self) -> None:
+        """Write what was collected every `INTERVAL` seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what was collected so far. While the database is out of reach it is kept for the next time."""
+        seen, self._seen = self._seen, {}
+        if not seen:
+            return
+        now = self._clock()
+        try:
+            async with self._database.transaction() as connection:
+                for moved, was in await tenants.move_owner_emails(connection, list(seen.values()), now):
+                    await audit.record(
+                        connection,
+                        Author(ActorKind.SYSTEM),
+                        Action.TENANT_UPDATED,
+                        org_id=moved.org_id,
+                        target_id=moved.org_id,
+                        before=Ownership(moved.user_id, was),
+                        after=Ownership(moved.user_id, moved.email),
+                        now=now,
+                    )
+        except DatabaseUnavailableError:
+            self._seen = {**seen, **self._seen}
+            logger.info("the addresses of %d owners are written later: the database is out of reach", len(seen))

@@ -1,0 +1,117 @@
+"""Members of tenants. Every statement names the tenant, and most the issuer whose users are meant; None means all."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.db.database import Connection
+from tenantry.domain.access import Role
+from tenantry.domain.members import Member, MemberStatus
+
+_COLUMNS: Final = "id, tenant_id, subject, role, created_at, coalesce(updated_at, removed_at, created_at), removed_at"
+_SELECT: Final = (
+    f"SELECT {_COLUMNS} FROM memberships "  # noqa: S608  # our own columns
+    "WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = %(issuer)s)"
+)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which members; None means all."""
+
+    user_id: str | None = None
+    role: Role | None = None
+    status: MemberStatus | None = None
+
+
+def _member(row: Sequence[Any]) -> Member:
+    member_id, org_id, user_id, role, created_at, updated_at, removed_at = row
+    status = MemberStatus.ACTIVE if removed_at is None else MemberStatus.REMOVED
+    return Member(member_id, org_id, user_id, Role(role), status, created_at, updated_at, removed_at)
+
+
+async def read_page(
+    connection: Connection,
+    org_id: str,
+    issuer: str | None,
+    wanted: Filter,
+    *,
+    limit: int,
+    after: tuple[datetime | None, str | None],
+) -> list[Member]:
+    """A tenant's members after a position, newest first, and one more than ``limit`` if there are more."""
+    cursor = await connection.execute(
+        _SELECT + " AND (%(user)s::text IS NULL OR subject = %(user)s) AND (%(role)s::text IS NULL OR role = %(role)s)"
+        " AND (%(status)s::text IS NULL OR (removed_at IS NOT NULL) = (%(status)s = 'removed'))"
+        " AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
+        " ORDER BY created_at DESC, id DESC LIMIT %(most)s",
+        {
+            "org": org_id,
+            "issuer": issuer,
+            "user": wanted.user_id,
+            "role": wanted.role,
+            "status": wanted.status,
+            "after_at": after[0],
+            "after_id": after[1],
+            "most": limit + 1,
+        },
+    )
+    return [_member(row) for row in await cursor.fetchall()]
+
+
+async def find(connection: Connection, org_id: str, issuer: str | None, member_id: str) -> Member | None:
+    """One member of a tenant, a removed one too."""
+    parameters = {"org": org_id, "issuer": issuer, "id": member_id}
+    cursor = await connection.execute(_SELECT + " AND id = %(id)s", parameters)
+    row = await cursor.fetchone()
+    return _member(row) if row else None
+
+
+async def find_user(connection: Connection, org_id: str, issuer: str, user_id: str) -> Member | None:
+    """A user's membership in a tenant, a removed one too."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM memberships WHERE issuer = %s AND subject = %s AND tenant_id = %s",  # noqa: S608
+        (issuer, user_id, org_id),
+    )
+    row = await cursor.fetchone()
+    return _member(row) if row else None
+
+
+async def count_owners(connection: Connection, org_id: str, issuer: str | None, *, beside: str) -> int:
+    """How many active members of a tenant are owners, beside the one with the id ``beside``."""
+    cursor = await connection.execute(
+        "SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = "
+        "%(issuer)s) AND role = 'owner' AND removed_at IS NULL AND id <> %(beside)s",
+        {"org": org_id, "issuer": issuer, "beside": beside},
+    )
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
+async def insert(connection: Connection, issuer: str, member: Member) -> None:
+    """Store a new member."""
+    await connection.execute(
+        "INSERT INTO memberships (id, tenant_id, issuer, subject, role, created_at, updated_at) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s)",
+        (member.id, member.org_id, issuer, member.user_id, member.role, member.created_at, member.updated_at),
+    )
+
+
+async def update(connection: Connection, member: Member) -> None:
+    """Write back what may change of a member."""
+    await connection.execute(
+        "UPDATE memberships SET role = %s, updated_at = %s, removed_at = %s WHERE tenant_id = %s AND id = %s",
+        (member.role, member.updated_at, member.removed_at, member.org_id, member.id),
+    )
+
+
+async def read_all(connection: Connection, org_id: str) -> list[dict[str, Any]]:
+    """The members of a tenant, removed ones and those of every issuer included, for its export."""
+    cursor = await connection.execute(
+        "SELECT id, issuer, subject, role, created_at, coalesce(updated_at, removed_at, created_at), removed_at "
+        "FROM memberships WHERE tenant_id = %s ORDER BY created_at, id",
+        (org_id,),
+    )
+    names = ("id", "issuer", "subject", "role", "createdAt", "updatedAt", "removedAt")
+    return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]

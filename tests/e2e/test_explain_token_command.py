@@ -1,0 +1,148 @@
+"""``tenantry auth explain-token``, as operators run it. Its clock is the machine's, and so are the tokens' times."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Done, run
+from tests.support.issuer import AUDIENCE, CLIENT_ID, Issuer, running_issuer
+from tests.support.service import TENANTS, running_service
+
+COMMAND = ("auth", "explain-token")
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    async with running_issuer() as running:
+        yield running
+
+
+def settings(issuer: Issuer) -> dict[str, str]:
+    return {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+
+
+def token(issuer: Issuer, **claims: object) -> str:
+    """A token that is good for an hour from now."""
+    now = int(time.time())
+    return issuer.mint(claims={"iat": now, "exp": now + 3600, "org_id": "acme", **claims})
+
+
+async def explain(folder: Path, text: str, *options: str, values: Mapping[str, str]) -> Done:
+    file = folder / "token.txt"
+    file.write_text(text)
+    return await run(*COMMAND, "--token-file", str(file), *options, folder=folder, **values)
+
+
+async def test_a_good_token(tmp_path: Path, issuer: Issuer) -> None:
+    sent = token(issuer)
+    done = await explain(tmp_path, f"{sent}\n", values=settings(issuer))
+    assert (done.code, done.err) == (0, "")
+    assert "failed" not in done.out
+    assert done.out.endswith("Valid; no tenant was looked at.\n")
+    assert not [part for part in sent.split(".") if part in done.out]
+
+
+async def test_a_good_token_of_a_tenant(tmp_path: Path, conninfo: str, database_url: str) -> None:
+    async with running_service(conninfo) as service:
+        await service.operator.put(f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"})
+        values = {**settings(service.issuer), "DATABASE_URL": database_url}
+        done = await explain(tmp_path, token(service.issuer), "--json", values=values)
+        mismatch = await explain(tmp_path, token(service.issuer), "--organization", "other", values=values)
+    assert done.code == 0
+    assert json.loads(done.out)["standing"] == {
+        "tenantKnown": True,
+        "orgId": "acme",
+        "role": "member",
+        "scopes": ["projects:*", "tenants:read", "billing:read"],
+        "accessLevel": "SCOPED",
+        "plan": "free",
+        "subscriptionStatus": "none",
+    }
+    assert mismatch.code == 4
+    assert mismatch.out.endswith("Refused: the service answers 403 org_mismatch.\n")
+
+
+async def test_a_refused_token(tmp_path: Path, issuer: Issuer) -> None:
+    done = await explain(tmp_path, token(issuer, aud="other"), "--json", values=settings(issuer))
+    assert (done.code, done.err) == (4, "")
+    document = json.loads(done.out)
+    assert (document["valid"], document["status"], document["code"]) == (False, 401, "invalid_credential")
+    assert [check for check in document["checks"] if check["result"] == "failed"] == [
+        {
+            "name": "audience",
+            "result": "failed",
+            "said": '"other"',
+            "expected": '"tenantry-api", or a list with it',
+            "reason": "wrong audience",
+        }
+    ]
+    assert (document["claims"]["aud"], document["claimsProven"]) == ("other", True)
+
+
+async def test_the_provider_is_out_of_reach(tmp_path: Path, issuer: Issuer) -> None:
+    await issuer.stop()
+    done = await explain(tmp_path, token(issuer), values=settings(issuer))
+    assert (done.code, done.err) == (6, "")
+    assert "the provider's keys are out of reach: ConnectError" in done.out
+    assert done.out.endswith("Refused: the service answers 503 auth_unavailable.\n")
+
+
+async def with_input(folder: Path, text: bytes, *arguments: str, values: Mapping[str, str]) -> Done:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tenantry", *COMMAND, *arguments, cwd=folder, env=dict(values),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate(text)
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+@pytest.mark.parametrize(
+    ("before", "arguments"), [("", ()), ("Bearer ", ("-",)), ("\nbearer  ", ())], ids=["plain", "dash", "with scheme"]
+)
+async def test_the_token_comes_on_standard_input(
+    tmp_path: Path, issuer: Issuer, before: str, arguments: tuple[str, ...]
+) -> None:
+    done = await with_input(tmp_path, f"{before}{token(issuer)}\n".encode(), *arguments, values=settings(issuer))
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize("sent", [b"svc_live_" + b"A" * 49, b"\xff\xfe\x00", b"x" * 5_000_000, b"\x1b[2Ja.b.c"])
+async def test_anything_else_is_refused_and_not_shown(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
+    done = await with_input(tmp_path, sent, values=settings(issuer))
+    assert (done.code, done.err) == (4, "")
+    assert "svc_live_" not in done.out
+    assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize("sent", [b"", b" \n"])
+async def test_without_a_token_it_was_called_wrongly(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
+    done = await with_input(tmp_path, sent, values=settings(issuer))
+    assert done.code == 2
+    assert "There is no token" in done.err
+
+
+async def test_a_token_on_the_command_line_is_not_taken_and_not_shown(tmp_path: Path, issuer: Issuer) -> None:
+    sent = token(issuer)
+    done = await run(*COMMAND, sent, folder=tmp_path, **settings(issuer))
+    assert (done.code, done.out) == (2, "")
+    assert "not on the command line" in done.err
+    assert sent not in done.err
+
+
+async def test_faulty_settings_are_named(tmp_path: Path, issuer: Issuer) -> None:
+    done = await explain(tmp_path, token(issuer), values={"OIDC_ISSUER": "http://login.example.com"})
+    assert done.code == 1
+    assert "OIDC_AUDIENCE: is missing" in done.err
+    assert "OIDC_ISSUER: must be https" in done.err
+
+
+async def test_without_an_identity_provider_it_says_so(tmp_path: Path, issuer: Issuer) -> None:
+    done = await explain(tmp_path, token(issuer), values={})
+    assert done.code == 1
+    assert "No identity provider is set" in done.err

@@ -1,0 +1,185 @@
+"""What was taken away before a request was sent is not honoured: by four processes, under load, every time."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from tenantry.domain.access import Mode
+from tenantry.domain.api_keys import Pepper, shown_parts
+from tenantry.services.api_keys import new_secret
+from tests.support import figures
+from tests.support.caching_service import READY
+from tests.support.commands import SECRETS, running
+from tests.support.deployment import deployed
+from tests.support.figures import RecordProperty
+from tests.support.findings import free_port
+from tests.support.hammer import Hammer, Taking
+from tests.support.issuer import AUDIENCE, Issuer, running_issuer
+from tests.support.postgres import PostgresServer, as_url
+
+PROCESSES: Final = "4"
+REVOCATIONS: Final = 2000
+OTHERS: Final = 200
+PATH: Final = "/api/v1/auth/verify/-"
+OPERATOR: Final = "operator-of-the-revocations-0123456789"
+PEPPER: Final = Pepper(SECRETS["API_KEY_PEPPER"].encode())
+SUSPEND: Final = b'{"name": "n", "ownerEmail": "a@b.example", "suspended": true}'
+WHAT: Final = "Requests sent after something was taken away"
+
+
+@pytest.fixture(scope="module")
+def conninfo_here(postgres: PostgresServer) -> Iterator[str]:
+    with postgres.database() as conninfo:
+        yield conninfo
+
+
+@pytest.fixture(scope="module")
+async def issuer() -> AsyncIterator[Issuer]:
+    async with running_issuer() as issuer:
+        yield issuer
+
+
+@pytest.fixture
+def values(conninfo_here: str, issuer: Issuer, tmp_path: Path) -> dict[str, str]:
+    """The settings of a deployment of four processes whose plans limit nothing."""
+    plans = tmp_path / "plans.toml"
+    plans.write_text('[[plans]]\nid = "free"\n')
+    return {
+        **SECRETS,
+        "DATABASE_URL": as_url(conninfo_here),
+        "WORKERS": PROCESSES,
+        "TENANTRY_PLANS": str(plans),
+        "OPERATOR_TOKEN": OPERATOR,
+        "OIDC_ISSUER": issuer.url,
+        "OIDC_AUDIENCE": AUDIENCE,
+        "RUN_JOBS": "false",
+    }
+
+
+_numbers = itertools.count(1)
+
+
+def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
+    """New tenants, each with an OWNER key: their ids and the secrets."""
+    made = [(f"tenant-{next(_numbers)}", new_secret(Mode.LIVE)) for _ in range(number)]
+    with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, 'n', 'nobody', 'a@b.example')",
+            [(tenant_id,) for tenant_id, _ in made],
+        )
+        cursor.executemany(
+            "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
+            "created_by) VALUES (%s, %s, %s, 'n', '{*:*}', 'OWNER', 'live', %s, %s, now(), 'operator')",
+            [
+                (f"key-of-{tenant_id}", tenant_id, PEPPER.digest(secret.encode()), *shown_parts(secret))
+                for tenant_id, secret in made
+            ],
+        )
+    return made
+
+
+def add_keys(conninfo: str, tenant_id: str, number: int) -> list[tuple[str, str]]:
+    """New keys of a tenant: their ids and secrets."""
+    made = [(f"key-{next(_numbers)}", new_secret(Mode.LIVE)) for _ in range(number)]
+    with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
+            "created_by) VALUES (%s, %s, %s, 'n', '{a:b}', 'SCOPED', 'live', %s, %s, now(), 'operator')",
+            [(key_id, tenant_id, PEPPER.digest(secret.encode()), *shown_parts(secret)) for key_id, secret in made],
+        )
+    return made
+
+
+def add_members(conninfo: str, issuer: Issuer, tenant_id: str, number: int) -> list[tuple[str, str]]:
+    """New members of a tenant: their ids and tokens, which last for an hour."""
+    now = int(datetime.now(UTC).timestamp())
+    made = []
+    with psycopg.connect(conninfo) as connection:
+        for _ in range(number):
+            subject = f"user-{next(_numbers)}"
+            row = connection.execute(
+                "INSERT INTO memberships (issuer, subject, tenant_id, role, created_at) "
+                "VALUES (%s, %s, %s, 'member', now()) RETURNING id",
+                (issuer.url, subject, tenant_id),
+            ).fetchone()
+            assert row is not None
+            made.append((row[0], issuer.mint(claims={"sub": subject, "iat": now, "exp": now + 3600})))
+    return made
+
+
+def revocations(conninfo: str, number: int) -> tuple[list[Taking], str]:
+    """Keys to revoke, and the OWNER key that may do so."""
+    ((tenant_id, owner),) = add_tenants(conninfo, 1)
+    keys = add_keys(conninfo, tenant_id, number)
+    return [Taking(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys], owner
+
+
+async def hammered(base_url: str, takings: Sequence[Taking], taker: str) -> tuple[int, int]:
+    host, port = base_url.removeprefix("http://").split(":")
+    tally = await Hammer(host, int(port), PATH).run(takings, taker)
+    assert tally.sent_afterwards >= tally.taken
+    return tally.sent_afterwards, tally.let_in
+
+
+async def test_revoked_key_is_never_let_in_again(
+    conninfo_here: str, values: dict[str, str], tmp_path: Path, record_property: RecordProperty
+) -> None:
+    takings, owner = revocations(conninfo_here, REVOCATIONS)
+    async with deployed(values["DATABASE_URL"], tmp_path, **values) as deployment:
+        sent, let_in = await hammered(deployment.base_url, takings, owner)
+    figures.record(record_property, WHAT, {"requests": sent, "revocations": REVOCATIONS}, {"let in": let_in})
+    assert let_in == 0
+
+
+async def test_a_cache_of_ten_seconds_lets_them_in(
+    conninfo_here: str, values: dict[str, str], tmp_path: Path, record_property: RecordProperty
+) -> None:
+    takings, owner = revocations(conninfo_here, OTHERS)
+    async with caching_service(values, tmp_path) as base_url:
+        sent, let_in = await hammered(base_url, takings, owner)
+    what = f"{WHAT}, behind a cache of 10 s"
+    figures.record(record_property, what, {"requests": sent, "revocations": OTHERS}, {"let in": let_in})
+    assert let_in > 0
+
+
+async def test_tenant_that_is_suspended_or_has_ended_is_shut_out_at_once(
+    conninfo_here: str, values: dict[str, str], tmp_path: Path, record_property: RecordProperty
+) -> None:
+    tenants = add_tenants(conninfo_here, OTHERS)
+    suspended, ended = tenants[: OTHERS // 2], tenants[OTHERS // 2 :]
+    takings = [Taking(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND) for tenant_id, secret in suspended]
+    takings += [Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended]
+    async with deployed(values["DATABASE_URL"], tmp_path, **values) as deployment:
+        sent, let_in = await hammered(deployment.base_url, takings, OPERATOR)
+    counts = {"requests": sent, "suspensions": len(suspended), "ends of tenants": len(ended)}
+    figures.record(record_property, f"{WHAT}: tenants", counts, {"let in": let_in})
+    assert let_in == 0
+
+
+async def test_member_who_is_removed_is_shut_out_at_once(
+    conninfo_here: str, issuer: Issuer, values: dict[str, str], tmp_path: Path, record_property: RecordProperty
+) -> None:
+    ((tenant_id, owner),) = add_tenants(conninfo_here, 1)
+    members = add_members(conninfo_here, issuer, tenant_id, OTHERS)
+    takings = [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
+    async with deployed(values["DATABASE_URL"], tmp_path, **values) as deployment:
+        sent, let_in = await hammered(deployment.base_url, takings, owner)
+    counts = {"requests": sent, "removals": len(members)}
+    figures.record(record_property, f"{WHAT}: members", counts, {"let in": let_in})
+    assert let_in == 0
+
+
+@asynccontextmanager
+async def caching_service(values: dict[str, str], folder: Path) -> AsyncIterator[str]:
+    """The address of the service behind a cache."""
+    port = str(free_port())
+    own = {**values, "PORT": port}
+    async with running(folder=folder, module="tests.support.caching_service", **own) as command:
+        await command.until(READY, "out")
+        yield f"http://127.0.0.1:{port}"

@@ -1,0 +1,156 @@
+"""``tenantry keys scan`` as people and hooks run it: no settings, no database, no connection."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from tenantry.domain.access import Mode
+from tenantry.domain.api_keys import compose_secret
+
+KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
+SHOWN: Final = f"{KEY[:13]}...{KEY[-4:]}"
+HOOKS: Final = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
+COMMAND: Final = (sys.executable, "-m", "tenantry", "keys", "scan")
+NO_SETTINGS: Final = {
+    "PATH": os.environ["PATH"],
+    "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nowhere",
+    "LANG": "C.UTF-8",
+}
+
+
+def scanned(*arguments: str | bytes, folder: Path, given: bytes = b"") -> tuple[int, str, str]:
+    """Exit code, output and messages of the command, which never shows a whole key."""
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=folder, check=False, env=NO_SETTINGS, input=given, capture_output=True
+    )
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert KEY not in out + err
+    return done.returncode, out, err
+
+
+def test_without_a_key_it_is_quiet_and_content(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("svc_live_ is how keys begin\n")
+    assert scanned(".", folder=tmp_path) == (0, "", "No API key in 1 file, 0.0 MB.\n")
+
+
+def test_key_is_shown_by_place_and_ends_and_what_to_do_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(f'\nTOKEN = "{KEY}"\n')
+    code, out, err = scanned("a.py", folder=tmp_path)
+    assert (code, out) == (1, f"a.py:2:10: {SHOWN}\n")
+    assert err.startswith("1 API key in 1 file (1 file, 0.0 MB looked through).\n")
+    assert "/api/v1/api-keys/report-leak" in err
+
+
+def test_standard_input_is_looked_through(tmp_path: Path) -> None:
+    code, out, _ = scanned("-", folder=tmp_path, given=f"+{KEY}\n".encode())
+    assert (code, out) == (1, f"-:1:2: {SHOWN}\n")
+
+
+def test_json_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(KEY)
+    code, out, _ = scanned("--json", "a", "nowhere", folder=tmp_path)
+    assert code == 1
+    assert msgspec.json.decode(out) == {
+        "keys": [{"path": "a", "line": 1, "column": 1, "start": KEY[:13], "last4": KEY[-4:]}],
+        "unreadable": [{"path": "nowhere", "reason": "No such file or directory"}],
+        "files": 1,
+        "bytes": 58,
+    }
+
+
+def test_what_cannot_be_read_is_named_and_makes_it_fail(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("harmless")
+    code, out, err = scanned("nowhere", "a", folder=tmp_path)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == "nowhere: cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-such-option", "a")])
+def test_wrong_use_is_told_apart(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert scanned(*arguments, folder=tmp_path)[0] == 2
+
+
+def test_name_of_a_file_can_neither_break_a_line_nor_the_output(tmp_path: Path) -> None:
+    for name in (b"new\nline", b"not \xff utf-8", b"\x1b[31mred"):
+        (tmp_path / os.fsdecode(name)).write_text(KEY)
+    code, out, _ = scanned(".", folder=tmp_path)
+    assert code == 1
+    assert sorted(out.splitlines()) == [
+        f"./new�line:1:1: {SHOWN}",
+        f"./not � utf-8:1:1: {SHOWN}",
+        f"./�[31mred:1:1: {SHOWN}",
+    ]
+    assert scanned("--json", ".", folder=tmp_path)[0] == 1
+
+
+def test_large_tree_is_shared_among_processes_and_told_in_order(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"file-{number:04}").write_text(KEY if number % 100 == 0 else "harmless\n" * 50)
+    code, out, err = scanned(".", folder=tmp_path)
+    assert code == 1
+    assert out.splitlines() == [f"./file-{number:04}:1:1: {SHOWN}" for number in range(0, 2000, 100)]
+    assert err.startswith("20 API keys in 20 files (2,000 files,")
+
+
+def test_neither_database_nor_server_is_imported() -> None:
+    code = (
+        "import sys; from tenantry.cli import main\n"
+        "try: main(['keys', 'scan', '-'])\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert "tenantry.cli.keys" in done.stderr.split()
+    assert not {"litestar", "psycopg", "uvicorn", "procrastinate", "asyncio", "dotenv"} & set(done.stderr.split())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of git whose hook is the line of the documentation."""
+    page = (HOOKS.parent / "docs" / "leaks.md").read_text("utf-8")
+    [line] = [line for line in page.splitlines() if line.startswith("git diff --cached")]
+    git(tmp_path, "init", "-q")
+    hook = tmp_path / ".git" / "hooks" / "pre-commit"
+    hook.write_text(f"#!/bin/sh\n{line}\n".replace("tenantry", f"{sys.executable} -m tenantry", 1))
+    hook.chmod(0o755)
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@acme.example")
+    environment = {**NO_SETTINGS, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    return subprocess.run(
+        ["git", *identity, *arguments], check=False, cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def test_hook_of_git_refuses_a_commit_with_a_key(repository: Path) -> None:
+    (repository / "with space.py").write_text(f"KEY = '{KEY}'\n")
+    git(repository, "add", ".")
+    refused = git(repository, "commit", "-qm", "one")
+    assert refused.returncode == 1
+    assert f"with space.py:1:8: {SHOWN}" in refused.stdout + refused.stderr
+
+
+def test_hook_of_git_lets_other_commits_pass(repository: Path) -> None:
+    (repository / "a.py").write_text("KEY = os.environ['API_KEY']\n")
+    git(repository, "add", ".")
+    assert git(repository, "commit", "-qm", "one").returncode == 0
+    git(repository, "rm", "-q", "a.py")
+    assert git(repository, "commit", "-qm", "two").returncode == 0
+
+
+def test_description_for_the_pre_commit_framework_names_the_command(tmp_path: Path) -> None:
+    hook = dict(re.findall(r"^(?:- |  )(\w+): (.*)$", HOOKS.read_text("utf-8"), re.MULTILINE))
+    assert {"id", "name", "entry", "language"} <= hook.keys()
+    words = hook["entry"].split()
+    assert words[:3] == ["tenantry", "keys", "scan"]
+    (tmp_path / "-a.py").write_text(KEY)
+    assert scanned(*words[3:], "-a.py", folder=tmp_path)[:2] == (1, f"-a.py:1:1: {SHOWN}\n")

@@ -1,0 +1,136 @@
+"""Tokens that must be refused, through the whole service: the check for gateways and the list of projects.
+
+The first rows are forged, and all of them get one and the same answer. The others are true tokens of people who may
+not come in.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+import httpx2
+import pytest
+
+from tests.support import figures
+from tests.support.app import OPERATOR_TOKEN, running_app
+from tests.support.figures import RecordProperty
+from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA, STRANGER, Forge, remote
+from tests.support.issuer import AUDIENCE, CLIENT_ID, Issuer, running_issuer
+from tests.support.members import add_member, remove_member
+from tests.support.postgres import PostgresServer
+from tests.support.service import PROJECTS, TENANTS, VERIFY, Caller, ManualClock, refusal
+
+ROUTES = (f"{VERIFY}projects:read", PROJECTS)
+FORGED = (401, "invalid_credential")
+
+
+class Target(NamedTuple):
+    """The service under attack, its identity provider, and one who would like to be that provider."""
+
+    client: httpx2.AsyncClient
+    issuer: Issuer
+    attacker: Issuer
+
+
+@pytest.fixture(scope="module")
+async def target(postgres: PostgresServer) -> AsyncIterator[Target]:
+    with postgres.database() as conninfo:
+        async with running_issuer(RSA, EC, ED25519) as issuer, running_issuer(STRANGER) as attacker:
+            identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+            async with running_app(conninfo, clock=ManualClock(), **identity) as client:
+                operator = Caller(client, OPERATOR_TOKEN)
+                for org in ("acme", "suspended", "ended"):
+                    answer = await operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
+                    assert answer.status_code == 201
+                await operator.put(
+                    f"{TENANTS}/suspended", {"name": "s", "ownerEmail": "owner@x.example", "suspended": True}
+                )
+                await operator.delete(f"{TENANTS}/ended")
+                owner = Caller(client, issuer.mint(claims={"sub": "owner", "org_id": "acme", "org_role": "owner"}))
+                await remove_member(owner, await add_member(owner, "removed", "admin"))
+                yield Target(client, issuer, attacker)
+
+
+async def _answer(target: Target, route: str, token: str, **headers: str) -> httpx2.Response:
+    authorization = b"Bearer " + token.encode("utf-8", "surrogatepass")
+    return await Caller(target.client, None, **headers).call("GET", route, headers={"Authorization": authorization})
+
+
+def _rows() -> Iterator[tuple[str, Forge]]:
+    for reason, forgeries in ATTACKS.items():
+        for name, forge in forgeries.items():
+            yield f"{reason}: {name}", forge
+
+
+@pytest.mark.parametrize("forge", [pytest.param(forge, id=name) for name, forge in _rows()])
+async def test_a_forged_token_is_refused_and_told_nothing(
+    target: Target, forge: Forge, record_property: RecordProperty
+) -> None:
+    token = forge(target.issuer)
+    passed = 0
+    for route in ROUTES:
+        answer = await _answer(target, route, token)
+        passed += answer.is_success
+        assert refusal(answer) == FORGED
+        problem = answer.json()
+        assert problem["detail"] in {
+            "The bearer token is not valid.",
+            "The credential is neither an API key nor a token.",
+        }
+        assert answer.headers["www-authenticate"].startswith('Bearer realm="api", error="invalid_token"')
+    figures.record(record_property, "forged tokens sent to the service", {"requests": len(ROUTES)}, {"let in": passed})
+
+
+async def test_no_key_is_fetched_from_where_a_token_says(target: Target) -> None:
+    for name, forge in remote(target.attacker).items():
+        for route in ROUTES:
+            assert refusal(await _answer(target, route, forge(target.issuer))) == FORGED, name
+    assert target.attacker.connections == 0
+
+
+STANDING = {
+    "a removed member, as owner": ({"sub": "removed", "org_id": "acme", "org_role": "owner"}, {}, "no_organization"),
+    "a removed member, without an org claim": ({"sub": "removed"}, {}, "no_organization"),
+    "a removed member, who names the tenant": ({"sub": "removed"}, {"X_Organization_Id": "acme"}, "no_organization"),
+    "an org claim that disagrees with the header": (
+        {"org_id": "acme"}, {"X_Organization_Id": "suspended"}, "org_mismatch"
+    ),
+    "an org claim that disagrees with an empty header": ({"org_id": "acme"}, {"X_Organization_Id": ""}, "org_mismatch"),
+    "an unknown tenant's claim": ({"org_id": "unknown", "org_role": "owner"}, {}, "no_organization"),
+    "a claim that can be no tenant's": ({"org_id": "../acme"}, {}, "no_organization"),
+    "no tenant at all": ({}, {}, "no_organization"),
+    "a tenant in the header alone": ({}, {"X_Organization_Id": "acme"}, "no_organization"),
+    "a suspended tenant's claim": ({"org_id": "suspended", "org_role": "owner"}, {}, "org_suspended"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("claims", "headers", "code"), STANDING.values(), ids=STANDING)
+async def test_a_true_token_without_the_standing_is_refused(
+    target: Target, claims: dict[str, str], headers: dict[str, str], code: str
+) -> None:
+    for route in ROUTES:
+        answer = await _answer(target, route, target.issuer.mint(claims=claims), **headers)
+        assert refusal(answer) == (403, code)
+
+
+@pytest.mark.parametrize(
+    ("claims", "code"),
+    [
+        pytest.param({"org_id": "ended", "org_role": "owner"}, "invalid_credential", id="an ended tenant's claim"),
+        pytest.param(
+            {"org_id": "acme", "iat": ISSUED - 3600, "exp": ISSUED - 30}, "token_expired", id="an expired token"
+        ),
+    ],
+)
+async def test_a_true_token_whose_time_is_over_is_refused(
+    target: Target, claims: dict[str, str | int], code: str
+) -> None:
+    for route in ROUTES:
+        assert refusal(await _answer(target, route, target.issuer.mint(claims=claims))) == (401, code)
+
+
+async def test_the_good_token_that_they_are_made_from_is_let_in(target: Target) -> None:
+    """Or nothing above would show anything."""
+    for key in (RSA, EC, ED25519):
+        for route in ROUTES:
+            answer = await _answer(target, route, target.issuer.mint(key, claims={"org_id": "acme"}))
+            assert answer.status_code == 200

@@ -1,0 +1,82 @@
+"""A token that the service has proved before says who is asking, and no more: what they may do is asked every time."""
+
+import pytest
+
+from tests.support.members import add_member, change_role, remove_member
+from tests.support.service import PROJECTS, TENANTS, VERIFY, WHOAMI, Caller, Organization, Service, refusal
+
+ROUTES = (f"{VERIFY}projects:read", PROJECTS, WHOAMI)
+TIMES = 3
+
+
+async def _let_in(user: Caller) -> None:
+    """The user is let in several times, so that the token is known by now."""
+    for _ in range(TIMES):
+        for route in ROUTES:
+            assert (await user.get(route)).status_code == 200
+
+
+async def _refused(user: Caller, status: int, code: str) -> None:
+    for route in ROUTES:
+        assert refusal(await user.get(route)) == (status, code)
+
+
+def _named(org: Organization) -> dict[str, object]:
+    return {"name": org.id, "ownerEmail": "owner@x.example"}
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["with an org claim", "by membership alone"])
+async def test_a_removed_members_known_token_is_refused_at_once(service: Service, *, claimed: bool) -> None:
+    org = await service.organization()
+    name = f"member-{org.id}"
+    member = await add_member(org.owner, name, "admin")
+    user = service.user(name, org=org.id if claimed else None, role="admin")
+    await _let_in(user)
+    await remove_member(org.owner, member)
+    await _refused(user, 403, "no_organization")
+
+
+async def test_a_suspended_tenants_known_token_is_refused_at_once_and_let_in_again_afterwards(
+    service: Service,
+) -> None:
+    org = await service.organization()
+    user = service.user(org=org.id)
+    await _let_in(user)
+    await service.operator.put(f"{TENANTS}/{org.id}", {**_named(org), "suspended": True})
+    await _refused(user, 403, "org_suspended")
+    await service.operator.put(f"{TENANTS}/{org.id}", {**_named(org), "suspended": False})
+    await _let_in(user)
+
+
+async def test_an_ended_tenants_known_token_is_refused_at_once(service: Service) -> None:
+    org = await service.organization()
+    user = service.user(org=org.id, role="owner")
+    await _let_in(user)
+    await service.operator.delete(f"{TENANTS}/{org.id}")
+    await _refused(user, 401, "invalid_credential")
+
+
+async def test_a_lowered_role_counts_at_once_for_a_known_token(service: Service) -> None:
+    org = await service.organization()
+    name = f"admin-{org.id}"
+    member = await add_member(org.owner, name, "admin")
+    user = service.user(name, org=org.id, role="admin")
+    assert (await user.get(f"{VERIFY}api-keys:write")).status_code == 200
+    await change_role(org.owner, member, "member")
+    assert refusal(await user.get(f"{VERIFY}api-keys:write")) == (403, "insufficient_scope")
+
+
+async def test_a_header_that_disagrees_is_seen_with_a_known_token(service: Service) -> None:
+    org = await service.organization()
+    user = service.user(org=org.id)
+    await _let_in(user)
+    again = service.caller(user.credential, X_Organization_Id="another")
+    await _refused(again, 403, "org_mismatch")
+
+
+async def test_a_known_token_expires_on_the_clock_of_the_service(fresh_service: Service) -> None:
+    org = await fresh_service.organization()
+    user = fresh_service.user(org=org.id)
+    await _let_in(user)
+    fresh_service.clock.advance(minutes=60, seconds=31)
+    await _refused(user, 401, "token_expired")

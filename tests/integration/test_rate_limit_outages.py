@@ -1,0 +1,232 @@
+"""Counting that fails or takes too long: nobody is let in uncounted, everybody is told in time, and nothing stays."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psycopg
+import pytest
+from psycopg import sql
+
+from tenantry.db.database import Database
+from tenantry.domain.access import Principal
+from tenantry.domain.api_keys import Pepper
+from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
+from tenantry.domain.rate_limits import Share
+from tenantry.services.admission import Admission
+from tenantry.services.authentication import Authenticator
+from tenantry.services.rate_limits import RateLimiter
+from tenantry.store.rate_limits import LOCK_SUBJECTS
+from tests.support.app import PEPPER
+from tests.support.billing import until_blocked
+from tests.support.database_link import database_link
+from tests.support.logs import watched
+from tests.support.principals import make_principal
+from tests.support.rate_limits import limiter_on, tenant_of, write_catalog
+from tests.support.service import ManualClock, running_service
+
+CALLER: Final = make_principal()
+KEYED: Final = msgspec.structs.replace(CALLER, plan="keyed")
+READ_ONLY: Final = ("default_transaction_read_only", "on")
+NO_PRIVILEGE: Final = ("role", "pg_monitor")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+class Door:
+    """One tenant's key, and admissions that share a limiter: its limit is 5."""
+
+    def __init__(self, authenticator: Authenticator, limiter: RateLimiter, credential: str) -> None:
+        self.limiter = limiter
+        self._authenticator = authenticator
+        self._authorization = f"Bearer {credential}".encode()
+
+    async def admit(self, deadline: float = 4.8, monotonic: Callable[[], float] = lambda: 0.0) -> None:
+        """Let one request in."""
+        admission = Admission(self._authenticator, self.limiter, deadline=deadline, monotonic=monotonic)
+        await admission.admit(self._authorization, None, None)
+
+
+@pytest.fixture
+async def door(conninfo: str, tmp_path: Path) -> AsyncIterator[Door]:
+    async with running_service(conninfo, TENANTRY_PLANS=write_catalog(tmp_path)) as service:
+        org = await tenant_of(service)
+        database = Database(conninfo, pool_size=1)
+        authenticator = Authenticator(
+            keys=database.lane(), users=database.lane(), peppers=[Pepper(PEPPER.encode())], tokens=None,
+            clock=service.clock,
+        )  # fmt: skip
+        async with limiter_on(conninfo, service.clock) as limiter:
+            yield Door(authenticator, limiter, str(org.owner.credential))
+        await authenticator.close()
+        await database.close()
+
+
+@asynccontextmanager
+async def counts_locked(conninfo: str) -> AsyncIterator[None]:
+    """Nothing can be counted for the length of the block."""
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute("LOCK TABLE request_counts")
+        yield
+
+
+def set_for_all_sessions(conninfo: str, setting: tuple[str, str]) -> None:
+    """What the administrator of a database may have set."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        statement = sql.SQL("ALTER DATABASE {} SET {} TO {}")
+        name, value = setting
+        connection.execute(
+            statement.format(sql.Identifier(connection.info.dbname), sql.Identifier(name), sql.Literal(value))
+        )
+
+
+async def let_through(limiter: RateLimiter, most: int, principal: Principal = CALLER) -> int:
+    """How many of so many requests get through, one after the other."""
+    for number in range(most):
+        try:
+            if limiter.count_at_once(principal) is None:
+                await limiter.count(principal)
+        except RateLimitedError:
+            return number
+    return most
+
+
+async def shares_in_memory() -> int:
+    await asyncio.sleep(0)  # what has just ended lets go
+    gc.collect()
+    return sum(isinstance(thing, Share) for thing in gc.get_objects())
+
+
+async def test_request_is_refused_when_its_time_is_up_and_does_not_count(conninfo: str, door: Door) -> None:
+    async with counts_locked(conninfo):
+        with pytest.raises(AuthUnavailableError):
+            await door.admit(deadline=0.1)
+    for _ in range(5):
+        await door.admit()
+    with pytest.raises(RateLimitedError):
+        await door.admit()
+
+
+async def test_time_that_authentication_took_is_not_there_for_counting(door: Door) -> None:
+    with pytest.raises(AuthUnavailableError):
+        await door.admit(monotonic=iter([1000.0, 1004.8]).__next__)
+    await door.admit(monotonic=iter([1000.0, 1000.1]).__next__)
+
+
+async def test_database_is_given_the_time_that_is_left(conninfo: str, door: Door) -> None:
+    async with counts_locked(conninfo):
+        waiting = asyncio.create_task(door.admit())
+        await until_blocked(conninfo)
+    await waiting
+
+
+@pytest.mark.parametrize("setting", [READ_ONLY, NO_PRIVILEGE], ids=["read-only", "no privilege"])
+async def test_database_that_does_not_let_us_count_is_no_fault_of_ours(
+    conninfo: str, clock: ManualClock, setting: tuple[str, str]
+) -> None:
+    set_for_all_sessions(conninfo, setting)
+    async with limiter_on(conninfo, clock) as limiter:
+        with pytest.raises(AuthUnavailableError):
+            await limiter.count(CALLER)
+
+
+async def test_counting_goes_on_when_the_database_lets_us_again(conninfo: str, clock: ManualClock) -> None:
+    async with limiter_on(conninfo, clock) as limiter:
+        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+            await connection.execute("ALTER TABLE request_counts RENAME TO gone")
+            with pytest.raises(AuthUnavailableError):
+                await limiter.count(CALLER)
+            await connection.execute("ALTER TABLE gone RENAME TO request_counts")
+        assert await let_through(limiter, 10) == 5
+
+
+async def test_log_says_once_a_minute_why_nothing_is_counted(conninfo: str, clock: ManualClock) -> None:
+    set_for_all_sessions(conninfo, READ_ONLY)
+    async with limiter_on(conninfo, clock) as limiter:
+        with watched("tenantry.services.rate_limits") as log:
+            for _ in range(4):
+                with pytest.raises(AuthUnavailableError):
+                    await limiter.count(CALLER)
+                clock.advance(seconds=20)
+    assert log.count("read-only transaction") == 2
+
+
+async def test_default_isolation_of_the_database_is_no_matter(conninfo: str, clock: ManualClock) -> None:
+    set_for_all_sessions(conninfo, ("default_transaction_isolation", "repeatable read"))
+    async with (
+        limiter_on(conninfo, clock) as limiter,
+        await psycopg.AsyncConnection.connect(conninfo) as connection,
+    ):
+        await connection.execute(LOCK_SUBJECTS, (["tenant acme"],))
+        waiting = asyncio.create_task(limiter.count(CALLER))
+        await until_blocked(conninfo)
+        earlier = int(clock().timestamp()) - 1
+        await connection.execute("INSERT INTO request_counts VALUES ('tenant acme', %s, 5)", (earlier,))
+        await connection.commit()
+        with pytest.raises(RateLimitedError):
+            await waiting
+
+
+async def test_nothing_stays_of_callers_that_could_not_be_counted(conninfo: str, clock: ManualClock) -> None:
+    before = await shares_in_memory()
+    async with database_link(conninfo) as link, limiter_on(link.conninfo, clock) as limiter:
+        await link.cut()
+        for number in range(20):
+            caller = msgspec.structs.replace(KEYED, org_id=f"org-{number}")
+            with pytest.raises(AuthUnavailableError):
+                await limiter.count(caller)
+        assert await shares_in_memory() == before
+
+
+async def test_nothing_stays_of_one_that_came_back_after_the_window_and_could_not_be_counted(
+    conninfo: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("psycopg", "tenantry"):  # records hold tracebacks, and those what they went through
+        caplog.set_level(logging.CRITICAL, name)
+    before = await shares_in_memory()
+    async with database_link(conninfo) as link, limiter_on(link.conninfo, clock) as limiter:
+        assert await let_through(limiter, 1) == 1
+        await limiter.give_back()
+        clock.advance(seconds=61)
+        async with counts_locked(conninfo):
+            waiting = asyncio.create_task(limiter.count(CALLER))
+            await until_blocked(conninfo)
+            giving_back = asyncio.create_task(limiter.give_back())
+            await asyncio.sleep(0)  # it has begun
+            await link.cut()
+            with pytest.raises(AuthUnavailableError):
+                await waiting
+            await giving_back
+        del waiting
+        assert await shares_in_memory() == before
+
+
+async def test_nothing_stays_of_callers_that_the_tenants_limit_refuses(conninfo: str, clock: ManualClock) -> None:
+    before = await shares_in_memory()
+    async with limiter_on(conninfo, clock) as limiter:
+        callers = [msgspec.structs.replace(KEYED, id=f"key-{number}") for number in range(25)]
+        assert sum([await let_through(limiter, 1, caller) for caller in callers]) == 5
+        assert await shares_in_memory() - before <= 7
+
+
+async def test_request_after_one_that_was_given_up_waits_for_the_same_share(conninfo: str, clock: ManualClock) -> None:
+    before = await shares_in_memory()
+    async with limiter_on(conninfo, clock) as limiter:
+        async with counts_locked(conninfo):
+            first = asyncio.create_task(limiter.count(CALLER))
+            await until_blocked(conninfo)
+            first.cancel()
+            await asyncio.wait({first})
+            second = asyncio.create_task(limiter.count(CALLER))
+            await asyncio.sleep(0)  # it has begun
+            assert await shares_in_memory() == before + 1
+        await second
+        assert await let_through(limiter, 10) == 4

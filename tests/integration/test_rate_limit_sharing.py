@@ -1,0 +1,185 @@
+"""Several limiters on one database: what is not used goes back, and what nobody needs is forgotten."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import msgspec
+import psycopg
+import pytest
+
+from tenantry.db.database import Connection, Database
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
+from tenantry.domain.plans import parse_catalog
+from tenantry.services.rate_limits import RateLimiter
+from tenantry.services.retention import RetentionService
+from tests.support.billing import until_blocked
+from tests.support.database_link import database_link
+from tests.support.logs import watched
+from tests.support.principals import make_principal
+from tests.support.rate_limits import limiter_on
+from tests.support.service import ManualClock
+
+CATALOG = parse_catalog("""
+[[plans]]
+id = "free"
+[plans.limits]
+requests_per_minute = 1000
+[[plans]]
+id = "small"
+[plans.limits]
+requests_per_minute = 5
+""")
+WIDE = make_principal()
+SMALL = msgspec.structs.replace(WIDE, org_id="little", plan="small")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def limiter(conninfo: str, clock: ManualClock) -> AsyncIterator[RateLimiter]:
+    async with limiter_on(conninfo, clock, CATALOG) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+async def connection(conninfo: str) -> AsyncIterator[Connection]:
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        yield connection
+
+
+async def let_through(limiter: RateLimiter, most: int, principal: Principal = WIDE) -> int:
+    """How many of so many requests get through, one after the other."""
+    for number in range(most):
+        try:
+            if limiter.count_at_once(principal) is None:
+                await limiter.count(principal)
+        except RateLimitedError:
+            return number
+    return most
+
+
+async def counted(connection: Connection) -> int:
+    cursor = await connection.execute("SELECT coalesce(sum(number), 0) FROM request_counts")
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def test_process_alone_lets_exactly_the_limit_through(limiter: RateLimiter, clock: ManualClock) -> None:
+    through = 0
+    for _ in range(50):
+        through += await let_through(limiter, 21)
+        clock.advance(seconds=1)
+    assert through == 1000
+
+
+async def test_idle_process_gives_back_what_it_did_not_use(
+    limiter: RateLimiter, clock: ManualClock, connection: Connection
+) -> None:
+    await let_through(limiter, 5)
+    assert await counted(connection) == 7
+    clock.advance(seconds=1)
+    await limiter.give_back()
+    assert await counted(connection) == 5
+
+
+async def test_what_goes_back_is_there_for_others(conninfo: str, limiter: RateLimiter, clock: ManualClock) -> None:
+    async with limiter_on(conninfo, clock, CATALOG) as other:
+        await let_through(limiter, 5)
+        assert await let_through(other, 1000) == 993
+        clock.advance(seconds=1)
+        await limiter.give_back()
+        assert await let_through(other, 1000) == 2
+
+
+async def test_share_that_is_good_still_is_kept(limiter: RateLimiter, connection: Connection) -> None:
+    await let_through(limiter, 5)
+    await limiter.give_back()
+    assert await counted(connection) == 7
+
+
+async def test_process_that_ends_gives_back_everything(
+    conninfo: str, clock: ManualClock, connection: Connection
+) -> None:
+    async with limiter_on(conninfo, clock, CATALOG) as limiter:
+        await let_through(limiter, 5)
+    assert await counted(connection) == 5
+
+
+async def test_counts_of_an_idle_subject_are_removed_after_the_window(
+    limiter: RateLimiter, clock: ManualClock, connection: Connection
+) -> None:
+    await let_through(limiter, 5)
+    clock.advance(seconds=60)
+    await limiter.give_back()
+    assert await counted(connection) == 5
+    clock.advance(seconds=1)
+    await limiter.give_back()
+    cursor = await connection.execute("SELECT count(*) FROM request_counts")
+    assert await cursor.fetchone() == (0,)
+    assert await let_through(limiter, 2000) == 1000
+
+
+async def test_request_that_is_given_up_while_it_waits_is_not_counted(
+    conninfo: str, limiter: RateLimiter, clock: ManualClock
+) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo) as locking:
+        await locking.execute("LOCK TABLE request_counts")
+        waiting = asyncio.create_task(limiter.count(SMALL))
+        await until_blocked(conninfo)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert await let_through(limiter, 10, SMALL) == 5
+
+
+async def test_share_that_came_too_late_is_taken_again_in_its_own_second(
+    conninfo: str, limiter: RateLimiter, clock: ManualClock, connection: Connection
+) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo) as locking:
+        await locking.execute("LOCK TABLE request_counts")
+        waiting = asyncio.create_task(limiter.count(SMALL))
+        await until_blocked(conninfo)
+        first = int(clock().timestamp())
+        clock.advance(seconds=1)
+    await waiting
+    cursor = await connection.execute("SELECT second - %s, number FROM request_counts ORDER BY second", (first,))
+    assert await cursor.fetchall() == [(0, 0), (1, 1)]
+
+
+async def test_without_the_database_shares_at_hand_are_good_and_nothing_else_is(
+    conninfo: str, clock: ManualClock
+) -> None:
+    async with database_link(conninfo) as link, limiter_on(link.conninfo, clock, CATALOG) as limiter:
+        await let_through(limiter, 5)
+        await link.cut()
+        assert limiter.count_at_once(WIDE) is not None
+        assert limiter.count_at_once(SMALL) is None
+        with pytest.raises(AuthUnavailableError):
+            await limiter.count(SMALL)
+        clock.advance(seconds=1)
+        with watched("tenantry.services.rate_limits") as log:
+            await limiter.give_back()
+        assert log.count("are not given back") == 1
+        await link.restore()
+        assert await let_through(limiter, 2) == 2
+
+
+async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
+    conninfo: str, clock: ManualClock, connection: Connection
+) -> None:
+    now = int(clock().timestamp())
+    await connection.execute(
+        "INSERT INTO request_counts SELECT 'tenant a', %s - age, 1 FROM generate_series(3599, 3602) AS age", (now,)
+    )
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    removed = await RetentionService(database, timedelta(days=90), clock).run()
+    await database.close()
+    assert removed.request_counts == 2
+    assert await counted(connection) == 2

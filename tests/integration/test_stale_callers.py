@@ -1,0 +1,114 @@
+"""Whoever loses a right while their request waits has lost it for that request too, and cannot give it back."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final
+
+import httpx2
+import psycopg
+
+from tests.support.billing import until_blocked
+from tests.support.members import add_member, path_of
+from tests.support.service import KEYS, Organization, Service, refusal
+
+MEMBERS: Final = "/api/v1/members"
+
+
+async def one_after_the_other(
+    service: Service, org: Organization, *requests: Awaitable[httpx2.Response]
+) -> list[httpx2.Response]:
+    """The answers to requests that were all let in before the first was carried out, which happens in their order."""
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
+        tasks = []
+        for number, request in enumerate(requests, start=1):
+            tasks.append(asyncio.ensure_future(request))
+            await until_blocked(service.conninfo, number)
+    return list(await asyncio.gather(*tasks))
+
+
+async def test_removed_member_does_not_come_back_with_a_request_that_waited(service: Service) -> None:
+    org = await service.organization()
+    member = await add_member(org.owner, "mallory", "admin")
+    mallory = service.user("mallory", asks_for=org.id)
+    removal, comeback = await one_after_the_other(
+        service, org, org.owner.delete(path_of(member)), mallory.post(MEMBERS, {"userId": "mallory", "role": "admin"})
+    )
+    assert removal.status_code == 204
+    assert refusal(comeback) == (403, "no_organization")
+    assert (await org.owner.get(path_of(member))).json()["status"] == "removed"
+
+
+async def test_lowered_owner_does_not_raise_themselves(service: Service) -> None:
+    org = await service.organization()
+    await add_member(org.owner, "another-owner", "owner")
+    member = await add_member(org.owner, "falling", "owner")
+    falling = service.user("falling", asks_for=org.id)
+    lowered, raised = await one_after_the_other(
+        service, org,
+        org.owner.patch(path_of(member), {"role": "member"}), falling.patch(path_of(member), {"role": "owner"}),
+    )  # fmt: skip
+    assert lowered.status_code == 200
+    assert refusal(raised) == (403, "scope_escalation")
+
+
+async def test_lowered_owner_does_not_transfer_the_tenant(service: Service) -> None:
+    org = await service.organization()
+    await add_member(org.owner, "other-owner", "owner")
+    member = await add_member(org.owner, "seller", "owner")
+    seller = service.user("seller", asks_for=org.id)
+    sale = {"userId": "seller", "ownerEmail": "seller@x.example"}
+    lowered, transferred = await one_after_the_other(
+        service, org, org.owner.patch(path_of(member), {"role": "admin"}), seller.post(f"{org.path}/transfer", sale)
+    )
+    assert lowered.status_code == 200
+    assert refusal(transferred) == (403, "scope_escalation")
+
+
+async def test_lowered_admin_does_not_change_the_tenant(service: Service) -> None:
+    org = await service.organization()
+    member = await add_member(org.owner, "renamer", "admin")
+    renamer = service.user("renamer", asks_for=org.id)
+    _, renamed = await one_after_the_other(
+        service, org, org.owner.patch(path_of(member), {"role": "member"}), renamer.patch(org.path, {"name": "Mine"})
+    )
+    assert refusal(renamed) == (403, "insufficient_scope")
+
+
+async def test_revoked_key_makes_no_other(service: Service) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, accessLevel="OWNER")
+    body = {"orgId": org.id, "name": "heir", "scopes": [], "accessLevel": "OWNER"}
+    revoked, made = await one_after_the_other(service, org, org.owner.delete(key.path), key.caller.post(KEYS, body))
+    assert revoked.status_code == 204
+    assert refusal(made) == (401, "api_key_revoked")
+
+
+async def test_revoked_key_is_not_rotated_by_itself(service: Service) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "api-keys:write")
+    _, rotated = await one_after_the_other(
+        service, org, org.owner.delete(key.path), key.caller.post(f"{key.path}/rotate")
+    )
+    assert refusal(rotated) == (401, "api_key_revoked")
+
+
+async def test_narrowed_key_does_not_widen_itself(service: Service) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "api-keys:write", "projects:write")
+    narrowed, widened = await one_after_the_other(
+        service, org,
+        org.owner.patch(key.path, {"scopes": ["api-keys:write"]}),
+        key.caller.patch(key.path, {"scopes": ["api-keys:write", "projects:write"]}),
+    )  # fmt: skip
+    assert narrowed.status_code == 200
+    assert refusal(widened) == (403, "scope_escalation")
+
+
+async def test_whoever_keeps_their_right_is_served(service: Service) -> None:
+    org = await service.organization()
+    await add_member(org.owner, "steady", "admin")
+    steady = service.user("steady", asks_for=org.id)
+    body = {"orgId": org.id, "name": "n", "scopes": ["projects:read"]}
+    answers = await one_after_the_other(service, org, steady.post(KEYS, body), steady.post(KEYS, body))
+    assert [answer.status_code for answer in answers] == [201, 201]

@@ -1,0 +1,191 @@
+"""Members, through the real service on a real database: whatever is asked for by whomever, in any order."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tenantry.db.database import Database
+from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
+from tenantry.domain.audit import ActorKind, Author
+from tenantry.domain.errors import DomainError
+from tenantry.domain.members import Member, MemberStatus
+from tenantry.services.members import MemberService, seat_owner
+from tenantry.store import members, tenants
+from tenantry.store.members import Filter
+from tests.support.principals import NOW
+
+ISSUER: Final = "https://id.example"
+USERS: Final = ("ada", "bob", "cyd", "dan")
+OWNER: Final = USERS[0]
+AUTHOR: Final = Author(ActorKind.SYSTEM)
+Value = TypeVar("Value")
+
+users = st.sampled_from(USERS)
+roles = st.sampled_from(Role)
+numbers = st.integers(0, len(USERS) - 1)
+
+
+class KeyOf(NamedTuple):
+    """An API key that makes requests."""
+
+    scopes: tuple[str, ...]
+    level: AccessLevel
+    mode: Mode
+    ends: bool
+
+
+Caller = str | KeyOf
+"""A user by name, or a key."""
+EVERYTHING: Final = ("*:*",)
+OWNER_KEY: Final = KeyOf(EVERYTHING, AccessLevel.OWNER, Mode.LIVE, ends=False)
+callers = users | st.sampled_from(
+    [
+        OWNER_KEY,
+        OWNER_KEY._replace(ends=True),
+        OWNER_KEY._replace(mode=Mode.TEST),
+        KeyOf(EVERYTHING, AccessLevel.SCOPED, Mode.LIVE, ends=False),
+        KeyOf(("members:write",), AccessLevel.SCOPED, Mode.LIVE, ends=False),
+        KeyOf(("members:*", "projects:*", "tenants:*", "billing:*"), AccessLevel.SCOPED, Mode.LIVE, ends=False),
+    ]
+)
+
+
+class World:
+    """The service of one database, driven from outside an event loop."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._runner = asyncio.Runner()
+        self.database = Database(conninfo, pool_size=2)
+        ticks = itertools.count(1)
+        self.service = MemberService(self.database, ISSUER, lambda: NOW + timedelta(microseconds=next(ticks)))
+        self.numbers = itertools.count(1)
+        self.run(self.database.open())
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        self.run(self.database.close())
+        self._runner.close()
+
+    async def add_tenant(self, org_id: str) -> None:
+        async with self.database.transaction() as connection:
+            await tenants.insert(
+                connection, tenant_id=org_id, name=org_id, owner_id=OWNER, owner_email="a@b.example", plan="free",
+                now=NOW,
+            )  # fmt: skip
+            await seat_owner(connection, AUTHOR, ISSUER, org_id, OWNER, NOW)
+
+    async def owner_of(self, org_id: str) -> str:
+        async with self.database.transaction() as connection:
+            found = await tenants.find(connection, org_id)
+        assert found is not None
+        return found.record.owner_id
+
+    async def members_of(self, org_id: str) -> dict[str, Member]:
+        async with self.database.transaction() as connection:
+            rows = await members.read_page(connection, org_id, ISSUER, Filter(), limit=100, after=(None, None))
+        return {row.user_id: row for row in rows}
+
+
+def test_no_sequence_of_requests_gives_more_than_its_maker_holds_or_leaves_no_owner(conninfo: str) -> None:
+    world = World(conninfo)
+    bounded = settings(
+        max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    try:
+        machine = cast("type[MembersThroughTheService]", lambda: MembersThroughTheService(world))
+        run_state_machine_as_test(machine, settings=bounded)
+    finally:
+        world.close()
+
+
+class MembersThroughTheService(RuleBasedStateMachine):
+    """A tenant with an owner and an admin; everything else is done by its members, and by keys."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.org = f"org-{next(world.numbers)}"
+        world.run(world.add_tenant(self.org))
+        self._read_members()
+        self._do("ada", lambda caller: world.service.add(caller, AUTHOR, user_id="bob", role=Role.ADMIN, claim=None))
+
+    @rule(caller=callers, user=users, role=roles)
+    def add(self, caller: Caller, user: str, role: Role) -> None:
+        self._do(
+            caller, lambda principal: self.world.service.add(principal, AUTHOR, user_id=user, role=role, claim=None)
+        )
+
+    @rule(caller=callers, number=numbers, role=roles)
+    def change(self, caller: Caller, number: int, role: Role) -> None:
+        member = self._member(number)
+        self._do(caller, lambda principal: self.world.service.change_role(principal, AUTHOR, member.id, role))
+
+    @rule(caller=callers, number=numbers)
+    def remove(self, caller: Caller, number: int) -> None:
+        member = self._member(number)
+        self._do(caller, lambda principal: self.world.service.remove(principal, AUTHOR, member.id))
+
+    @rule(caller=callers, user=users)
+    def transfer(self, caller: Caller, user: str) -> None:
+        self._do(
+            caller,
+            lambda principal: self.world.service.transfer(
+                principal, AUTHOR, self.org, user_id=user, owner_email="c@d.example", claim=None
+            ),
+        )
+
+    @invariant()
+    def tenant_has_its_owner(self) -> None:
+        owner = self.members[self.world.run(self.world.owner_of(self.org))]
+        assert (owner.role, owner.status) == (Role.OWNER, MemberStatus.ACTIVE)
+
+    def _do(self, caller: Caller, request: Callable[[Principal], Coroutine[Any, Any, object]]) -> None:
+        """One request, after which nobody has more than before, but by a caller who holds it and may give it."""
+        principal = self._principal(caller)
+        before = self.members
+        with suppress(DomainError):
+            principal.require("members:write")
+            self.world.run(request(principal))
+        self._read_members()
+        if principal.mode is Mode.TEST:
+            assert self.members == before
+        for user, member in self.members.items():
+            scopes, level = _access(member)
+            held, held_level = _access(before.get(user))
+            if level is not held_level:
+                assert principal.access_level is AccessLevel.OWNER
+            if level is AccessLevel.OWNER is not held_level or not all(covers(held, scope) for scope in scopes):
+                assert all(covers(principal.scopes, scope) for scope in scopes)
+                assert principal.kind is PrincipalKind.USER or principal.expires_at is None
+
+    def _read_members(self) -> None:
+        self.members = self.world.run(self.world.members_of(self.org))
+
+    def _member(self, number: int) -> Member:
+        return list(self.members.values())[number % len(self.members)]
+
+    def _principal(self, caller: Caller) -> Principal:
+        """A user with what the role grants now, and a token's end; or a key."""
+        if isinstance(caller, KeyOf):
+            kind, name, mode = PrincipalKind.API_KEY, "key", caller.mode
+            scopes, level, expires_at = caller.scopes, caller.level, NOW + timedelta(hours=1) if caller.ends else None
+        else:
+            kind, name, mode = PrincipalKind.USER, caller, Mode.LIVE
+            scopes, level = _access(self.members.get(caller))
+            expires_at = NOW + timedelta(hours=1)
+        return Principal(kind, name, self.org, mode, scopes, level, "free", "none", expires_at)
+
+
+def _access(member: Member | None) -> tuple[tuple[str, ...], AccessLevel]:
+    if member is None or member.status is MemberStatus.REMOVED:
+        return (), AccessLevel.SCOPED
+    return role_grants(member.role, ())

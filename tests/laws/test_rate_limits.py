@@ -1,0 +1,169 @@
+"""However several processes take while time goes by: never more than the limit in 60 seconds. Through the real ones."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tenantry.db.database import Database
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import RateLimitedError
+from tenantry.domain.plans import parse_catalog
+from tenantry.domain.rate_limits import SLOTS, WINDOW
+from tenantry.services.rate_limits import RateLimiter
+from tenantry.store.rate_limits import SESSION
+from tests.support import figures
+from tests.support.principals import NOW, make_principal
+
+PROCESSES = 3
+LIMITS = (1, 5, 250, 700)
+CATALOG = parse_catalog(
+    '[[plans]]\nid = "free"\n'
+    + "".join(f'[[plans]]\nid = "{limit}"\n[plans.limits]\nrequests_per_minute = {limit}\n' for limit in LIMITS)
+)
+Value = TypeVar("Value")
+
+
+class Step(NamedTuple):
+    """So many requests at a process, all at once, and the microseconds that go by after them."""
+
+    process: int
+    requests: int
+    gives_back: bool
+    passes: int
+
+
+steps = st.builds(
+    Step,
+    st.integers(0, PROCESSES - 1),
+    st.integers(0, 300),
+    st.booleans(),
+    st.sampled_from([0, 1, 400_000, 999_999, 1_000_000, 7_300_000, 29_999_999, 59_999_999, 60_000_000, 61_000_000]),
+)
+
+
+class World:
+    """Several processes' limiters on one database, and a clock that stands still until it is moved."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._runner = asyncio.Runner()
+        self._databases = [Database(conninfo, pool_size=1) for _ in range(PROCESSES)]
+        self.now = NOW
+        self.limiters = [
+            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None)
+            for database in self._databases
+        ]
+        self.tenants = 0
+
+    def new_tenant(self, limit: int) -> Principal:
+        """A caller of a tenant that nothing has been counted of."""
+        self.tenants += 1
+        return msgspec.structs.replace(make_principal(), org_id=f"org-{self.tenants}", plan=str(limit))
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        for limiter in self.limiters:
+            self.run(limiter.close())
+        for database in self._databases:
+            self.run(database.close())
+        self._runner.close()
+
+
+async def let_through(limiter: RateLimiter, caller: Principal, requests: int) -> int:
+    """How many of so many requests at once get through."""
+
+    async def one() -> int:
+        try:
+            if limiter.count_at_once(caller) is None:
+                await limiter.count(caller)
+        except RateLimitedError:
+            return 0
+        return 1
+
+    return sum(await asyncio.gather(*(one() for _ in range(requests))))
+
+
+def most_in_a_window(through: Sequence[tuple[datetime, int]], window: timedelta) -> int:
+    """The most that got through in any window of this length that is open at its end."""
+    return max(
+        (sum(number for moment, number in through if since <= moment < since + window) for since, _ in through),
+        default=0,
+    )
+
+
+BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def test_no_window_ever_sees_more_than_the_limit(conninfo: str, record_property: figures.RecordProperty) -> None:
+    world, ran = World(conninfo), Counter[str]()
+
+    @BOUNDED
+    @given(st.sampled_from(LIMITS), st.lists(steps, max_size=25))
+    def check(limit: int, taken: list[Step]) -> None:
+        caller, through = world.new_tenant(limit), []
+        for step in taken:
+            limiter = world.limiters[step.process]
+            through.append((world.now, world.run(let_through(limiter, caller, step.requests))))
+            world.now += timedelta(microseconds=step.passes)
+            if step.gives_back:
+                world.run(limiter.give_back())
+            ran["requests"] += step.requests
+        most = most_in_a_window(through, timedelta(seconds=WINDOW))
+        ran["windows"] += len(through)
+        ran["over"] += most > limit
+        assert most <= limit
+
+    try:
+        check()
+    finally:
+        world.close()
+        figures.record(
+            record_property,
+            "rate limits, any interleaving of three processes",
+            {name: ran[name] for name in ("windows", "requests")},
+            {"over the limit": ran["over"]},
+        )
+
+
+def test_process_alone_lets_exactly_the_limit_through(conninfo: str) -> None:
+    world = World(conninfo)
+
+    @BOUNDED
+    @given(st.sampled_from(LIMITS), st.lists(st.integers(0, 300), max_size=SLOTS))
+    def check(limit: int, demand: list[int]) -> None:
+        caller, limiter = world.new_tenant(limit), world.limiters[0]
+        through = 0
+        for requests in demand:
+            through += world.run(let_through(limiter, caller, requests))
+            world.now += timedelta(seconds=1)
+        assert through == min(limit, sum(demand))
+
+    try:
+        check()
+    finally:
+        world.close()
+
+
+def test_what_processes_hold_is_all_that_others_lack(conninfo: str) -> None:
+    world = World(conninfo)
+
+    @BOUNDED
+    @given(st.sampled_from(LIMITS), st.lists(st.tuples(st.integers(0, PROCESSES - 1), st.integers(0, 99)), max_size=20))
+    def check(limit: int, demand: list[tuple[int, int]]) -> None:
+        caller = world.new_tenant(limit)
+        through = sum(world.run(let_through(world.limiters[process], caller, number)) for process, number in demand)
+        last = world.run(let_through(world.limiters[0], caller, limit + 1))
+        held = (PROCESSES - 1) * max(1, limit // 100) if limit >= 200 else 0
+        assert limit - held <= through + last <= limit
+
+    try:
+        check()
+    finally:
+        world.close()

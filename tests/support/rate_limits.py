@@ -1,0 +1,95 @@
+"""Tenants with rate limits: a catalog of plans, a tenant of each with its window empty, and what counts for them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import psycopg
+
+from tenantry.db.database import Database
+from tenantry.domain.plans import Catalog, parse_catalog
+from tenantry.domain.rate_limits import SLOTS
+from tenantry.kit.clock import Clock
+from tenantry.services.rate_limits import RateLimiter
+from tenantry.store.rate_limits import SESSION
+from tests.support.service import Organization, Service
+
+CATALOG: Final = """
+[[plans]]
+id = "free"
+[plans.limits]
+requests_per_minute = 5
+[[plans]]
+id = "larger"
+[plans.limits]
+requests_per_minute = 7
+[[plans]]
+id = "keyed"
+[plans.limits]
+requests_per_minute = 5
+requests_per_minute_per_key = 3
+[[plans]]
+id = "halved"
+[plans.limits]
+requests_per_minute = 4
+requests_per_minute_per_key = 2
+[[plans]]
+id = "keys_alone"
+[plans.limits]
+requests_per_minute_per_key = 2
+[[plans]]
+id = "wide"
+[plans.limits]
+requests_per_minute = 1000
+[[plans]]
+id = "closed"
+[plans.limits]
+requests_per_minute = 0
+[[plans]]
+id = "boundless"
+"""
+
+
+PLANS: Final = parse_catalog(CATALOG)
+
+
+@asynccontextmanager
+async def limiter_on(conninfo: str, clock: Clock, catalog: Catalog = PLANS) -> AsyncIterator[RateLimiter]:
+    """A limiter as one process has it."""
+    database = Database(conninfo, pool_size=1)
+    limiter = RateLimiter(database.lane(SESSION), catalog, clock, lambda _: None)
+    yield limiter
+    await limiter.close()
+    await database.close()
+
+
+def write_catalog(folder: Path) -> str:
+    """The catalog as a file; returns its path."""
+    path = folder / "plans.toml"
+    path.write_text(CATALOG)
+    return str(path)
+
+
+async def set_plan(service: Service, org: Organization, plan: str) -> None:
+    """Change the plan, as an event of the provider does."""
+    async with await psycopg.AsyncConnection.connect(service.conninfo, autocommit=True) as connection:
+        await connection.execute("UPDATE tenants SET plan = %s WHERE id = %s", (plan, org.id))
+
+
+async def tenant_of(service: Service, plan: str = "free") -> Organization:
+    """A new tenant of this plan, none of whose requests count any more."""
+    org = await service.organization()
+    await set_plan(service, org, plan)
+    service.clock.advance(seconds=SLOTS)
+    return org
+
+
+def rate_headers(answer: httpx2.Response) -> tuple[str | None, str | None, str | None]:
+    """``RateLimit-Policy``, ``RateLimit`` and ``Retry-After``."""
+    return (
+        answer.headers.get("ratelimit-policy"),
+        answer.headers.get("ratelimit"),
+        answer.headers.get("retry-after"),
+    )
