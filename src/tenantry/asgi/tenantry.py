@@ -1,0 +1,152 @@
+"""The connection of an application to the database that it shares with the service."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, NamedTuple, Self
+
+from tenantry.authentication_parts import AuthenticationParts, is_current, schema_revision
+from tenantry.db.database import Database
+from tenantry.db.migrate import newest_revision
+from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError
+from tenantry.gateways.http_client import new_http_client
+from tenantry.http.raw import Scope, header_of
+from tenantry.kit.clock import Clock, system_clock
+from tenantry.services.admission import Admitted
+from tenantry.settings import AuthenticationSettings, load_for_authentication, read_environment
+
+_DEADLINE: Final = 4.8
+"""Seconds to tell who sends a request: an answer takes no longer than 5."""
+
+logger = logging.getLogger(__name__)
+
+
+class SchemaMismatchError(RuntimeError):
+    """The database is older than this release of tenantry, or none of tenantry's."""
+
+
+class _Running(NamedTuple):
+    database: Database
+    parts: AuthenticationParts
+    stack: AsyncExitStack
+
+
+class Tenantry:
+    """What an application builds once, to learn who sends its requests.
+
+    It works while it is started: ``async with tenantry``, or `lifespan`. It may be started again after it was stopped,
+    in another event loop too.
+    """
+
+    def __init__(self, settings: AuthenticationSettings, *, clock: Clock = system_clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._running: _Running | None = None
+        self._schema_checked = False
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """As the service is configured: by the environment and a ``.env`` file. Raises `SettingsError`."""
+        return cls(load_for_authentication(read_environment()))
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, str], *, clock: Clock = system_clock) -> Self:
+        """As `from_environment`, with the variables given here and no others. Raises `SettingsError`."""
+        return cls(load_for_authentication(values), clock=clock)
+
+    async def start(self) -> None:
+        """Connect. A database or an identity provider that is away is no error: requests get 503 until it is back.
+
+        Raises `SchemaMismatchError` when the database's schema is older than this release.
+        """
+        if self._running is not None:
+            raise RuntimeError("This Tenantry has been started already.")
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            http_client = await stack.enter_async_context(new_http_client())
+            database = Database(settings.database_url, settings.database_pool_size)
+            await database.open()
+            stack.push_async_callback(database.close)
+            await self._check_at_start(database)
+            parts = AuthenticationParts(
+                database,
+                http_client,
+                peppers=settings.peppers,
+                oidc=settings.oidc,
+                catalog=settings.catalog,
+                clock=self._clock,
+            )
+            await stack.enter_async_context(parts.running())
+            self._running = _Running(database, parts, stack.pop_all())
+
+    async def stop(self) -> None:
+        """Write what is still to be written, and disconnect."""
+        running, self._running = self._running, None
+        self._schema_checked = False
+        if running is not None:
+            await running.stack.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop."""
+        await self.stop()
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object) -> AsyncIterator[None]:
+        """Started for the life of an application: ``Starlette(lifespan=tenantry.lifespan)``."""
+        async with self:
+            yield
+
+    async def admit(self, scope: Scope) -> Admitted:
+        """Who sends the request or websocket of this ASGI scope, and what is left of their limits.
+
+        Authenticates and counts anew with each call. Raises the refusals of the service, all of them `DomainError`.
+        """
+        running = self._running
+        if running is None:
+            raise RuntimeError("This Tenantry has not been started: use its lifespan, or `async with`.")
+        try:
+            async with asyncio.timeout(_DEADLINE):
+                if not self._schema_checked:
+                    await self._check_later(running.database)
+                client = scope.get("client")
+                return await running.parts.admission.admit(
+                    header_of(scope, b"authorization"),
+                    header_of(scope, b"x-organization-id"),
+                    str(client[0]) if client else None,
+                )
+        except TimeoutError as error:
+            raise AuthUnavailableError("The database does not answer. Try again shortly.") from error
+
+    async def _check_at_start(self, database: Database) -> None:
+        try:
+            revision = await schema_revision(database)
+        except DatabaseUnavailableError:
+            logger.warning("the database is out of reach; its schema is checked with the first request")
+            return
+        if not is_current(revision):
+            raise SchemaMismatchError(_mismatch(revision))
+        self._schema_checked = True
+
+    async def _check_later(self, database: Database) -> None:
+        try:
+            revision = await schema_revision(database)
+        except DatabaseUnavailableError as error:
+            raise AuthUnavailableError(error.detail) from error
+        if not is_current(revision):
+            logger.error("nobody is let in: %s", _mismatch(revision))
+            raise AuthUnavailableError("The database is not ready.")
+        self._schema_checked = True
+
+
+def _mismatch(revision: str | None) -> str:
+    found = "has no schema of tenantry" if revision is None else f"is at schema revision {revision}"
+    return (
+        f"the database {found}, and this release of tenantry needs {newest_revision()}: "
+        "run `tenantry migrate` of the same release first"
+    )

@@ -1,0 +1,180 @@
+"""The examples of docs/in-process.md, run as they are shown, beside the service in two processes."""
+
+import re
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from tests.support.commands import SECRETS, Running, run, running
+from tests.support.deployment import Deployment, deployed
+from tests.support.findings import free_port
+from tests.support.postgres import PostgresServer, as_url
+from tests.support.service import refusal
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "in-process.md"
+EXAMPLES: Final = ("app", "plain", "api")
+TIMES: Final = 50
+ROLE: Final = "app"
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of the page in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def example(name: str) -> str:
+    """The block that is the file of this name."""
+    (found,) = [block for block in blocks("python") if block.startswith(f"# {name}.py\n")]
+    return found
+
+
+@pytest.fixture(scope="module")
+def conninfo(postgres: PostgresServer) -> Iterator[str]:
+    with postgres.database() as conninfo:
+        yield conninfo
+
+
+@pytest.fixture(scope="module")
+async def deployment(conninfo: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
+    """The service, with a tenant and its OWNER key."""
+    folder, address = tmp_path_factory.mktemp("deployment"), as_url(conninfo)
+    tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
+    assert (await run(*tenant, folder=folder, DATABASE_URL=address)).code == 0
+    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
+    made = await run(*key, folder=folder, DATABASE_URL=address, **SECRETS)
+    async with deployed(address, folder, credential=made.out.strip()) as deployment:
+        yield deployment
+
+
+@pytest.fixture(scope="module")
+def address(conninfo: str) -> Iterator[str]:
+    """The service's database, for a role that may do what the page grants and nothing else."""
+    role = sql.Identifier(ROLE)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+        (grants,) = blocks("sql")
+        connection.execute(grants.encode())
+        yield as_url(make_conninfo(conninfo, user=ROLE))
+        connection.execute(sql.SQL("DROP OWNED BY {}").format(role))
+        connection.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+@asynccontextmanager
+async def application(name: str, address: str, folder: Path) -> AsyncIterator[tuple[str, Running]]:
+    """An example under uvicorn: its address, and the command."""
+    (folder / f"{name}.py").write_text(example(name))
+    port = str(free_port())
+    values = {"DATABASE_URL": address, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
+    async with running(f"{name}:app", "--port", port, folder=folder, module="uvicorn", **values) as command:
+        await command.until("Application startup complete", "err")
+        await command.until("Uvicorn running", "err")
+        yield f"http://127.0.0.1:{port}", command
+
+
+@pytest.fixture(scope="module", params=EXAMPLES)
+async def client(
+    request: pytest.FixtureRequest, address: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[httpx2.AsyncClient]:
+    folder = tmp_path_factory.mktemp("application")
+    async with (
+        application(request.param, address, folder) as (url, _),
+        httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client,
+    ):
+        yield client
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def test_caller_is_known_and_strangers_are_refused(deployment: Deployment, client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/projects", headers=bearer(deployment.credential))
+    assert answer.status_code == 200, answer.text
+    shown = answer.json()
+    assert (shown["tenant"], shown["caller"][:4]) == ("acme", "key_")
+    assert {"x-request-id", "ratelimit-policy", "ratelimit"} <= set(answer.headers)
+    assert refusal(await client.get("/projects")) == (401, "missing_credential")
+    assert refusal(await client.get("/projects", headers=bearer("a.b.c"))) == (401, "invalid_credential")
+
+
+async def test_key_revoked_through_the_service_is_refused_at_the_very_next_request(
+    deployment: Deployment, client: httpx2.AsyncClient
+) -> None:
+    body = {"orgId": "acme", "name": "short-lived", "scopes": ["projects:read"]}
+    seen: Counter[tuple[object, ...]] = Counter()
+    async with deployment.client() as owner:
+        for _ in range(TIMES):
+            made = (await owner.post("/api/v1/api-keys", json=body)).json()
+            before = await client.get("/projects", headers=bearer(made["secret"]))
+            deleted = await owner.delete(f"/api/v1/api-keys/{made['id']}")
+            after = await client.get("/projects", headers=bearer(made["secret"]))
+            seen[before.status_code, deleted.status_code, refusal(after)] += 1
+    assert seen == {(200, 204, (401, "api_key_revoked")): TIMES}
+
+
+@pytest.mark.parametrize("name", ["app", "api"])
+async def test_scopes_of_the_examples(deployment: Deployment, address: str, tmp_path: Path, name: str) -> None:
+    async with deployment.client() as owner:
+        keys = {
+            scopes: (await owner.post("/api/v1/api-keys", json={"orgId": "acme", "name": "k", "scopes": list(scopes)}))
+            .json()["secret"]
+            for scopes in [("projects:read",), ("projects:write",), ("projects:write", "maintenance:run")]
+        }  # fmt: skip
+    async with (
+        application(name, address, tmp_path) as (url, _),
+        httpx2.AsyncClient(base_url=url, trust_env=False) as client,
+    ):
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        answers = {
+            scopes: await client.post("/projects/clean-up", headers=bearer(secret)) for scopes, secret in keys.items()
+        }
+        lacking = [answer.headers.get("www-authenticate", "").rpartition("scope=")[2] for answer in answers.values()]
+        assert lacking == ['"projects:write"', '"maintenance:run"', ""]
+        assert answers["projects:write", "maintenance:run"].json() == {"done": True}
+
+
+async def test_last_use_is_written_when_the_application_ends(
+    deployment: Deployment, address: str, tmp_path: Path
+) -> None:
+    async with deployment.client() as owner:
+        body = {"orgId": "acme", "name": "used", "scopes": ["projects:read"]}
+        made = (await owner.post("/api/v1/api-keys", json=body)).json()
+        async with application("plain", address, tmp_path) as (url, command):
+            async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
+                assert (await client.get("/projects", headers=bearer(made["secret"]))).status_code == 200
+            await command.end(signal.SIGTERM)
+        assert (await owner.get(f"/api/v1/api-keys/{made['id']}")).json()["lastUsedAt"] is not None
+
+
+@pytest.mark.parametrize("name", ["plain", "api"])
+async def test_older_schema_stops_the_start_with_a_clear_message(
+    postgres: PostgresServer, tmp_path: Path, name: str
+) -> None:
+    with postgres.database() as conninfo:
+        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+            await connection.execute("UPDATE alembic_version SET version_num = '0001'")
+        (tmp_path / f"{name}.py").write_text(example(name))
+        values = {"DATABASE_URL": as_url(conninfo), "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
+        port = str(free_port())
+        async with running(f"{name}:app", "--port", port, folder=tmp_path, module="uvicorn", **values) as command:
+            assert await command.wait() != 0
+        assert "the database is at schema revision 0001" in command.text["err"]
+        assert "run `tenantry migrate`" in command.text["err"]
+
+
+async def test_faulty_settings_are_all_named(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(example("app"))
+    async with running("app:app", folder=tmp_path, module="uvicorn", API_KEY_PEPPER="short") as command:
+        assert await command.wait() != 0
+    assert "DATABASE_URL: is missing" in command.text["err"]
+    assert "API_KEY_PEPPER: is shorter than 32 characters" in command.text["err"]
+    assert "PROVIDER_WEBHOOK_SECRET" not in command.text["err"]

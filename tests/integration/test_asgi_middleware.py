@@ -1,0 +1,389 @@
+"""The middleware in an application's own process, where it does more than to answer as the service does."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import psycopg
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
+
+from tenantry.asgi import (
+    Principal,
+    SchemaMismatchError,
+    Tenantry,
+    TenantryMiddleware,
+    optional_principal_of,
+    principal_of,
+)
+from tenantry.domain.errors import InsufficientScopeError
+from tenantry.http.raw import AsgiApp, Receive, Scope, Send
+from tests.support.app import client_of, lifespan
+from tests.support.database_link import database_link
+from tests.support.in_process import answer, answer_caller, tenantry_of, values_of
+from tests.support.postgres import PostgresServer
+from tests.support.service import Caller, Organization, Service, refusal, running_service
+from tests.support.websocket import open_websocket
+
+LIMITED: Final = """
+[[plans]]
+id = "free"
+[plans.limits]
+requests_per_minute = 100
+"""
+
+
+@asynccontextmanager
+async def client_in_front_of(app: AsgiApp) -> AsyncIterator[httpx2.AsyncClient]:
+    async with lifespan(app), client_of(app) as client:
+        yield client
+
+
+async def show_scope(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that shows what it was told, and answers with an id and limits of its own."""
+    await receive()
+    principal = optional_principal_of(scope)
+    shown = {
+        "caller": None if principal is None else principal.id,
+        "principal": scope["tenantry.principal"] is principal,
+        "requestId": scope["tenantry.request_id"],
+        "headers": [name.decode() for name, _ in scope["headers"]],
+    }
+    await answer(send, json.dumps(shown).encode(), (b"X-Request-Id", b"own"), (b"x-own", b"1"))
+
+
+async def need_everything(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that asks for a scope in its own code; below ``/late`` after it has begun to answer."""
+    principal = principal_of(scope)
+    if scope["path"] == "/late":
+        await answer(send, b"{}")
+    principal.require("*:*")
+    await answer(send, b"{}")
+
+
+async def reader_of(service: Service, org: Organization) -> Caller:
+    return (await service.key(org.owner, org.id, "projects:read")).caller
+
+
+def header_of(caller: Caller) -> list[tuple[bytes, bytes]]:
+    return [(b"authorization", f"Bearer {caller.credential}".encode())]
+
+
+async def test_public_paths_need_no_credential_and_know_no_caller(service: Service) -> None:
+    org = await service.organization()
+    app = TenantryMiddleware(
+        show_scope, tenantry=tenantry_of(service), public=["/", "/health", "/assets/"], owns_lifespan=True
+    )
+    async with client_in_front_of(app) as client:
+        for path in ("/", "/health", "/assets/a/b"):
+            for headers in ([], header_of(org.owner), [(b"authorization", b"Basic eDp5")]):
+                shown = await client.get(path, headers=headers)
+                assert (shown.status_code, shown.json()["caller"]) == (200, None)
+        for path in ("/healthy", "/health/", "/assets", "/a", "/assets//a", "/assets/%2e%2e/a", "/assets/..%2fa"):
+            assert refusal(await client.get(path)) == (401, "missing_credential"), path
+            assert (await client.get(path, headers=header_of(org.owner))).status_code == 200
+
+
+async def test_optional_credential_counts_if_there_is_one(service: Service) -> None:
+    org = await service.organization()
+    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), optional=True, owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        assert (await client.get("/a")).json()["caller"] is None
+        assert (await client.get("/a", headers=header_of(org.owner))).json()["caller"] == org.key.id
+        assert refusal(await client.get("/a", headers={"authorization": "Bearer x"})) == (401, "invalid_credential")
+        assert refusal(await client.get("/a", headers={"authorization": ""})) == (401, "missing_credential")
+
+
+async def test_table_of_scopes_refuses_what_it_does_not_list(service: Service) -> None:
+    org = await service.organization()
+    reader = await reader_of(service, org)
+    scopes = {("GET", "/projects/"): "projects:read", ("POST", "/projects/"): "projects:write", ("GET", "/me"): None}
+    app = TenantryMiddleware(
+        answer_caller, tenantry=tenantry_of(service), scopes=scopes, optional=True, owns_lifespan=True
+    )
+    async with client_in_front_of(app) as client:
+        here = Caller(client, reader.credential)
+        assert (await here.get("/projects/1")).status_code == 200
+        assert refusal(await here.post("/projects/1")) == (403, "insufficient_scope")
+        assert (await here.get("/me")).status_code == 200
+        answered = await here.get("/projects")
+        assert refusal(answered) == (403, "insufficient_scope")
+        assert answered.headers["www-authenticate"].endswith('scope="*:*"')
+        assert (await Caller(client, org.owner.credential).get("/projects")).status_code == 200
+        assert refusal(await client.get("/projects/1")) == (401, "missing_credential")
+
+
+async def test_function_that_names_no_scope_lets_nobody_in(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    org = await service.organization()
+    app = TenantryMiddleware(
+        answer_caller, tenantry=tenantry_of(service), scopes=lambda _method, _path: "", owns_lifespan=True
+    )
+    async with client_in_front_of(app) as client:
+        assert refusal(await Caller(client, org.owner.credential).get("/")) == (500, "internal_error")
+    assert "'' is not a scope" in caplog.text
+
+
+async def test_scope_asked_for_in_the_applications_own_code_is_403(service: Service) -> None:
+    org = await service.organization()
+    reader = await reader_of(service, org)
+    app = TenantryMiddleware(need_everything, tenantry=tenantry_of(service), owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        assert (await Caller(client, org.owner.credential).get("/")).status_code == 200
+        answered = await Caller(client, reader.credential).get("/")
+        assert refusal(answered) == (403, "insufficient_scope")
+        assert answered.headers["www-authenticate"].endswith('scope="*:*"')
+        with pytest.raises(InsufficientScopeError):
+            await Caller(client, reader.credential).get("/late")
+
+
+async def test_caller_asked_for_where_none_is_known_is_401(service: Service) -> None:
+    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), public=["/a"], owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        assert refusal(await client.get("/a")) == (401, "missing_credential")
+
+
+async def test_identity_that_the_client_sends_never_counts(service: Service) -> None:
+    org = await service.organization()
+    sent = {
+        "X-Tenant-Id": "other", "X-Principal-Id": "root", "X-Principal-Kind": "user", "X-Plan": "business",
+        "X-Subscription-Status": "active", "X_Tenant_Id": "other", "Accept": "*/*", "X-Mine": "1",
+    }  # fmt: skip
+    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), public=["/open"], owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        for path in ("/open", "/"):
+            shown = (await Caller(client, org.owner.credential).call("GET", path, headers=sent)).json()
+            assert {"accept", "x-mine"} <= set(shown["headers"])
+            assert not {name for name in shown["headers"] if name.replace("_", "-").startswith(("x-t", "x-p", "x-s"))}
+
+
+async def test_headers_dropped_are_all_that_the_gateway_check_sets(service: Service) -> None:
+    org = await service.organization()
+    checked = await org.owner.get("/api/v1/auth/verify/-")
+    names = [name.lower() for name in checked.headers if name.lower().startswith("x-") and "request-id" not in name]
+    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        shown = (await Caller(client, org.owner.credential).call("GET", "/", headers=dict.fromkeys(names, "x"))).json()
+        assert len(names) >= 5
+        assert not set(names) & set(shown["headers"])
+
+
+async def test_request_id_is_told_to_the_application_and_put_in_place_of_its_own(service: Service) -> None:
+    org = await service.organization()
+    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        answered = await Caller(client, org.owner.credential).call("GET", "/", headers={"X-Request-Id": "mine"})
+        assert answered.headers.get_list("x-request-id") == ["mine"]
+        assert answered.headers["x-own"] == "1"
+        assert (answered.json()["requestId"], answered.json()["principal"]) == ("mine", True)
+
+
+async def test_two_middlewares_authenticate_and_count_once(fresh_service: Service, tmp_path: Path) -> None:
+    org = await fresh_service.organization()
+    other = (await fresh_service.key(org.owner, org.id, "other:read")).caller
+    catalog = tmp_path / "plans.toml"
+    catalog.write_text(LIMITED)
+    tenantry = tenantry_of(fresh_service, TENANTRY_PLANS=str(catalog))
+    inner = TenantryMiddleware(show_scope, tenantry=tenantry, scopes={("GET", "/"): "projects:read"})
+    app = TenantryMiddleware(inner, tenantry=tenantry, owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        answers = [await Caller(client, org.owner.credential).get("/") for _ in range(3)]
+        answers.append(await Caller(client, other.credential).get("/"))
+        for answered in answers:
+            assert len(answered.headers.get_list("x-request-id")) == 1
+            assert len(answered.headers.get_list("ratelimit")) == 1
+        left = [int(answered.headers["ratelimit"].partition("r=")[2].partition(";")[0]) for answered in answers]
+        assert left == list(range(left[0], left[0] - 4, -1))
+        assert refusal(answers[-1]) == (403, "insufficient_scope")
+
+
+async def test_another_tenantry_in_front_counts_for_nothing(service: Service) -> None:
+    org = await service.organization()
+    other, own = tenantry_of(service), tenantry_of(service)
+    app = TenantryMiddleware(
+        TenantryMiddleware(show_scope, tenantry=own, owns_lifespan=False), tenantry=other, optional=True
+    )
+    async with other, own, client_of(app) as client:
+        assert refusal(await client.get("/")) == (401, "missing_credential")
+        assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
+
+
+async def show_caller(request: Request) -> JSONResponse:
+    return JSONResponse({"id": principal_of(request).id, "same": principal_of(request.scope).id})
+
+
+async def ask_for_everything(request: Request) -> JSONResponse:
+    principal_of(request).require("*:*")
+    return JSONResponse({})
+
+
+async def test_starlette_application_with_mounted_routes(service: Service) -> None:
+    org = await service.organization()
+    reader = await reader_of(service, org)
+    tenantry = tenantry_of(service)
+    routes = [Route("/me", show_caller), Mount("/v1", routes=[Route("/all", ask_for_everything)])]
+    app = Starlette(routes=routes, lifespan=tenantry.lifespan)
+    app.add_middleware(TenantryMiddleware, tenantry=tenantry)
+    async with client_in_front_of(app) as client:
+        here = Caller(client, reader.credential)
+        assert (await here.get("/me")).json()["same"] == (await here.get("/me")).json()["id"]
+        assert refusal(await here.get("/v1/all")) == (403, "insufficient_scope")
+        assert refusal(await client.get("/me")) == (401, "missing_credential")
+        assert (await here.get("/nothing")).status_code == 404
+
+
+async def test_paths_are_those_below_the_mount(service: Service) -> None:
+    tenantry = tenantry_of(service)
+    inner = TenantryMiddleware(show_scope, tenantry=tenantry, public=["/health"])
+    app = Starlette(routes=[Mount("/api", app=inner)], lifespan=tenantry.lifespan)
+    async with client_in_front_of(app) as client:
+        assert (await client.get("/api/health")).status_code == 200
+        assert refusal(await client.get("/api/api/health")) == (401, "missing_credential")
+
+
+async def test_use_of_a_key_is_recorded_with_its_address(fresh_service: Service) -> None:
+    org = await fresh_service.organization()
+    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(fresh_service), owns_lifespan=True)
+    key = await fresh_service.key(org.owner, org.id, "projects:read")
+    async with client_in_front_of(app) as client:
+        assert (await Caller(client, key.caller.credential).get("/")).status_code == 200
+    assert (await org.owner.get(key.path)).json()["lastUsedAt"] is not None
+
+
+async def chat(_scope: Scope, receive: Receive, send: Send) -> None:
+    """A websocket that asks for more than a reader has once a message has come."""
+    principal: Principal = principal_of(_scope)
+    await receive()
+    await send({"type": "websocket.accept", "headers": [(b"x-own", b"1")]})
+    await receive()
+    principal.require("projects:write")
+    await send({"type": "websocket.close", "code": 1000})
+
+
+async def test_websocket_is_refused_before_it_opens(service: Service) -> None:
+    org = await service.organization()
+    reader = await reader_of(service, org)
+    scopes = {("WEBSOCKET", "/chat"): "projects:read", ("WEBSOCKET", "/admin"): "admin:all"}
+    tenantry = tenantry_of(service)
+    app = TenantryMiddleware(chat, tenantry=tenantry, scopes=scopes)
+    async with tenantry:
+        for path, headers, status, code in (
+            ("/chat", [], 401, "missing_credential"),
+            ("/admin", header_of(reader), 403, "insufficient_scope"),
+        ):
+            start, body = await open_websocket(app, path, headers)
+            assert (start["type"], start["status"]) == ("websocket.http.response.start", status)
+            assert {b"www-authenticate", b"x-request-id", b"content-type"} <= {name for name, _ in start["headers"]}
+            assert json.loads(body["body"])["code"] == code
+            (closed,) = await open_websocket(app, path, headers, can_deny=False)
+            assert closed == {"type": "websocket.close", "code": 1008, "reason": code}
+
+
+async def test_websocket_is_opened_with_our_headers_and_closed_when_the_application_refuses(service: Service) -> None:
+    org = await service.organization()
+    reader = await reader_of(service, org)
+    tenantry = tenantry_of(service)
+    app = TenantryMiddleware(chat, tenantry=tenantry)
+    async with tenantry:
+        accepted, closed = await open_websocket(app, "/", header_of(reader))
+        assert [name for name, _ in accepted["headers"]][:2] == [b"x-own", b"x-request-id"]
+        assert closed == {"type": "websocket.close", "code": 1008, "reason": "insufficient_scope"}
+        _, closed = await open_websocket(app, "/", header_of(org.owner))
+        assert closed["code"] == 1000
+
+
+async def test_websocket_is_closed_as_a_fault_of_ours_while_nobody_can_tell(conninfo: str) -> None:
+    async with database_link(conninfo) as link, running_service(link.conninfo) as service:
+        org = await service.organization()
+        app = TenantryMiddleware(chat, tenantry=(tenantry := tenantry_of(service)))
+        async with tenantry:
+            await link.cut()
+            (closed,) = await open_websocket(app, "/", header_of(org.owner), can_deny=False)
+            assert closed == {"type": "websocket.close", "code": 1011, "reason": "auth_unavailable"}
+            await link.restore()
+
+
+async def test_lifespan_is_the_applications_unless_the_middleware_owns_it(service: Service) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["type"])
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
+
+    tenantry = tenantry_of(service)
+    async with lifespan(TenantryMiddleware(app, tenantry=tenantry)):
+        assert seen == ["lifespan"]
+    async with lifespan(TenantryMiddleware(app, tenantry=tenantry, owns_lifespan=True)):
+        assert seen == ["lifespan"]
+
+
+async def test_connection_may_be_started_again_but_not_twice(service: Service) -> None:
+    org = await service.organization()
+    tenantry = tenantry_of(service)
+    app = TenantryMiddleware(answer_caller, tenantry=tenantry)
+    async with client_of(app) as client:
+        caller = Caller(client, org.owner.credential)
+        for _ in range(2):
+            async with tenantry:
+                assert (await caller.get("/")).status_code == 200
+                with pytest.raises(RuntimeError, match="started already"):
+                    await tenantry.start()
+                assert (await caller.get("/")).status_code == 200
+        assert refusal(await caller.get("/")) == (500, "internal_error")
+        await tenantry.stop()
+
+
+async def test_older_schema_stops_the_start_and_says_what_to_do(fresh_service: Service) -> None:
+    await _set_revision(fresh_service, "0001")
+    with pytest.raises(SchemaMismatchError, match=r"is at schema revision 0001.*needs 0\d\d\d: run `tenantry migrate`"):
+        await tenantry_of(fresh_service).start()
+    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(fresh_service), owns_lifespan=True)
+    with pytest.raises(RuntimeError, match="is at schema revision 0001"):
+        async with lifespan(app):
+            pass
+
+
+async def test_newer_schema_is_no_obstacle(fresh_service: Service) -> None:
+    await _set_revision(fresh_service, "9999")
+    async with tenantry_of(fresh_service):
+        pass
+
+
+async def test_database_of_somebody_else_stops_the_start(postgres: PostgresServer, service: Service) -> None:
+    with postgres.database() as conninfo:
+        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+            await connection.execute("DROP TABLE alembic_version")
+        with pytest.raises(SchemaMismatchError, match="has no schema of tenantry"):
+            await Tenantry.from_values({**values_of(service), "DATABASE_URL": conninfo}).start()
+
+
+async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
+    conninfo: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with database_link(conninfo) as link, running_service(link.conninfo) as service:
+        org = await service.organization()
+        await _set_revision(service, "0001")
+        await link.cut()
+        app = TenantryMiddleware(answer_caller, tenantry=(tenantry := tenantry_of(service)))
+        async with tenantry, client_of(app) as client:
+            caller = Caller(client, org.owner.credential)
+            assert refusal(await caller.get("/")) == (503, "auth_unavailable")
+            await link.restore()
+            with caplog.at_level(logging.ERROR):
+                assert refusal(await caller.get("/")) == (503, "auth_unavailable")
+            assert "nobody is let in: the database is at schema revision 0001" in caplog.text
+            await _set_revision(service, "9999")
+            assert (await caller.get("/")).status_code == 200
+
+
+async def _set_revision(service: Service, revision: str) -> None:
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))

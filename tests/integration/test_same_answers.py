@@ -1,0 +1,451 @@
+"""One table of callers, and what each is answered: by the service, by the middleware, and by a FastAPI route.
+
+Statuses, codes, headers and words are those of the service wherever a request comes in.
+"""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import httpx2
+import psycopg
+import pytest
+
+from tenantry.domain.access import Mode
+from tenantry.domain.api_keys import compose_secret
+from tests.support.database_link import DatabaseLink, database_link
+from tests.support.in_process import FASTAPI, MIDDLEWARE, SERVICE, Door, running_door
+from tests.support.postgres import PostgresServer
+from tests.support.service import WHOAMI, Caller, Organization, Service, refusal, running_service
+
+KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI)
+MISSING: Final = 'Bearer realm="api"'
+SUSPENDED: Final = {"name": "x", "ownerEmail": "a@x.example", "suspended": True}
+LEFT: Final = re.compile(r"r=\d+")
+STRANGER: Final = compose_secret(Mode.LIVE, bytes(32))
+CATALOG: Final = """
+[[plans]]
+id = "free"
+
+[[plans]]
+id = "limited"
+[plans.limits]
+requests_per_minute = 100
+requests_per_minute_per_key = 2
+"""
+
+Headers = list[tuple[bytes, bytes]]
+Prepare = Callable[[Service, Door], Awaitable[Headers]]
+
+
+def sent(*values: str | bytes, **others: str) -> Headers:
+    """One ``Authorization`` header for each value, and others."""
+    texts = [value if isinstance(value, bytes) else value.encode() for value in values]
+    named = [(name.replace("_", "-").encode(), text.encode()) for name, text in others.items()]
+    return [*((b"authorization", text) for text in texts), *named]
+
+
+def by(caller: Caller, **others: str) -> Headers:
+    """The headers of this caller."""
+    return sent(f"Bearer {caller.credential}", **others)
+
+
+def fixed(*values: str | bytes, **others: str) -> Prepare:
+    """Always the same headers, whatever there is in the database."""
+
+    async def prepare(_service: Service, _door: Door) -> Headers:
+        return sent(*values, **others)
+
+    return prepare
+
+
+async def let_in(door: Door, headers: Headers) -> None:
+    answer = await door.get(headers)
+    assert answer.status_code == 200, answer.text
+
+
+async def owner(service: Service, _door: Door) -> Headers:
+    return by((await service.organization()).owner)
+
+
+async def owner_in_other_case(service: Service, _door: Door) -> Headers:
+    return sent(f"bEaReR {(await service.organization()).owner.credential}")
+
+
+async def reader(service: Service, _door: Door) -> Headers:
+    org = await service.organization()
+    return by((await service.key(org.owner, org.id, "projects:read")).caller)
+
+
+async def key_of_test_mode(service: Service, _door: Door) -> Headers:
+    org = await service.organization()
+    return by((await service.key(org.owner, org.id, "projects:read", mode="test")).caller)
+
+
+async def revoked_a_moment_ago(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "projects:read")
+    await let_in(door, by(key.caller))
+    assert (await org.owner.delete(key.path)).status_code == 204
+    return by(key.caller)
+
+
+async def rotated_a_moment_ago(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "projects:read")
+    await let_in(door, by(key.caller))
+    assert (await org.owner.post(f"{key.path}/rotate", {})).status_code == 201
+    return by(key.caller)
+
+
+async def expired_a_moment_ago(service: Service, _door: Door) -> Headers:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "projects:read")
+    await _execute(service, "UPDATE api_keys SET expires_at = %s WHERE id = %s", service.clock.now, key.id)
+    return by(key.caller)
+
+
+async def suspended_a_moment_ago(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    await let_in(door, by(org.owner))
+    await service.operator.put(org.path, SUSPENDED)
+    return by(org.owner)
+
+
+async def ended_a_moment_ago(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    await let_in(door, by(org.owner))
+    assert (await service.operator.delete(org.path)).status_code == 204
+    return by(org.owner)
+
+
+async def user_suspended_a_moment_ago(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    user = service.user(org=org.id, role="owner")
+    await let_in(door, by(user))
+    await service.operator.put(org.path, SUSPENDED)
+    return by(user)
+
+
+async def user_of_an_ended_tenant(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    user = service.user(org=org.id, role="owner")
+    await let_in(door, by(user))
+    await service.operator.delete(org.path)
+    return by(user)
+
+
+async def removed_member(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    member = service.user("leaving", org=org.id, role="owner")
+    await let_in(door, by(member))
+    await _add_membership(service, org, "leaving", removed=True)
+    return by(member)
+
+
+async def owner_who_is_a_member_only(service: Service, _door: Door) -> Headers:
+    org = await service.organization()
+    await _add_membership(service, org, "lowered", removed=False)
+    return by(service.user("lowered", org=org.id, role="owner"))
+
+
+async def member(service: Service, _door: Door) -> Headers:
+    return by(service.user(org=(await service.organization()).id))
+
+
+async def narrowed_owner(service: Service, _door: Door) -> Headers:
+    org = await service.organization()
+    return by(service.user(org=org.id, role="owner", scope="openid projects:write"))
+
+
+async def stranger(service: Service, _door: Door) -> Headers:
+    return by(service.user("stranger"))
+
+
+async def user_of_an_unknown_tenant(service: Service, _door: Door) -> Headers:
+    return by(service.user(org="missing", role="owner"))
+
+
+async def user_asking_for_another_tenant(service: Service, _door: Door) -> Headers:
+    org, other = await service.organization(), await service.organization()
+    return by(service.user(org=org.id, role="owner"), X_Organization_Id=other.id)
+
+
+async def expired_token(service: Service, _door: Door) -> Headers:
+    org, now = await service.organization(), int(service.clock.now.timestamp())
+    return by(service.user(org=org.id, iat=now - 7200, exp=now - 3600))
+
+
+async def id_token(service: Service, _door: Door) -> Headers:
+    return by(service.user(org=(await service.organization()).id, nonce="n"))
+
+
+async def forged_token(service: Service, _door: Door) -> Headers:
+    good = str(service.user(org=(await service.organization()).id).credential)
+    return sent(f"Bearer {good[:-4]}AAAA")
+
+
+async def unsigned_token(service: Service, _door: Door) -> Headers:
+    good = str(service.user(org=(await service.organization()).id).credential)
+    return sent(f"Bearer eyJhbGciOiJub25lIn0.{good.split('.')[1]}.")
+
+
+async def key_with_another_checksum(service: Service, _door: Door) -> Headers:
+    key = str((await service.organization()).owner.credential)
+    return sent(f"Bearer {key[:-1]}{'0' if key[-1] != '0' else '1'}")
+
+
+async def same_header_twice(service: Service, _door: Door) -> Headers:
+    good = f"Bearer {(await service.organization()).owner.credential}"
+    return sent(good, good)
+
+
+async def good_header_after_an_empty_one(service: Service, _door: Door) -> Headers:
+    return sent("", f"Bearer {(await service.organization()).owner.credential}")
+
+
+async def key_in_other_headers(service: Service, _door: Door) -> Headers:
+    key = str((await service.organization()).owner.credential)
+    return sent(Cookie=f"session={key}", X_Api_Key=key, Proxy_Authorization=f"Bearer {key}", X_Tenant_Id="org-1")
+
+
+async def third_of_two_requests(service: Service, door: Door) -> Headers:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "projects:read")
+    await _execute(service, "UPDATE tenants SET plan = 'limited' WHERE id = %s", org.id)
+    for _ in range(2):
+        await let_in(door, by(key.caller))
+    return by(key.caller)
+
+
+async def _add_membership(service: Service, org: Organization, user: str, *, removed: bool) -> None:
+    await _execute(
+        service,
+        "INSERT INTO memberships (tenant_id, issuer, subject, role, removed_at) "
+        "VALUES (%s, %s, %s, 'member', CASE WHEN %s THEN now() END)",
+        org.id, service.issuer.url, user, removed,
+    )  # fmt: skip
+
+
+async def _execute(service: Service, statement: str, *values: object) -> None:
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute(statement.encode(), values)
+
+
+class Refused(NamedTuple):
+    """Who asks for what, and how they are refused."""
+
+    prepare: Prepare
+    status: int
+    code: str
+    challenge: str | None
+    scope: str | None = None
+
+
+def invalid(prepare: Prepare, code: str = "invalid_credential", detail: str = "") -> Refused:
+    return Refused(prepare, 401, code, f'Bearer realm="api", error="invalid_token", error_description="{detail}')
+
+
+def forbidden(prepare: Prepare, code: str) -> Refused:
+    return Refused(prepare, 403, code, None)
+
+
+def lacking(prepare: Prepare, scope: str) -> Refused:
+    challenge = f'Bearer realm="api", error="insufficient_scope", scope="{scope}"'
+    return Refused(prepare, 403, "insufficient_scope", challenge, scope)
+
+
+SHAPELESS: Final = "The credential is neither an API key nor a token."
+REFUSED: Final = {
+    "no credential": Refused(fixed(), 401, "missing_credential", MISSING),
+    "empty header": Refused(fixed(""), 401, "missing_credential", MISSING),
+    "key in other headers": Refused(key_in_other_headers, 401, "missing_credential", MISSING),
+    "other scheme": invalid(fixed("Basic dXNlcjpwYXNz")),
+    "scheme alone": invalid(fixed("Bearer")),
+    "scheme and blanks": invalid(fixed("Bearer   ")),
+    "no scheme": invalid(fixed(STRANGER)),
+    "one part": invalid(fixed("Bearer abc"), detail=SHAPELESS),
+    "three empty parts": invalid(fixed("Bearer ..")),
+    "four parts": invalid(fixed("Bearer a.b.c.d"), detail=SHAPELESS),
+    "key that was never made": invalid(fixed(f"Bearer {STRANGER}"), detail="The API key is not valid."),
+    "key with another checksum": invalid(key_with_another_checksum, detail="The API key is not valid."),
+    "prefix of keys alone": invalid(fixed("Bearer svc_"), detail="The API key is not valid."),
+    "key that is not ASCII": invalid(fixed("Bearer svc_live_ä"), detail=SHAPELESS),
+    "token that is not ASCII": invalid(fixed(b"Bearer \xe4.\xf6.\xfc"), detail=SHAPELESS),
+    "NUL": invalid(fixed(b"Bearer a\x00b.c.d")),
+    "too long": invalid(fixed(b"Bearer " + b"a" * 9000 + b".b.c"), detail=SHAPELESS),
+    "two credentials in one header": invalid(fixed(f"Bearer {STRANGER}, Bearer {STRANGER}")),
+    "same header twice": invalid(same_header_twice),
+    "good header after an empty one": invalid(good_header_after_an_empty_one),
+    "revoked a moment ago": invalid(revoked_a_moment_ago, "api_key_revoked", "The API key has been revoked."),
+    "rotated a moment ago": invalid(rotated_a_moment_ago, "api_key_revoked", "The API key has been revoked."),
+    "expired a moment ago": invalid(expired_a_moment_ago, "api_key_expired", "The API key has expired."),
+    "suspended a moment ago": forbidden(suspended_a_moment_ago, "org_suspended"),
+    "ended a moment ago": invalid(ended_a_moment_ago, "api_key_revoked"),
+    "user suspended a moment ago": forbidden(user_suspended_a_moment_ago, "org_suspended"),
+    "user of an ended tenant": invalid(user_of_an_ended_tenant),
+    "removed member": forbidden(removed_member, "no_organization"),
+    "stranger": forbidden(stranger, "no_organization"),
+    "user of an unknown tenant": forbidden(user_of_an_unknown_tenant, "no_organization"),
+    "user asking for another tenant": forbidden(user_asking_for_another_tenant, "org_mismatch"),
+    "expired token": invalid(expired_token, "token_expired"),
+    "ID token": invalid(id_token),
+    "forged token": invalid(forged_token),
+    "unsigned token": invalid(unsigned_token),
+    "reader who writes": lacking(reader, "projects:write"),
+    "member who manages keys": lacking(member, "api-keys:read"),
+    "owner who is a member only": lacking(owner_who_is_a_member_only, "api-keys:read"),
+    "narrowed owner who reads": lacking(narrowed_owner, "projects:read"),
+    "test key that wants everything": lacking(key_of_test_mode, "*:*"),
+    "third of two requests": Refused(third_of_two_requests, 429, "rate_limited", None),
+}
+
+LET_IN: Final[dict[str, tuple[Prepare, str | None]]] = {
+    "owner": (owner, None),
+    "owner, scheme in another case": (owner_in_other_case, None),
+    "owner who writes": (owner, "projects:write"),
+    "reader who reads": (reader, "projects:read"),
+    "test key": (key_of_test_mode, "projects:read"),
+    "member who reads": (member, "projects:read"),
+    "narrowed owner who writes": (narrowed_owner, "projects:write"),
+}
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of a catalog with limits."""
+    path = tmp_path_factory.mktemp("catalog") / "plans.toml"
+    path.write_text(CATALOG)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Service]:
+    with postgres.database() as conninfo:
+        async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
+            yield service
+
+
+@pytest.fixture(scope="module", params=KINDS)
+async def door(request: pytest.FixtureRequest, service: Service, catalog: str) -> AsyncIterator[Door]:
+    async with running_door(request.param, service, TENANTRY_PLANS=catalog) as door:
+        yield door
+
+
+def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and body, without what differs from request to request, or is there for gateways alone."""
+    request_id = answer.headers["x-request-id"]
+    headers = {name.lower(): text for name, text in answer.headers.items() if text != request_id}
+    headers.pop("x-problem", None)
+    if "ratelimit" in headers:
+        headers["ratelimit"] = LEFT.sub("r=", headers["ratelimit"])
+    body = answer.json()
+    assert body.pop("requestId") == request_id
+    return answer.status_code, headers, body
+
+
+@pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
+async def test_refusals_are_the_same(service: Service, door: Door, row: Refused) -> None:
+    headers = await row.prepare(service, door)
+    answer = await door.get(headers, row.scope)
+    assert refusal(answer) == (row.status, row.code)
+    challenge = answer.headers.get("www-authenticate")
+    assert (challenge is None) == (row.challenge is None)
+    assert (challenge or "").startswith(row.challenge or "")
+    assert (challenge or "").isascii()
+    assert ("retry-after" in answer.headers) == (row.status == 429)
+    here = Door(SERVICE, service.client)
+    assert comparable(answer) == comparable(await here.get(headers, row.scope))
+
+
+@pytest.mark.parametrize(("prepare", "scope"), LET_IN.values(), ids=LET_IN)
+async def test_those_let_in_are_the_same_and_known_by_the_same_name(
+    service: Service, door: Door, prepare: Prepare, scope: str | None
+) -> None:
+    headers = await prepare(service, door)
+    answer = await door.get(headers, scope)
+    assert answer.status_code == 200, answer.text
+    who = (await service.client.get(WHOAMI, headers=headers)).json()
+    if door.kind == SERVICE:
+        assert scope is None or answer.headers["x-tenant-id"] == who["orgId"]
+    else:
+        assert answer.json() == who
+
+
+async def test_limits_are_counted_together_and_shown_alike(service: Service, door: Door) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "projects:read")
+    await _execute(service, "UPDATE tenants SET plan = 'limited' WHERE id = %s", org.id)
+    for answer in (await door.get(by(key.caller)), await service.client.get(WHOAMI, headers=by(key.caller))):
+        assert answer.status_code == 200
+        assert answer.headers["ratelimit-policy"] == '"tenant";q=100;w=60, "key";q=2;w=60'
+        assert answer.headers["ratelimit"].startswith('"tenant";r=')
+    assert refusal(await door.get(by(key.caller))) == (429, "rate_limited")
+
+
+async def test_request_id_is_the_clients_own_if_it_is_a_plain_word(door: Door) -> None:
+    for own, kept in ((b"word-1.2_3", True), (b"two words", False), (b"x" * 129, False), (b"", False)):
+        answer = await door.get([(b"x-request-id", own)])
+        assert (answer.headers["x-request-id"].encode() == own) is kept
+        assert answer.json()["requestId"] == answer.headers["x-request-id"]
+
+
+@pytest.fixture
+async def link(conninfo: str) -> AsyncIterator[DatabaseLink]:
+    async with database_link(conninfo) as link:
+        yield link
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_database_out_of_reach_is_503_and_comes_back(link: DatabaseLink, kind: str) -> None:
+    async with running_service(link.conninfo) as service, running_door(kind, service) as door:
+        org = await service.organization()
+        user = service.user(org=org.id, role="owner")
+        for caller in (org.owner, user):
+            await let_in(door, by(caller))
+        await link.cut()
+        for caller in (org.owner, user):
+            answer = await door.get(by(caller), "projects:read")
+            assert refusal(answer) == (503, "auth_unavailable")
+            assert answer.headers["retry-after"] == "1"
+        assert refusal(await door.get(sent("Bearer nonsense"))) == (401, "invalid_credential")
+        assert refusal(await door.get([])) == (401, "missing_credential")
+        await link.restore()
+        for caller in (org.owner, user):
+            await let_in(door, by(caller))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_database_that_does_not_answer_is_503(link: DatabaseLink, kind: str) -> None:
+    async with running_service(link.conninfo) as service, running_door(kind, service) as door:
+        org = await service.organization()
+        await let_in(door, by(org.owner))
+        link.block()
+        assert refusal(await door.get(by(org.owner))) == (503, "auth_unavailable")
+        link.unblock()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_identity_provider_out_of_reach_is_503_for_tokens_alone(fresh_service: Service, kind: str) -> None:
+    org = await fresh_service.organization()
+    token = fresh_service.user(org=org.id, role="owner")
+    await fresh_service.issuer.stop()
+    async with running_service(fresh_service.conninfo, OIDC_ISSUER=fresh_service.issuer.url) as service:
+        service.issuer.url = fresh_service.issuer.url
+        async with running_door(kind, service) as door:
+            answer = await door.get(by(token))
+            assert refusal(answer) == (503, "auth_unavailable")
+            assert answer.headers["retry-after"] == "1"
+            await let_in(door, by(org.owner))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_without_an_identity_provider_tokens_are_refused(fresh_service: Service, kind: str) -> None:
+    org = await fresh_service.organization()
+    token = fresh_service.user(org=org.id, role="owner")
+    async with (
+        running_service(fresh_service.conninfo, OIDC_ISSUER="") as service,
+        running_door(kind, service, OIDC_ISSUER="") as door,
+    ):
+        assert refusal(await door.get(by(token))) == (401, "invalid_credential")
+        await let_in(door, by(org.owner))

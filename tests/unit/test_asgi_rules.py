@@ -1,0 +1,95 @@
+"""Which requests need a credential in an application's own process, and which scope."""
+
+import pytest
+
+from tenantry.asgi.rules import Paths, path_of, scope_rule
+
+TABLE = scope_rule(
+    {
+        ("GET", "/projects"): "projects:read",
+        ("GET", "/projects/"): "projects:read",
+        ("post", "/projects"): "projects:write",
+        ("GET", "/projects/secret/"): "secrets:read",
+        ("GET", "/me"): None,
+        ("HEAD", "/me"): "heads:read",
+        ("GET", "/files/"): "files:read",
+        ("HEAD", "/files/"): "heads:read",
+        ("GET", "/files/secret/"): "secrets:read",
+        ("GET", "/files/index"): "indexes:read",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "public"),
+    [
+        ("/health", True),
+        ("/assets/", True),
+        ("/assets/a/b.css", True),
+        ("/assets/a/", True),
+        ("/", True),
+        ("", False),
+        ("/health/", False),
+        ("/healthy", False),
+        ("/assets", False),
+        ("/assets/../admin", False),
+        ("/assets/./a", False),
+        ("/assets//admin", False),
+        ("/assets/a\\..\\admin", False),
+        ("/assets/\0", False),
+        ("//health", False),
+        ("/admin", False),
+    ],
+)
+def test_public_paths_are_exact_or_below_a_prefix(path: str, *, public: bool) -> None:
+    assert (path in Paths(["/health", "/assets/", "/"])) is public
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "needed"),
+    [
+        ("GET", "/projects", "projects:read"),
+        ("HEAD", "/projects", "projects:read"),
+        ("GET", "/projects/1", "projects:read"),
+        ("GET", "/projects/1/files", "projects:read"),
+        ("GET", "/projects/secret/1", "secrets:read"),
+        ("POST", "/projects", "projects:write"),
+        ("GET", "/me", None),
+        ("HEAD", "/me", "heads:read"),
+        ("GET", "/files/1", "files:read"),
+        ("HEAD", "/files/1", "heads:read"),
+        ("HEAD", "/files/", "heads:read"),
+        ("HEAD", "/files/secret/1", "secrets:read"),
+        ("HEAD", "/files/index", "indexes:read"),
+        ("HEAD", "/files/../me", "*:*"),
+        ("DELETE", "/projects", "*:*"),
+        ("get", "/projects", "*:*"),
+        ("GET", "/me/", "*:*"),
+        ("GET", "/projects/../me", "*:*"),
+        ("GET", "/anything", "*:*"),
+        ("WEBSOCKET", "/me", "*:*"),
+    ],
+)
+def test_what_a_table_does_not_list_needs_everything(method: str, path: str, needed: str | None) -> None:
+    assert TABLE(method, path) == needed
+
+
+@pytest.mark.parametrize("scopes", [{("GET", "projects"): "a:b"}, {("GET", "/"): "a"}, {("GET", "/"): ""}])
+def test_faulty_table_is_refused(scopes: dict[tuple[str, str], str | None]) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        scope_rule(scopes)
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "below"),
+    [
+        ("/a", "", "/a"),
+        ("/api/a", "/api", "/a"),
+        ("/api/", "/api", "/"),
+        ("/api", "/api", ""),
+        ("/apis/a", "/api", "/apis/a"),
+        ("/a", "/api", "/a"),
+    ],
+)
+def test_paths_are_those_below_the_mount(path: str, root: str, below: str) -> None:
+    assert path_of({"path": path, "root_path": root}) == below

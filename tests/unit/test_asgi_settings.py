@@ -1,0 +1,45 @@
+"""What an application beside the service must be told, and what it brings into its process."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tenantry.settings import SettingsError, load_for_authentication
+
+NEEDED = {
+    "DATABASE_URL": "postgresql://db/app",
+    "API_KEY_PEPPER": "new-pepper-0123456789abcdef012345,old-" + "0aA" * 12,
+}
+HEAVY = {"litestar", "procrastinate", "alembic", "sqlalchemy", "uvicorn", "fastapi", "stripe"}
+
+
+def test_database_and_pepper_are_enough() -> None:
+    settings = load_for_authentication(NEEDED)
+    assert settings.database_url == "postgresql://db/app"
+    assert [pepper.reveal()[:4] for pepper in settings.peppers] == ["new-", "old-"]
+    assert settings.oidc is None
+    assert settings.catalog.limits("free").requests_per_minute is not None
+
+
+def test_faults_are_all_named_and_no_other_setting_is_missed() -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_for_authentication({"OIDC_ISSUER": "https://id.example", "TENANTRY_PLANS": "/nowhere"})
+    assert [fault.partition(":")[0] for fault in raised.value.faults] == [
+        "DATABASE_URL",
+        "TENANTRY_PLANS",
+        "API_KEY_PEPPER",
+        "OIDC_AUDIENCE",
+    ]
+
+
+def test_faults_of_settings_that_do_not_matter_here_are_not_looked_for() -> None:
+    others = {"PROVIDER_WEBHOOK_SECRET": "", "SUBSCRIPTIONS": "nonsense", "PORT": "x", "SMTP_URL": "x"}
+    load_for_authentication({**NEEDED, **others})
+
+
+def test_import_brings_neither_the_services_framework_nor_its_queue() -> None:
+    script = "import sys, tenantry.asgi; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "psycopg" in loaded
+    assert not HEAVY & set(loaded)
