@@ -1,0 +1,1 @@
+"""nginx and Caddy, really running with their examples, between a client and an application."""

@@ -1,0 +1,57 @@
+"""Something behind the gateway is away, hangs or fails: nobody is let in for that, and each is told the truth."""
+
+import pytest
+
+from tests.support.findings import free_port
+from tests.support.gateways import Backstage, Gateway, refused, running_gateway
+
+
+async def test_service_that_is_away_is_503_and_nobody_gets_in(gateway: Gateway, owner: str) -> None:
+    await gateway.line.cut()
+    answers = [await gateway.send("GET", "/projects", credential=owner), await gateway.send("POST", "/me")]
+    public = await gateway.send("GET", "/status")
+    received = len(gateway.application.received)
+    await gateway.line.restore()
+    for answer in answers:
+        refused(answer, 503, "auth_unavailable")
+        assert answer.header("retry-after") == "1"
+    assert (public.status, received) == (200, 1)
+    assert (await gateway.send("GET", "/projects", credential=owner)).status == 200
+
+
+async def test_database_that_is_away_is_503_and_nobody_gets_in(gateway: Gateway, behind: Backstage, owner: str) -> None:
+    await behind.database.cut()
+    answer = await gateway.send("GET", "/projects", credential=owner)
+    await behind.database.restore()
+    refused(answer, 503, "auth_unavailable")
+    assert answer.header("retry-after") == "1"
+    assert gateway.application.received == []
+    assert (await gateway.send("GET", "/projects", credential=owner)).status == 200
+
+
+async def test_service_that_hangs_is_503(
+    running: Gateway, behind: Backstage, owner: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, soon = tmp_path_factory.mktemp("hangs"), {"_timeout 8s": "_timeout 1s"}
+    async with running_gateway(running.name, folder, behind.port, soon) as gateway:
+        gateway.line.block()
+        refused(await gateway.send("GET", "/projects", credential=owner), 503, "auth_unavailable")
+        assert gateway.application.received == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 502, 503])
+@pytest.mark.parametrize("target", ["/projects", "/status"])
+async def test_applications_own_errors_pass_as_they_are(gateway: Gateway, owner: str, target: str, status: int) -> None:
+    answer = await gateway.send("GET", f"{target}?answer={status}", credential=owner)
+    assert (answer.status, answer.body, answer.header("x-from")) == (status, b"the application", "application")
+    assert answer.header("www-authenticate") is answer.header("retry-after") is None
+
+
+async def test_application_that_is_away_is_502(
+    running: Gateway, behind: Backstage, owner: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, nowhere = tmp_path_factory.mktemp("away"), {"127.0.0.1:8000": f"127.0.0.1:{free_port()}"}
+    async with running_gateway(running.name, folder, behind.port, nowhere) as gateway:
+        assert (await gateway.send("GET", "/projects", credential=owner)).status == 502
+        assert (await gateway.send("GET", "/status")).status == 502
+        refused(await gateway.send("GET", "/projects"), 401, "missing_credential")
