@@ -6,12 +6,8 @@ Everything runs on one machine, so the absolute figures are this machine's; the 
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import os
-import shutil
-import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,27 +15,18 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import psycopg
 
-from tenantry.db.embedded import EmbeddedServer
-from tenantry.db.migrate import migrate
-from tenantry.domain import api_keys
-from tenantry.domain.access import Mode
+from bench import support
+from bench.support import FOLDER, PROJECTS, SECRET, TENANTS
 
-TENANTS: Final = 1000
-KEYS: Final = 2000
-PROJECTS: Final = 20
 EVENTS: Final = 120_000
 CONNECTIONS: Final = 64
 SECONDS: Final = 4
 ROUNDS: Final = 3
-SECRET: Final = "whsec_bench_0123456789abcdef"  # noqa: S105  # of this run's own database
-PEPPER: Final = "bench-pepper-0123456789abcdef0123456789abcdef"
-FOLDER: Final = Path(__file__).parent
 
 
 class Round(NamedTuple):
@@ -52,14 +39,13 @@ class Round(NamedTuple):
 
 def main() -> None:
     """Load the data, start both servers, measure in turn, print a table."""
-    if shutil.which("wrk") is None:
-        sys.exit("bench: wrk is missing; install it with: apt-get install wrk")
-    with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as folder, _database(Path(folder)) as conninfo:
-        keys = _load(conninfo)
+    support.require_wrk()
+    with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as folder, support.database(Path(folder)) as conninfo:
+        keys = support.load(conninfo)
         key_file = Path(folder) / "keys"
         key_file.write_text("\n".join(keys))
-        service, stub = _free_port(), _free_port()
-        with _service(service, conninfo), _stub(stub):
+        service, stub = support.free_port(), support.free_port()
+        with support.service(service, conninfo), _stub(stub):
             _check(service, keys)
             rounds: dict[str, list[Round]] = {}
             for number in range(ROUNDS):
@@ -69,50 +55,6 @@ def main() -> None:
                     rounds.setdefault(f"list {name}", []).append(_wrk(port, "keys.lua", {"BENCH_KEYS": str(key_file)}))
             stored = _count_events(conninfo)
     _print(rounds, stored)
-
-
-@contextlib.contextmanager
-def _database(folder: Path) -> Iterator[str]:
-    server = EmbeddedServer(folder, options=("shared_buffers=512MB",))
-    server.start()
-    try:
-        migrate(server.conninfo)
-        yield server.conninfo
-    finally:
-        server.stop()
-
-
-def _load(conninfo: str) -> list[str]:
-    secrets = [api_keys.compose_secret(Mode.LIVE, hashlib.sha256(b"%d" % n).digest()) for n in range(KEYS)]
-    with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id) "
-            "SELECT 't' || n, 'Tenant ' || n, 'user' || n, n || '@example.com', 'cus_' || n "
-            "FROM generate_series(0, %s - 1) AS n",
-            (TENANTS,),
-        )
-        cursor.execute(
-            "INSERT INTO customers (id, tenant_id, linked_by) SELECT stripe_customer_id, id, 'bench' FROM tenants"
-        )
-        cursor.execute(
-            "INSERT INTO projects (id, org_id, mode, name, created_at, updated_at) "
-            "SELECT t.id || '_' || n, t.id, 'live', 'Project ' || n, now() - n * interval '1 minute', now() "
-            "FROM tenants t, generate_series(1, %s) AS n",
-            (PROJECTS,),
-        )
-        with cursor.copy(
-            "COPY api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
-            "created_by) FROM STDIN"
-        ) as copy:
-            for number, secret in enumerate(secrets):
-                digest = api_keys.digest(secret.encode(), PEPPER.encode())
-                copy.write_row(
-                    (f"key_{number}", f"t{number % TENANTS}", digest, "bench", ["projects:read"], "SCOPED", "live",
-                     *api_keys.shown_parts(secret), "now()", "bench")
-                )  # fmt: skip
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("VACUUM ANALYZE")
-    return secrets
 
 
 def _sign_events(file: Path, run: str, number: int) -> dict[str, str]:
@@ -149,44 +91,8 @@ def _wrk(port: int, script: str, variables: dict[str, str]) -> Round:
     return Round(requests / (micros / 1e6), p50 / 1000, p99 / 1000)
 
 
-@contextlib.contextmanager
-def _process(arguments: list[str], port: int, **variables: str) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-m", *arguments], env={**os.environ, **variables})
-    try:
-        _await(port)
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-
-
-def _service(port: int, conninfo: str) -> contextlib.AbstractContextManager[None]:
-    return _process(
-        ["tenantry", "serve"],
-        port,
-        DATABASE_URL=conninfo,
-        PORT=str(port),
-        PROVIDER_WEBHOOK_SECRET=SECRET,
-        API_KEY_PEPPER=PEPPER,
-        SESSION_SECRET=PEPPER,
-    )
-
-
-def _stub(port: int) -> contextlib.AbstractContextManager[None]:
-    return _process(["bench.stub_server", str(port), SECRET], port)
-
-
-def _await(port: int) -> None:
-    for _ in range(200):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/projects", timeout=1).close()
-        except urllib.error.HTTPError:
-            return
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    sys.exit(f"bench: nothing answers on port {port}")
+def _stub(port: int) -> contextlib.AbstractContextManager[int]:
+    return support.process(["bench.stub_server", str(port), SECRET], port)
 
 
 def _check(port: int, keys: list[str]) -> None:
@@ -204,13 +110,6 @@ def _check(port: int, keys: list[str]) -> None:
     with contextlib.suppress(urllib.error.HTTPError):
         urllib.request.urlopen(forged).close()
         sys.exit("bench: a forged event was accepted")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _count_events(conninfo: str) -> int:

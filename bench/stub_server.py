@@ -20,6 +20,7 @@ from tenantry.http.projects import ProjectList
 from tenantry.http.raw import Receive, Scope, Send
 from tenantry.http.webhooks import WebhookEndpoint
 from tenantry.kit.clock import system_clock
+from tenantry.services.admission import Admitted
 from tenantry.services.webhooks import Receipt
 
 _PRINCIPAL = Principal(
@@ -41,9 +42,9 @@ class _Inbox:
         return _APPLIED
 
 
-class _Keys:
-    async def authenticate(self, _authorization: bytes | None, _organization: bytes | None) -> Principal:
-        return _PRINCIPAL
+class _Admission:
+    async def admit(self, _authorization: bytes | None, _organization: bytes | None, _address: str | None) -> Admitted:
+        return Admitted(_PRINCIPAL, ())
 
 
 class _Projects:
@@ -74,7 +75,7 @@ def main(port: int, secret: str) -> None:
     verifier = SignatureVerifier([secret], 300)
     hot = HotRoutes()
     hot.add_any_method(webhooks.PATH, WebhookEndpoint(_Inbox(), verifier, metrics, system_clock, policy).handle)  # type: ignore[arg-type]
-    hot.add("GET", projects.PATH, ProjectList(_Keys(), _Projects()).handle)  # type: ignore[arg-type]
+    hot.add("GET", projects.PATH, ProjectList(_Admission(), _Projects()).handle)  # type: ignore[arg-type]
     front = Front(hot, _nothing_else, metrics)
     uvicorn.run(
         front,
