@@ -14,7 +14,6 @@ import pytest
 from psycopg import sql
 
 from tenantry.db.database import Database
-from tenantry.domain.access import Principal
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
 from tenantry.domain.rate_limits import Share
@@ -27,7 +26,7 @@ from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.logs import watched
 from tests.support.principals import make_principal
-from tests.support.rate_limits import limiter_on, tenant_of, write_catalog
+from tests.support.rate_limits import let_through, limiter_on, tenant_of, write_catalog
 from tests.support.service import ManualClock, running_service
 
 CALLER: Final = make_principal()
@@ -88,17 +87,6 @@ def set_for_all_sessions(conninfo: str, setting: tuple[str, str]) -> None:
         )
 
 
-async def let_through(limiter: RateLimiter, most: int, principal: Principal = CALLER) -> int:
-    """How many of so many requests get through, one after the other."""
-    for number in range(most):
-        try:
-            if limiter.count_at_once(principal) is None:
-                await limiter.count(principal)
-        except RateLimitedError:
-            return number
-    return most
-
-
 async def shares_in_memory() -> int:
     await asyncio.sleep(0)  # what has just ended lets go
     gc.collect()
@@ -145,7 +133,7 @@ async def test_counting_goes_on_when_the_database_lets_us_again(conninfo: str, c
             with pytest.raises(AuthUnavailableError):
                 await limiter.count(CALLER)
             await connection.execute("ALTER TABLE gone RENAME TO request_counts")
-        assert await let_through(limiter, 10) == 5
+        assert await let_through(limiter, 10, CALLER) == 5
 
 
 async def test_log_says_once_a_minute_why_nothing_is_counted(conninfo: str, clock: ManualClock) -> None:
@@ -193,7 +181,7 @@ async def test_nothing_stays_of_one_that_came_back_after_the_window_and_could_no
         caplog.set_level(logging.CRITICAL, name)
     before = await shares_in_memory()
     async with database_link(conninfo) as link, limiter_on(link.conninfo, clock) as limiter:
-        assert await let_through(limiter, 1) == 1
+        assert await let_through(limiter, 1, CALLER) == 1
         await limiter.give_back()
         clock.advance(seconds=61)
         async with counts_locked(conninfo):
@@ -229,4 +217,4 @@ async def test_request_after_one_that_was_given_up_waits_for_the_same_share(conn
             await asyncio.sleep(0)  # it has begun
             assert await shares_in_memory() == before + 1
         await second
-        assert await let_through(limiter, 10) == 4
+        assert await let_through(limiter, 10, CALLER) == 4

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from tenantry.db.database import Connection, Database
-from tenantry.domain.access import Principal
-from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
+from tenantry.domain.errors import AuthUnavailableError
 from tenantry.domain.plans import parse_catalog
 from tenantry.services.rate_limits import RateLimiter
 from tenantry.services.retention import RetentionService
@@ -18,7 +17,7 @@ from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.logs import watched
 from tests.support.principals import make_principal
-from tests.support.rate_limits import limiter_on
+from tests.support.rate_limits import let_through, limiter_on
 from tests.support.service import ManualClock
 
 CATALOG = parse_catalog("""
@@ -52,17 +51,6 @@ async def connection(conninfo: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def let_through(limiter: RateLimiter, most: int, principal: Principal = WIDE) -> int:
-    """How many of so many requests get through, one after the other."""
-    for number in range(most):
-        try:
-            if limiter.count_at_once(principal) is None:
-                await limiter.count(principal)
-        except RateLimitedError:
-            return number
-    return most
-
-
 async def counted(connection: Connection) -> int:
     cursor = await connection.execute("SELECT coalesce(sum(number), 0) FROM request_counts")
     row = await cursor.fetchone()
@@ -73,7 +61,7 @@ async def counted(connection: Connection) -> int:
 async def test_process_alone_lets_exactly_the_limit_through(limiter: RateLimiter, clock: ManualClock) -> None:
     through = 0
     for _ in range(50):
-        through += await let_through(limiter, 21)
+        through += await let_through(limiter, 21, WIDE)
         clock.advance(seconds=1)
     assert through == 1000
 
@@ -81,7 +69,7 @@ async def test_process_alone_lets_exactly_the_limit_through(limiter: RateLimiter
 async def test_idle_process_gives_back_what_it_did_not_use(
     limiter: RateLimiter, clock: ManualClock, connection: Connection
 ) -> None:
-    await let_through(limiter, 5)
+    await let_through(limiter, 5, WIDE)
     assert await counted(connection) == 7
     clock.advance(seconds=1)
     await limiter.give_back()
@@ -90,15 +78,15 @@ async def test_idle_process_gives_back_what_it_did_not_use(
 
 async def test_what_goes_back_is_there_for_others(conninfo: str, limiter: RateLimiter, clock: ManualClock) -> None:
     async with limiter_on(conninfo, clock, CATALOG) as other:
-        await let_through(limiter, 5)
-        assert await let_through(other, 1000) == 993
+        await let_through(limiter, 5, WIDE)
+        assert await let_through(other, 1000, WIDE) == 993
         clock.advance(seconds=1)
         await limiter.give_back()
-        assert await let_through(other, 1000) == 2
+        assert await let_through(other, 1000, WIDE) == 2
 
 
 async def test_share_that_is_good_still_is_kept(limiter: RateLimiter, connection: Connection) -> None:
-    await let_through(limiter, 5)
+    await let_through(limiter, 5, WIDE)
     await limiter.give_back()
     assert await counted(connection) == 7
 
@@ -107,14 +95,14 @@ async def test_process_that_ends_gives_back_everything(
     conninfo: str, clock: ManualClock, connection: Connection
 ) -> None:
     async with limiter_on(conninfo, clock, CATALOG) as limiter:
-        await let_through(limiter, 5)
+        await let_through(limiter, 5, WIDE)
     assert await counted(connection) == 5
 
 
 async def test_counts_of_an_idle_subject_are_removed_after_the_window(
     limiter: RateLimiter, clock: ManualClock, connection: Connection
 ) -> None:
-    await let_through(limiter, 5)
+    await let_through(limiter, 5, WIDE)
     clock.advance(seconds=60)
     await limiter.give_back()
     assert await counted(connection) == 5
@@ -122,7 +110,7 @@ async def test_counts_of_an_idle_subject_are_removed_after_the_window(
     await limiter.give_back()
     cursor = await connection.execute("SELECT count(*) FROM request_counts")
     assert await cursor.fetchone() == (0,)
-    assert await let_through(limiter, 2000) == 1000
+    assert await let_through(limiter, 2000, WIDE) == 1000
 
 
 async def test_request_that_is_given_up_while_it_waits_is_not_counted(
@@ -156,7 +144,7 @@ async def test_without_the_database_shares_at_hand_are_good_and_nothing_else_is(
     conninfo: str, clock: ManualClock
 ) -> None:
     async with database_link(conninfo) as link, limiter_on(link.conninfo, clock, CATALOG) as limiter:
-        await let_through(limiter, 5)
+        await let_through(limiter, 5, WIDE)
         await link.cut()
         assert limiter.count_at_once(WIDE) is not None
         assert limiter.count_at_once(SMALL) is None
@@ -167,7 +155,7 @@ async def test_without_the_database_shares_at_hand_are_good_and_nothing_else_is(
             await limiter.give_back()
         assert log.count("are not given back") == 1
         await link.restore()
-        assert await let_through(limiter, 2) == 2
+        assert await let_through(limiter, 2, WIDE) == 2
 
 
 async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(

@@ -5,7 +5,6 @@ and between them and the service a line that notes what they ask, and can be cut
 """
 
 import asyncio
-import contextlib
 import http.client
 import io
 import json
@@ -31,6 +30,7 @@ from tests.support.database_link import DatabaseLink, database_link
 from tests.support.deployment import deployed
 from tests.support.findings import free_port
 from tests.support.issuer import AUDIENCE, CLIENT_ID, running_issuer
+from tests.support.link import Link
 from tests.support.postgres import as_url
 from tests.support.service import ManualClock, Service
 
@@ -152,73 +152,26 @@ class Application:
             await send({"type": f"{message['type']}.complete"})
 
 
-class Line:
-    """Passes bytes on to the service, and notes what the gateway asked."""
+class Line(Link):
+    """Passes bytes on to the service, and tells what the gateway asked."""
 
     def __init__(self, port: int) -> None:
-        self._target = port
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._asked: list[bytearray] = []
-        self._open = asyncio.Event()
-        self._open.set()
-        self.port = 0
+        super().__init__(lambda: asyncio.open_connection(LOOPBACK, port))
 
     @property
     def connections(self) -> int:
         """How many connections the gateway has made."""
-        return len(self._asked)
+        return len(self.asked)
 
-    def asked(self) -> list[Request]:
+    def requests(self) -> list[Request]:
         """The requests so far, of which none may have a body: what follows a head would be read as another one."""
-        heads = [head for asked in self._asked for head in bytes(asked).split(b"\r\n\r\n") if head]
+        heads = [head for asked in self.asked for head in bytes(asked).split(b"\r\n\r\n") if head]
         return [_request(head.decode("latin-1")) for head in heads]
 
     def forget(self) -> None:
-        for asked in self._asked:
+        """Begin anew, on the connections that there are."""
+        for asked in self.asked:
             asked.clear()
-
-    async def restore(self) -> None:
-        """Let connections be made."""
-        self._server = await asyncio.start_server(self._serve, LOOPBACK, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def cut(self) -> None:
-        """End all connections and refuse new ones, as where the service is away."""
-        if self._server is not None:
-            self._server.close()
-            for writer in self._writers.copy():
-                writer.transport.abort()
-            await self._server.wait_closed()
-            self._server = None
-
-    def block(self) -> None:
-        """Take connections and requests, and let nobody answer."""
-        self._open.clear()
-
-    def unblock(self) -> None:
-        self._open.set()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = bytearray()
-        self._asked.append(asked)
-        with contextlib.suppress(OSError):
-            far_reader, far_writer = await asyncio.open_connection(LOOPBACK, self._target)
-            self._writers |= {writer, far_writer}
-            await asyncio.gather(self._pass_on(reader, far_writer, asked), self._pass_on(far_reader, writer, None))
-
-    async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, noted: bytearray | None
-    ) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                await self._open.wait()
-                if noted is not None:
-                    noted += data
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-        self._writers.discard(writer)
 
 
 class Gateway(NamedTuple):

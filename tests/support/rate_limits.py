@@ -9,6 +9,8 @@ import httpx2
 import psycopg
 
 from tenantry.db.database import Database
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.kit.clock import Clock
@@ -63,6 +65,17 @@ async def limiter_on(conninfo: str, clock: Clock, catalog: Catalog = PLANS) -> A
     yield limiter
     await limiter.close()
     await database.close()
+
+
+async def let_through(limiter: RateLimiter, most: int, principal: Principal) -> int:
+    """How many of so many requests get through, one after the other."""
+    for number in range(most):
+        try:
+            if limiter.count_at_once(principal) is None:
+                await limiter.count(principal)
+        except RateLimitedError:
+            return number
+    return most
 
 
 def write_catalog(folder: Path) -> str:

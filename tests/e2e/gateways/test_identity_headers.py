@@ -33,7 +33,7 @@ async def test_credential_does_not_reach_the_application(gateway: Gateway, owner
 
 async def test_request_has_one_id_everywhere(gateway: Gateway, owner: str) -> None:
     await gateway.send("GET", "/projects", ("X-Request-Id", "of-the-client"), credential=owner)
-    [asked] = gateway.line.asked()
+    [asked] = gateway.line.requests()
     assert asked.values("x-request-id") == gateway.application.only().values("x-request-id")
     assert asked.values("x-request-id") != ["of-the-client"]
 
@@ -72,7 +72,7 @@ async def test_clients_identity_headers_do_not_reach_the_application(
 async def test_nor_do_they_where_nobody_is_asked(gateway: Gateway, headers: list[tuple[str, str]]) -> None:
     assert (await gateway.send("GET", "/status", *headers)).status == 200
     assert gateway.application.only().identity() == {}
-    assert gateway.line.asked() == []
+    assert gateway.line.requests() == []
 
 
 async def test_nor_do_they_after_the_body(gateway: Gateway, owner: str) -> None:

@@ -38,7 +38,7 @@ async def test_nginxs_own_fault_after_a_yes_is_500(behind: Backstage, org: Organ
         (tmp_path / "body").touch()  # where nginx wants to keep large bodies
         body = b"x" * (1 << 20)
         answer = await gateway.send("POST", "/me", credential=org.owner.credential, body=body)
-        assert (answer.status, len(gateway.line.asked())) == (500, 1)
+        assert (answer.status, len(gateway.line.requests())) == (500, 1)
         assert gateway.application.received == []
         assert (await gateway.send("GET", "/me", credential=org.owner.credential)).status == 200
 
@@ -61,7 +61,7 @@ async def test_scope_that_is_none_lets_nobody_in(behind: Backstage, org: Organiz
 async def test_refusals_need_no_second_question(behind: Backstage, tmp_path: Path) -> None:
     async with running_gateway("nginx", tmp_path, behind.port) as gateway:
         assert (await gateway.send("GET", "/me", credential="nobody")).status == 401
-        assert len(gateway.line.asked()) == 1
-        assert {name for name, _ in gateway.line.asked()[0].headers} == {
+        assert len(gateway.line.requests()) == 1
+        assert {name for name, _ in gateway.line.requests()[0].headers} == {
             "host", "authorization", "x-request-id", "x-forwarded-for", "x-forwarded-proto",
         }  # fmt: skip

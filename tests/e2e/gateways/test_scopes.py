@@ -13,7 +13,7 @@ VERIFY: Final = "/api/v1/auth/verify"
 async def test_reading_needs_the_scope_to_read(gateway: Gateway, reader: str, method: str) -> None:
     assert (await gateway.send(method, "/projects/7", credential=reader)).status == 200
     assert gateway.application.only().method == method
-    assert [asked.target for asked in gateway.line.asked()] == [f"{VERIFY}/projects:read"]
+    assert [asked.target for asked in gateway.line.requests()] == [f"{VERIFY}/projects:read"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "REPORT"])
@@ -24,7 +24,7 @@ async def test_any_other_method_needs_the_scope_to_write(
     assert gateway.application.received == []
     assert (await gateway.send(method, "/projects/7", credential=owner)).status == 200
     assert gateway.application.only().method == method
-    assert [asked.target for asked in gateway.line.asked()] == [f"{VERIFY}/projects:write"] * 2
+    assert [asked.target for asked in gateway.line.requests()] == [f"{VERIFY}/projects:write"] * 2
 
 
 DISGUISES: Final = {
@@ -46,7 +46,7 @@ async def test_client_has_no_say_in_which_scope_is_asked_for(
     gateway: Gateway, reader: str, target: str, headers: list[tuple[str, str]]
 ) -> None:
     refused(await gateway.send("GET", target, *headers, credential=reader), 403, "insufficient_scope")
-    assert [(asked.method, asked.target) for asked in gateway.line.asked()] == [("GET", f"{VERIFY}/reports:read")]
+    assert [(asked.method, asked.target) for asked in gateway.line.requests()] == [("GET", f"{VERIFY}/reports:read")]
     assert gateway.application.received == []
 
 
@@ -79,7 +79,7 @@ async def test_path_that_can_be_read_in_two_ways_is_400(gateway: Gateway, owner:
     answer = await gateway.send("GET", target, credential=owner)
     assert answer.status == 400
     assert gateway.application.received == []
-    assert gateway.line.asked() == []
+    assert gateway.line.requests() == []
 
 
 @pytest.mark.parametrize("target", ["/projects/a%20b/c?x=%2F..%2f//;", "/projects/.well-known", "/projects/a..b"])
@@ -106,4 +106,4 @@ async def test_public_path_is_exact(gateway: Gateway, target: str) -> None:
 async def test_public_path_asks_nobody(gateway: Gateway) -> None:
     assert (await gateway.send("GET", "/status?x=1")).status == 200
     assert gateway.application.only().target == "/status?x=1"
-    assert gateway.line.asked() == []
+    assert gateway.line.requests() == []

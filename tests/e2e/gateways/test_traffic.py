@@ -17,7 +17,7 @@ from tests.support.gateways import CLIENT, Backstage, Gateway, backstage, refuse
 async def test_service_gets_the_clients_address_from_the_gateway_alone(gateway: Gateway, owner: str) -> None:
     headers = [("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-For", "203.0.113.10"), ("Forwarded", "for=1.2.3.4")]
     assert (await gateway.send("GET", "/projects", *headers, credential=owner)).status == 200
-    [asked] = gateway.line.asked()
+    [asked] = gateway.line.requests()
     assert asked.values("x-forwarded-for") == [CLIENT]
     assert asked.values("forwarded") == []
     assert gateway.application.only().values("x-forwarded-for") == [CLIENT]
@@ -42,7 +42,7 @@ async def test_large_upload_passes_and_is_not_sent_to_the_service(gateway: Gatew
     size = 30 << 20
     answer = await gateway.send("POST", "/projects", credential=owner, body=b"x" * size)
     assert (answer.status, gateway.application.only().body) == (200, size)
-    [asked] = gateway.line.asked()
+    [asked] = gateway.line.requests()
     assert asked.method == "GET"
     assert asked.values("content-length") in ([], ["0"])
     assert asked.values("transfer-encoding") == []
@@ -59,7 +59,7 @@ async def test_connection_to_the_service_is_kept(gateway: Gateway, owner: str) -
     before = gateway.line.connections
     for _ in range(20):
         assert (await gateway.send("GET", "/projects", credential=owner)).status == 200
-    assert (len(gateway.line.asked()), gateway.line.connections) == (21, before)
+    assert (len(gateway.line.requests()), gateway.line.connections) == (21, before)
 
 
 async def test_websocket_passes_once_it_is_checked(

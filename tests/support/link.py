@@ -1,0 +1,64 @@
+"""A way from one program to another that can be cut, or blocked, and opened again."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Link:
+    """Passes bytes between 127.0.0.1 and wherever ``connect`` leads."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Streams]]) -> None:
+        self._connect = connect
+        self._open = asyncio.Event()
+        self._open.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self.asked: list[bytearray] = []
+        """What came in over each connection so far."""
+        self.port = 0
+
+    async def restore(self) -> None:
+        """Let connections be made."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """End all connections and refuse new ones."""
+        if self._server is not None:
+            self._server.close()
+            for writer in self._writers.copy():
+                writer.transport.abort()
+            await self._server.wait_closed()
+            self._server = None
+
+    def block(self) -> None:
+        """Take connections and bytes, and pass nothing on."""
+        self._open.clear()
+
+    def unblock(self) -> None:
+        """Pass on what has been held back, and all that follows."""
+        self._open.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = bytearray()
+        self.asked.append(asked)
+        with contextlib.suppress(OSError):
+            await self._open.wait()
+            far_reader, far_writer = await self._connect()
+            self._writers |= {writer, far_writer}
+            await asyncio.gather(
+                self._pass_on(reader, far_writer, asked), self._pass_on(far_reader, writer, bytearray())
+            )
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, noted: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await self._open.wait()
+                noted += data
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+        self._writers.discard(writer)
