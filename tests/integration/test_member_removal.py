@@ -41,7 +41,6 @@ class Hammer:
     async def until_let_in(self) -> None:
         while not self.let_in_before:
             await self._caller.get(PROJECTS)
-            await asyncio.sleep(0)
 
     async def run(self) -> None:
         while self.refused_after < CLIENTS * 2 and not self.let_in_after:
