@@ -2,12 +2,11 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tenantry.db.connection import Connection
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.plans import parse_catalog
@@ -53,9 +52,9 @@ def test_a_plan_without_a_price_cannot_be_bought() -> None:
 
 
 @pytest.fixture
-async def connection(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+async def connection(conninfo: str) -> AsyncIterator[Connection]:
     """A connection of its own to the test's database, with the tenant acme in it."""
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    async with await Connection.connect(conninfo, autocommit=True) as connection:
         await add_acme(connection, NOW)
         yield connection
 
@@ -77,9 +76,7 @@ async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> N
 
 
 @pytest.mark.parametrize(("revision", "level"), [("0000", Level.ERROR), ("9999", Level.WARNING)])
-async def test_a_schema_of_another_release(
-    conninfo: str, connection: psycopg.AsyncConnection[Any], revision: str, level: Level
-) -> None:
+async def test_a_schema_of_another_release(conninfo: str, connection: Connection, revision: str, level: Level) -> None:
     await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
     finding = only(await check(conninfo), level)
     assert finding.subject == "schema"
@@ -106,7 +103,7 @@ async def test_a_user_that_does_not_exist(conninfo: str) -> None:
     assert "the user does not exist" in finding.message
 
 
-async def test_a_user_who_may_not_read(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+async def test_a_user_who_may_not_read(conninfo: str, connection: Connection) -> None:
     role = f"reader_{connection.info.dbname}"
     await connection.execute(f'CREATE ROLE "{role}" LOGIN')
     finding = only(await check(make_conninfo(conninfo, user=role)), Level.ERROR)
@@ -130,7 +127,7 @@ async def test_a_password_is_not_shown_however_the_address_is_mistyped(url: str)
 
 
 async def add_key(
-    connection: psycopg.AsyncConnection[Any],
+    connection: Connection,
     age: timedelta,
     *,
     name: str = "CI",
@@ -147,7 +144,7 @@ async def add_key(
     return record.id
 
 
-async def test_a_key_of_a_year_is_named(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+async def test_a_key_of_a_year_is_named(conninfo: str, connection: Connection) -> None:
     await add_key(connection, timedelta(days=364))
     key_id = await add_key(connection, timedelta(days=365), name="Deploy")
     finding = only(await check(conninfo), Level.WARNING)
@@ -155,13 +152,13 @@ async def test_a_key_of_a_year_is_named(conninfo: str, connection: psycopg.Async
     assert finding.message == "'Deploy' of acme is 365 days old"
 
 
-async def test_old_keys_that_no_longer_work_are_fine(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+async def test_old_keys_that_no_longer_work_are_fine(conninfo: str, connection: Connection) -> None:
     await add_key(connection, timedelta(days=400), revoked=True)
     await add_key(connection, timedelta(days=400), expires_at=NOW)
     assert levels(await check(conninfo)) == {Level.OK}
 
 
-async def test_many_old_keys_are_counted(conninfo: str, connection: psycopg.AsyncConnection[Any]) -> None:
+async def test_many_old_keys_are_counted(conninfo: str, connection: Connection) -> None:
     for _ in range(MOST_LISTED + 2):
         await add_key(connection, timedelta(days=400))
     findings = await check(conninfo)
@@ -169,7 +166,7 @@ async def test_many_old_keys_are_counted(conninfo: str, connection: psycopg.Asyn
     assert "besides those: 2" in next(finding.message for finding in findings if finding.subject == "API keys")
 
 
-async def add_notification(connection: psycopg.AsyncConnection[Any], status: str) -> None:
+async def add_notification(connection: Connection, status: str) -> None:
     await connection.execute(
         "INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, status, created_at) "
         "VALUES (gen_random_uuid(), 'billing.payment_failed', 'usr_1', 'acme', '{email}', '{}', "
@@ -178,9 +175,7 @@ async def add_notification(connection: psycopg.AsyncConnection[Any], status: str
     )
 
 
-async def test_without_a_mail_server_the_queue_is_counted(
-    conninfo: str, connection: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_without_a_mail_server_the_queue_is_counted(conninfo: str, connection: Connection) -> None:
     await add_notification(connection, "queued")
     await add_notification(connection, "sent")
     finding = only(await check(conninfo, sends_mail=False), Level.WARNING)
@@ -188,9 +183,7 @@ async def test_without_a_mail_server_the_queue_is_counted(
     assert "SMTP_URL" in (finding.remedy or "")
 
 
-async def test_notifications_that_were_given_up_are_counted(
-    conninfo: str, connection: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_notifications_that_were_given_up_are_counted(conninfo: str, connection: Connection) -> None:
     await add_notification(connection, "failed")
     assert "given up: 1" in only(await check(conninfo), Level.WARNING).message
 

@@ -46,13 +46,14 @@ async def add_entries(
     lane = Lane(conninfo)
     async with lane.use(autocommit=True) as connection:
         arrived = received_at or datetime.fromtimestamp(NOW, UTC)
-        await billing.insert_entries(
-            connection,
+        calls = billing.insert_entries(
             [
                 Entry(Arrival(event, arrived), event.org_id, Outcome.APPLIED, "because", anomalies=tuple(unexpected))
                 for event, unexpected in entries
             ],
+            arrived,
         )
+        await billing.write(connection, calls, commit=False)
     await lane.close()
 
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 
+from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.gateways.mail import Mailer, parse_smtp_url
@@ -191,5 +191,5 @@ async def test_failures_are_counted(database: Database, server: MailServer, conn
     failing = await queued(database)
     server.replies_to_rcpt.append("550 no")
     await service(database, server).deliver(failing)
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+    async with await Connection.connect(conninfo) as connection:
         assert await count_by_status(connection) == {"queued": 1, "failed": 1}

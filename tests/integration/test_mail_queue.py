@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.gateways.mail import Mailer, parse_smtp_url
@@ -92,7 +93,7 @@ async def queued(database: Database, queue: JobQueue) -> UUID:
 
 
 async def rows(conninfo: str, query: str) -> list[tuple[Any, ...]]:
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    async with await Connection.connect(conninfo, autocommit=True) as connection:
         return await (await connection.execute(query.encode())).fetchall()
 
 
@@ -155,7 +156,7 @@ async def test_a_queue_that_was_never_opened_can_defer(database: Database, conni
 
 
 async def test_the_database_s_errors_come_through(conninfo: str) -> None:
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+    async with await Connection.connect(conninfo) as connection:
         notification_id = await add_notification(connection)
         with suppress(psycopg.errors.DivisionByZero):
             await connection.execute("SELECT 1 / 0")
@@ -306,7 +307,7 @@ async def test_a_job_is_put_back_once_by_two_workers(database: Database, queue: 
 async def cut_off(postgres: PostgresServer, conninfo: str, *, away: bool) -> None:
     """Take a database away from everybody, or give it back."""
     name = str(conninfo_to_dict(conninfo)["dbname"])
-    async with await psycopg.AsyncConnection.connect(postgres.conninfo, autocommit=True) as connection:
+    async with await Connection.connect(postgres.conninfo, autocommit=True) as connection:
         await connection.execute(
             sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(sql.Identifier(name), sql.Literal(not away))
         )

@@ -4,10 +4,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import psycopg
 import pytest
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain.rate_limits import Granted, Taking
 from tenantry.store.rate_limits import LOCK_SUBJECTS, take
 from tests.support.billing import until_blocked
@@ -25,7 +25,7 @@ async def database(conninfo: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def connection(conninfo: str) -> AsyncIterator[Connection]:
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+    async with await Connection.connect(conninfo) as connection:
         yield connection
 
 
@@ -105,7 +105,7 @@ async def test_what_one_subject_cannot_grant_the_one_around_it_keeps(connection:
 
 async def test_taking_that_had_to_wait_sees_what_it_waited_for(conninfo: str, connection: Connection) -> None:
     await connection.execute(LOCK_SUBJECTS, (["a"],))
-    async with await psycopg.AsyncConnection.connect(conninfo) as other:
+    async with await Connection.connect(conninfo) as other:
         waiting = asyncio.create_task(take_one(other, 10))
         await until_blocked(conninfo)
         await connection.execute("INSERT INTO request_counts VALUES ('a', %s, 8)", (NOW,))

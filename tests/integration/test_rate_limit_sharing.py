@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import msgspec
-import psycopg
 import pytest
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.domain.plans import parse_catalog
 from tenantry.services.rate_limits import RateLimiter
@@ -47,7 +47,7 @@ async def limiter(conninfo: str, clock: ManualClock) -> AsyncIterator[RateLimite
 
 @pytest.fixture
 async def connection(conninfo: str) -> AsyncIterator[Connection]:
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    async with await Connection.connect(conninfo, autocommit=True) as connection:
         yield connection
 
 
@@ -116,7 +116,7 @@ async def test_counts_of_an_idle_subject_are_removed_after_the_window(
 async def test_request_that_is_given_up_while_it_waits_is_not_counted(
     conninfo: str, limiter: RateLimiter, clock: ManualClock
 ) -> None:
-    async with await psycopg.AsyncConnection.connect(conninfo) as locking:
+    async with await Connection.connect(conninfo) as locking:
         await locking.execute("LOCK TABLE request_counts")
         waiting = asyncio.create_task(limiter.count(SMALL))
         await until_blocked(conninfo)
@@ -129,7 +129,7 @@ async def test_request_that_is_given_up_while_it_waits_is_not_counted(
 async def test_share_that_came_too_late_is_taken_again_in_its_own_second(
     conninfo: str, limiter: RateLimiter, clock: ManualClock, connection: Connection
 ) -> None:
-    async with await psycopg.AsyncConnection.connect(conninfo) as locking:
+    async with await Connection.connect(conninfo) as locking:
         await locking.execute("LOCK TABLE request_counts")
         waiting = asyncio.create_task(limiter.count(SMALL))
         await until_blocked(conninfo)

@@ -109,7 +109,7 @@ DAMAGES: Final = {
     "subscription": ("subscription_id = 'sub_other'", {"subscriptionId"}),
     "age of the subscription": ("subscription_created = NULL", {"subscriptionCreated"}),
     "newest second": (f"tip_created = {NOW - 1}", {"tipCreated"}),
-    "checkpoint": ('tip_state = tip_state || \'{"plan": "pro"}\'', {"tipState.plan"}),
+    "checkpoint": ('tip_state = tip_state::jsonb || \'{"plan": "pro"}\'', {"tipState.plan"}),
     "several": ("plan = 'pro', tip_created = 5, subscription_id = NULL", {"plan", "tipCreated", "subscriptionId"}),
 }
 

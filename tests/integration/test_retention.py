@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import psycopg
 import pytest
 
-from tenantry.db.database import Connection, Database, Lane
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database, Lane
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import Work
@@ -37,7 +37,7 @@ async def database(conninfo: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def connection(conninfo: str) -> AsyncIterator[Connection]:
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    async with await Connection.connect(conninfo, autocommit=True) as connection:
         yield connection
 
 

@@ -1,22 +1,22 @@
 """How the webhook's statements find their rows, however few there are when their plans are made."""
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from copy import copy
 
 import pytest
 
 from tenantry.db.database import Database, Lane
+from tenantry.db.statements import Call
 from tenantry.domain.billing.timeline import Reach
 from tenantry.store import billing
 
-STATEMENTS: list[tuple[str, Any]] = [
-    (billing.LOCK_ACCOUNTS, {"tenants": ["a"], "customers": ["c"]}),
-    (billing.TENANTS_OF_CUSTOMERS, (["c"],)),
-    (billing.SEEN_EVENTS, (["evt"],)),
-    (billing.UPDATE_ACCOUNTS, {"accounts": '[{"tenant_id": "a"}]', "now": None}),
-    (billing.SETTLE_PARKED, ('[{"id": "evt"}]',)),
-    (billing.READ_EVENTS, {"tenants": ["a"], "seconds": [5], "late": [True], "telling": ["t"]}),
-    (billing.DELETE_ENTRIES, {"ids": ["evt"], "drift": "drift"}),
+CALLS: list[Call] = [
+    billing.LOCK_ACCOUNTS(["a"], ["c"]),
+    billing.TENANTS_OF_CUSTOMERS(["c"]),
+    billing.SEEN_EVENTS(["evt"]),
+    billing.UPDATE_ACCOUNTS(["a"], *[[None]] * 11, None),
+    billing.SETTLE_PARKED(["evt"], *[[None]] * 6),
+    billing.DELETE_ENTRIES(["evt"], "drift"),
 ]
 
 
@@ -27,13 +27,26 @@ async def lane(conninfo: str) -> AsyncIterator[Lane]:
     await database.close()
 
 
-@pytest.mark.parametrize(("statement", "parameters"), STATEMENTS)
-async def test_rows_are_found_by_index(lane: Lane, statement: str, parameters: Any) -> None:
+@pytest.mark.parametrize("call", CALLS)
+async def test_rows_of_batches_are_found_by_index(lane: Lane, call: Call) -> None:
+    explained = copy(call.statement)
+    explained.sql = b"EXPLAIN " + call.statement.sql
     async with lane.use() as connection:
-        cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)
-        plan = "\n".join(row[0] for row in await cursor.fetchall())
-    assert "Seq Scan" not in plan
-    assert "Index" in plan
+        [rows] = await connection.together(Call(explained, call.parameters))
+    assert_by_index(rows)
+
+
+async def test_histories_are_found_by_index(lane: Lane) -> None:
+    parameters = {"tenants": ["a"], "seconds": [5], "late": [True], "telling": ["t"]}
+    async with lane.use() as connection:
+        cursor = await connection.execute(f"EXPLAIN {billing.READ_EVENTS}".encode(), parameters)
+        assert_by_index(await cursor.fetchall())
+
+
+def assert_by_index(rows: Sequence[tuple[str]]) -> None:
+    plan = "\n".join(row[0] for row in rows)
+    assert "Index Cond" in plan
+    assert not any(way in plan for way in ("Seq Scan", "Hash Join", "Merge Join")), plan
 
 
 async def test_a_history_of_nobody_is_empty(lane: Lane) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.notices import payment_failed
 from tenantry.store import notices
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.store import tenants
 
 

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from tenantry.db.connection import Connection
 from tenantry.domain.errors import DatabaseUnavailableError
-
-Connection = psycopg.AsyncConnection[Any]
 
 _POOL_TIMEOUT: Final = 3.0
 _CONNECT_TIMEOUT: Final = 3
@@ -18,8 +17,15 @@ _RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody w
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 # Times come back in the session's zone, and are answered as they come.
 _SESSION: Final = "-c statement_timeout=4000 -c TimeZone=UTC"
-# Plans are kept, and a plan made while a table was small would go on to read all of it when it has grown.
-_BY_INDEX: Final = "-c enable_seqscan=off"
+# Plans are made once and kept, and one made while a table was small would go on to read all of it, by whatever way of
+# joining, when it has grown. Making them anew, or compiling them, costs more than any of them gains.
+_BY_INDEX: Final = " ".join(
+    f"-c {setting}"
+    for setting in (
+        "enable_seqscan=off", "enable_hashjoin=off", "enable_mergejoin=off", "jit=off",
+        "plan_cache_mode=force_generic_plan",
+    )
+)  # fmt: skip
 # A connection that silently leads nowhere is noticed within half a minute instead of a quarter of an hour.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 
@@ -70,6 +76,7 @@ class Database:
         self._conninfo = with_statement_timeout(conninfo)
         self._pool = AsyncConnectionPool(
             self._conninfo,
+            connection_class=Connection,
             min_size=1,
             max_size=pool_size,
             open=False,
@@ -155,7 +162,7 @@ class Lane:
             await self.close()
         if self._connection is None:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
-                self._connection = await psycopg.AsyncConnection.connect(
+                self._connection = await Connection.connect(
                     _with_options(self._conninfo, _BY_INDEX), autocommit=autocommit, prepare_threshold=0
                 )
         return self._connection

@@ -13,7 +13,8 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.types import JSONDict, TimeDeltaParams
 from psycopg_pool import AsyncConnectionPool
 
-from tenantry.db.database import Connection, with_statement_timeout
+from tenantry.db.connection import Connection
+from tenantry.db.database import with_statement_timeout
 from tenantry.domain.billing.ledger import Question
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.kit import backoff

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper

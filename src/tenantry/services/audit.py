@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author, differences

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.access import AccessLevel, Principal, PrincipalKind, intersect, role_grants
 from tenantry.domain.api_keys import KeyStatus
 from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, NoOrganizationError

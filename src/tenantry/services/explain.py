@@ -6,7 +6,8 @@ from itertools import groupby
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.refold import Refold, Refolded

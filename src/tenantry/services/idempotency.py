@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
 from tenantry.store import idempotency
 from tenantry.store.idempotency import Claim

@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain import api_keys as rules
 from tenantry.domain import notices
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain import notices
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.ledger import Arrival, Entry, Question, Standing
@@ -38,10 +38,6 @@ class Outbox(Protocol):
 
     async def defer_questions(self, connection: Connection, questions: Sequence[Question], /) -> None:
         """Have the provider asked, where its API can be."""
-
-
-class LostClaimError(Exception):
-    """Another transaction handled one of the batch's events meanwhile; a new try will see it."""
 
 
 async def settle(
@@ -121,24 +117,23 @@ async def prepare(
     return Settlement(standing, policy, now, reaches=needed, histories=histories, parked=parked)
 
 
-async def write(connection: Connection, settlement: Settlement, outbox: Outbox, now: datetime) -> None:
-    """Write everything that a settlement changed. Raises `LostClaimError`; the caller commits."""
-    entries, accounts = settlement.entries, settlement.changed_accounts()
-    async with connection.pipeline():
-        inserted = await billing.insert_entries(connection, entries) if entries else None
-        if entries:
-            await billing.insert_bodies(connection, entries, now)
-        if settlement.superseded:
-            await billing.delete_entries(connection, settlement.superseded)
-        if accounts:
-            await billing.update_accounts(connection, accounts, now)
-        if settlement.links:
-            await billing.insert_links(connection, settlement.links)
-        if settlement.healed:
-            await billing.settle_parked(connection, settlement.healed)
-    if inserted is not None and inserted.rowcount != len(entries):
-        raise LostClaimError
+async def write(
+    connection: Connection, settlement: Settlement, outbox: Outbox, now: datetime, *, commit: bool = False
+) -> None:
+    """Write everything that a settlement changed; with ``commit`` the transaction ends with it.
+
+    Raises `EntryTakenError` when another transaction has handled one of the events meanwhile: a new try will see it.
+    """
+    calls = [
+        *billing.insert_entries(settlement.entries, now),
+        *billing.delete_entries(settlement.superseded),
+        *billing.update_accounts(settlement.changed_accounts(), now),
+        *billing.insert_links(settlement.links),
+        *billing.settle_parked(settlement.healed),
+    ]
     failures = settlement.failed_payments()
+    followed = bool(failures or settlement.questions)
+    await billing.write(connection, calls, commit=commit and not followed)
     if failures:
         requests = [
             (
@@ -150,6 +145,8 @@ async def write(connection: Connection, settlement: Settlement, outbox: Outbox, 
         await outbox.defer_mail(connection, await notice_store.insert(connection, requests, now))
     if settlement.questions:
         await outbox.defer_questions(connection, settlement.questions)
+    if commit and followed:
+        await connection.commit()
 
 
 async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:

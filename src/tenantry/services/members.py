@@ -4,7 +4,8 @@ from datetime import datetime
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain import members as rules
 from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.audit import Action, Author

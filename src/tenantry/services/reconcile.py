@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, Fact
 from tenantry.domain.billing.ledger import Account, Arrival
 from tenantry.domain.billing.snapshot import Answer, snapshot

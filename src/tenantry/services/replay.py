@@ -9,7 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import Account, Question
 from tenantry.domain.billing.refold import Refold, Refolded, corrected
@@ -169,7 +170,8 @@ class ReplayService:
             checked = _checked(account, refolded, parked)
             if checked.differences:
                 right = corrected(account, refolded)
-                await billing.update_accounts(connection, [(right, _record(right) != _record(account))], now)
+                changed = _record(right) != _record(account)
+                await billing.write(connection, billing.update_accounts([(right, changed)], now), commit=False)
             if parked:
                 silent = msgspec.structs.replace(self._policy, parked_mail_hours=_NO_MAIL)
                 await ledger.heal(connection, tenant_id, silent, _NothingLeaves(), now)

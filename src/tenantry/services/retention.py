@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.kit.clock import Clock
 from tenantry.store import retention
 

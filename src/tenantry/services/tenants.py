@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.audit import Action, AuditEvent, Author

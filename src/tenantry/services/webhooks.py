@@ -14,9 +14,10 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.kit.clock import Clock
 from tenantry.services import ledger
+from tenantry.store.billing import EntryTakenError
 
 _TRIES: Final = 4
-_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, ledger.LostClaimError)
+_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, EntryTakenError)
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +82,7 @@ class WebhookService:
         now = self._clock()
         async with self._lane.use() as connection:
             settlement = await ledger.settle(connection, arrivals, self._policy, now)
-            await ledger.write(connection, settlement, self._outbox, now)
-            await connection.commit()
+            await ledger.write(connection, settlement, self._outbox, now, commit=True)
         for entry in (*settlement.entries, *settlement.healed):
             ledger.log_payment(entry)
         receipts = {entry.arrival.event.id: Receipt(entry.outcome, entry.anomalies) for entry in settlement.entries}

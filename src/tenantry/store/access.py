@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 
 
 class KeyRow(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey, KeyStatus, status_at
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from psycopg.types.json import Jsonb
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
 _COLUMNS: Final = "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"

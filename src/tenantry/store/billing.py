@@ -1,17 +1,20 @@
 """The billing ledger, the tenants' billing state, and which tenant a customer belongs to.
 
-The functions for the webhook's batch take and give whole batches, so that a batch costs two round trips and its commit.
+The functions for the webhook's batch take and give whole batches, so that a batch costs two round trips, its commit
+among them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
-from psycopg import AsyncCursor
+import psycopg
 
-from tenantry.db.database import Connection
-from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
+from tenantry.db.connection import Connection
+from tenantry.db.statements import BIGINTS, BLOBS, BOOLEANS, JSONS, MOMENT, MOMENTS, TEXT, TEXTS, Call, Statement, Type
+from tenantry.domain.billing.events import Anomaly, BillingEvent
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Reach
@@ -26,16 +29,20 @@ ACCOUNT_COLUMNS: Final = (
 
 # Tenants are always locked in the order of their ids, and after all names: transactions can wait for each other,
 # never in a circle. The one array keeps this an index scan; an OR would read every tenant there is.
-LOCK_ACCOUNTS: Final = f"""
+LOCK_ACCOUNTS: Final = Statement(
+    f"""
 SELECT {ACCOUNT_COLUMNS}
   FROM tenants
- WHERE id = ANY(%(tenants)s::text[] || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s)))
+ WHERE id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)))
  ORDER BY id
    FOR NO KEY UPDATE
-"""  # noqa: S608  # the names of our own columns
-TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
-SEEN_EVENTS: Final = "SELECT id FROM billing_events WHERE id = ANY(%s)"
-NEXT_ARRIVAL: Final = "SELECT nextval('billing_arrivals')"
+""",  # noqa: S608  # the names of our own columns
+    TEXTS,
+    TEXTS,
+)
+TENANTS_OF_CUSTOMERS: Final = Statement("SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS)
+SEEN_EVENTS: Final = Statement("SELECT id FROM billing_events WHERE id = ANY($1)", TEXTS)
+NEXT_ARRIVAL: Final = Statement("SELECT nextval('billing_arrivals')")
 # Whoever adds a tenant or a customer link claims its name for itself, whoever parks an event because it is
 # missing holds the name together with others who do: so one of the two sees what the other has done.
 LOCK_NAMES: Final = """
@@ -44,15 +51,18 @@ SELECT CASE WHEN claimed THEN pg_advisory_xact_lock(hashtextextended(name, 0))
   FROM unnest(%s::text[], %s::boolean[]) AS wanted (name, claimed)
 """
 
-_FACTS: Final = (
-    "id, arrival, type, created, livemode, api_version, org_id, customer_id, subscription_id, "
-    "subscription_created, status, price_id, current_period_end, cancel_at_period_end, previous, "
-    "invoice_id, invoice_url, amount_due, currency, checkout_mode, problem"
-)
+_FACT_TYPES: Final[Mapping[str, Type[Any]]] = {
+    "id": TEXTS, "arrival": BIGINTS, "type": TEXTS, "created": BIGINTS, "livemode": BOOLEANS, "api_version": TEXTS,
+    "org_id": TEXTS, "customer_id": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "status": TEXTS,
+    "price_id": TEXTS, "current_period_end": BIGINTS, "cancel_at_period_end": BOOLEANS, "invoice_id": TEXTS,
+    "invoice_url": TEXTS, "amount_due": BIGINTS, "currency": TEXTS, "checkout_mode": TEXTS, "problem": TEXTS,
+    "previous": JSONS,
+}  # fmt: skip
+_FACTS: Final = ", ".join(_FACT_TYPES)
 # A late event's history begins where the state does not depend on what was before: at the newest event before it that
 # says everything and has no other in its second (whose order could depend on it); without one, at the beginning.
 READ_EVENTS: Final = f"""
-SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACTS.split(", "))}
+SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
   FROM unnest(%(tenants)s::text[], %(seconds)s::bigint[], %(late)s::boolean[]) AS wanted (tenant_id, second, late)
  CROSS JOIN LATERAL (
          SELECT CASE WHEN wanted.late THEN coalesce((
@@ -79,18 +89,17 @@ async def read_standing(
     connection: Connection, tenants: Collection[str], customers: Collection[str], events: Collection[str]
 ) -> Standing:
     """Lock the tenants that a batch touches and read what is known, in one round trip."""
-    async with connection.pipeline():
-        links = await connection.execute(TENANTS_OF_CUSTOMERS, (list(customers),))
-        accounts = await connection.execute(
-            LOCK_ACCOUNTS, {"tenants": list(tenants), "customers": list(customers)}, binary=True
-        )
-        seen = await connection.execute(SEEN_EVENTS, (list(events),))
-        arrival = await connection.execute(NEXT_ARRIVAL, binary=True)
+    links, accounts, seen, [(first_arrival,)] = await connection.together(
+        TENANTS_OF_CUSTOMERS(customers),
+        LOCK_ACCOUNTS(tenants, customers),
+        SEEN_EVENTS(events),
+        NEXT_ARRIVAL(),
+    )
     return Standing(
-        accounts={row[0]: to_account(row) for row in await accounts.fetchall()},
-        tenant_of_customer=dict(await links.fetchall()),
-        seen=frozenset(row[0] for row in await seen.fetchall()),
-        first_arrival=(await arrival.fetchall())[0][0],
+        accounts={row[0]: to_account(row) for row in accounts},
+        tenant_of_customer=dict(links),
+        seen=frozenset([row[0] for row in seen]),
+        first_arrival=first_arrival,
     )
 
 
@@ -132,9 +141,8 @@ async def lock_names(
 
 async def lock_account(connection: Connection, tenant_id: str) -> Account | None:
     """Lock one tenant until the transaction ends."""
-    cursor = await connection.execute(LOCK_ACCOUNTS, {"tenants": [tenant_id], "customers": []})
-    row = await cursor.fetchone()
-    return to_account(row) if row else None
+    [rows] = await connection.together(LOCK_ACCOUNTS([tenant_id], []))
+    return to_account(rows[0]) if rows else None
 
 
 async def read_events(
@@ -160,7 +168,7 @@ async def read_events(
 
 
 def _event(row: Sequence[Any]) -> BillingEvent:
-    return BillingEvent(**dict(zip(_FACTS.split(", "), row, strict=True)))
+    return BillingEvent(**dict(zip(_FACT_TYPES, row, strict=True)))
 
 
 async def read_parked(connection: Connection, tenants: Sequence[str], customers: Sequence[str]) -> list[Arrival]:
@@ -184,136 +192,168 @@ async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
     return [row[0] for row in await cursor.fetchall()]
 
 
-class _Decision(msgspec.Struct):
-    received_at: datetime
-    tenant_id: str | None
-    outcome: Outcome
-    reason: str
-    before: BillingState | None
-    after: BillingState | None
-    anomalies: tuple[Anomaly, ...] | None
+_ENTRY_TYPES: Final[Mapping[str, Type[Any]]] = {
+    **_FACT_TYPES,
+    "received_at": MOMENTS, "tenant_id": TEXTS, "outcome": TEXTS, "reason": TEXTS, "before": JSONS, "after": JSONS,
+    "anomalies": TEXTS,
+}  # fmt: skip
 
 
-# Rows go in sorted by id, so that two batches with the same new events wait for each other in one direction.
-INSERT_ENTRIES: Final = """
-INSERT INTO billing_events (
-    id, arrival, type, created, livemode, api_version, org_id, customer_id, subscription_id,
-    subscription_created, status, price_id, current_period_end, cancel_at_period_end, previous, invoice_id,
-    invoice_url, amount_due, currency, checkout_mode, problem,
-    received_at, tenant_id, outcome, reason, before, after, anomalies)
-SELECT *
-  FROM ROWS FROM (
-         json_to_recordset(%(events)s::json) AS (
-           id text, arrival bigint, type text, created bigint, livemode boolean, api_version text, org_id text,
-           customer_id text, subscription_id text, subscription_created bigint, status text, price_id text,
-           current_period_end bigint, cancel_at_period_end boolean, previous jsonb, invoice_id text,
-           invoice_url text, amount_due bigint, currency text, checkout_mode text, problem text),
-         json_to_recordset(%(decisions)s::json) AS (
-           received_at timestamptz, tenant_id text, outcome text, reason text, before jsonb, after jsonb,
-           anomalies text[])
-       ) AS entry
- ORDER BY id
-    ON CONFLICT (id) DO NOTHING
-"""
-INSERT_BODIES: Final = """
+def _unnested(types: Mapping[str, Type[Any]]) -> str:
+    """What makes a table of parameters of these types, the first being ``$1``."""
+    return f"unnest({', '.join(f'${number}' for number in range(1, len(types) + 1))}) AS given ({', '.join(types)})"
+
+
+INSERT_ENTRIES: Final = Statement(
+    f"""
+INSERT INTO billing_events ({", ".join(_ENTRY_TYPES)})
+SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies, ' ')")}
+  FROM {_unnested(_ENTRY_TYPES)}
+""",  # noqa: S608  # our own columns
+    *_ENTRY_TYPES.values(),
+)
+INSERT_BODIES: Final = Statement(
+    """
 INSERT INTO billing_bodies (arrival, received_at, body)
-SELECT arrival, %s, body FROM unnest(%s::bigint[], %b::bytea[]) AS kept (arrival, body)
-"""
-UPDATE_ACCOUNTS: Final = """
+SELECT arrival, $1, body FROM unnest($2, $3) AS kept (arrival, body)
+""",
+    MOMENT, BIGINTS, BLOBS,
+)  # fmt: skip
+_ACCOUNT_TYPES: Final[Mapping[str, Type[Any]]] = {
+    "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
+    "cancel_at_period_end": BOOLEANS, "provider_status": TEXTS, "subscription_id": TEXTS,
+    "subscription_created": BIGINTS, "customer_id": TEXTS, "tip_created": BIGINTS, "tip_state": JSONS,
+    "visible": BOOLEANS,
+}  # fmt: skip
+UPDATE_ACCOUNTS: Final = Statement(
+    f"""
 UPDATE tenants t
-   SET plan = s.plan, subscription_status = s.subscription_status, current_period_end = s.current_period_end,
-       cancel_at_period_end = s.cancel_at_period_end, provider_status = s.provider_status,
-       subscription_id = s.subscription_id, subscription_created = s.subscription_created,
-       stripe_customer_id = s.customer_id, tip_created = s.tip_created, tip_state = s.tip_state,
-       updated_at = CASE WHEN s.visible THEN %(now)s ELSE t.updated_at END
-  FROM json_to_recordset(%(accounts)s::json) AS s (
-         tenant_id text, plan text, subscription_status text, current_period_end bigint,
-         cancel_at_period_end boolean, provider_status text, subscription_id text, subscription_created bigint,
-         customer_id text, tip_created bigint, tip_state jsonb, visible boolean)
- WHERE t.id = s.tenant_id
-"""
-INSERT_LINKS: Final = """
+   SET plan = given.plan, subscription_status = given.subscription_status,
+       current_period_end = given.current_period_end, cancel_at_period_end = given.cancel_at_period_end,
+       provider_status = given.provider_status, subscription_id = given.subscription_id,
+       subscription_created = given.subscription_created, stripe_customer_id = given.customer_id,
+       tip_created = given.tip_created, tip_state = given.tip_state,
+       updated_at = CASE WHEN given.visible THEN ${len(_ACCOUNT_TYPES) + 1} ELSE t.updated_at END
+  FROM {_unnested(_ACCOUNT_TYPES)}
+ WHERE t.id = given.tenant_id
+""",  # noqa: S608  # our own columns
+    *_ACCOUNT_TYPES.values(), MOMENT,
+)  # fmt: skip
+INSERT_LINKS: Final = Statement(
+    """
 INSERT INTO customers (id, tenant_id, linked_by)
-SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])
+SELECT * FROM unnest($1, $2, $3)
     ON CONFLICT (id) DO NOTHING
-"""
-DELETE_ENTRIES: Final = """
-DELETE FROM billing_events WHERE id = ANY(%(ids)s) AND NOT coalesce(%(drift)s = ANY(anomalies), false)
-"""
-SETTLE_PARKED: Final = """
+""",
+    TEXTS, TEXTS, TEXTS,
+)  # fmt: skip
+DELETE_ENTRIES: Final = Statement(
+    "DELETE FROM billing_events WHERE id = ANY($1) AND NOT coalesce($2 = ANY(anomalies), false)", TEXTS, TEXT
+)
+_SETTLED_TYPES: Final[Mapping[str, Type[Any]]] = {
+    name: _ENTRY_TYPES[name] for name in ("id", "tenant_id", "outcome", "reason", "before", "after", "anomalies")
+}
+SETTLE_PARKED: Final = Statement(
+    f"""
 UPDATE billing_events e
-   SET tenant_id = r.tenant_id, outcome = r.outcome, reason = r.reason, before = r.before, after = r.after,
-       anomalies = r.anomalies
-  FROM json_to_recordset(%s::json) AS r (
-         id text, tenant_id text, outcome text, reason text, before jsonb, after jsonb, anomalies text[])
- WHERE e.id = r.id
-"""
+   SET tenant_id = given.tenant_id, outcome = given.outcome, reason = given.reason, before = given.before,
+       after = given.after, anomalies = string_to_array(given.anomalies, ' ')
+  FROM {_unnested(_SETTLED_TYPES)}
+ WHERE e.id = given.id
+""",  # noqa: S608  # our own columns
+    *_SETTLED_TYPES.values(),
+)
+
+_facts_of: Final = attrgetter(*_FACT_TYPES)
+_state_of: Final = attrgetter(*BillingState.__struct_fields__)
 
 
-async def insert_entries(connection: Connection, entries: Sequence[Entry]) -> AsyncCursor[Any]:
-    """Write events into the ledger; the cursor's ``rowcount`` says how many were new."""
-    decisions = [
-        _Decision(e.arrival.received_at, e.tenant_id, e.outcome, e.reason, e.before, e.after, e.anomalies or None)
-        for e in entries
-    ]
-    return await connection.execute(
-        INSERT_ENTRIES,
-        {
-            "events": _encoder.encode([entry.arrival.event for entry in entries]).decode(),
-            "decisions": _encoder.encode(decisions).decode(),
-        },
+class EntryTakenError(Exception):
+    """Another transaction has put one of the events into the ledger meanwhile."""
+
+
+def insert_entries(entries: Sequence[Entry], now: datetime) -> list[Call]:
+    """Write events into the ledger, and their raw bodies beside it."""
+    if not entries:
+        return []
+    # sorted by id, so that two batches with the same new events wait for each other in one direction
+    entries = sorted(entries, key=lambda entry: entry.arrival.event.id)
+    *facts, previous = zip(*[_facts_of(entry.arrival.event) for entry in entries], strict=True)
+    calls = [
+        INSERT_ENTRIES(
+            *facts, _jsons(previous), [entry.arrival.received_at for entry in entries],
+            [entry.tenant_id for entry in entries], [entry.outcome for entry in entries], *_decisions(entries),
+        )
+    ]  # fmt: skip
+    kept = [(entry.arrival.event.arrival, entry.arrival.body) for entry in entries if entry.arrival.body is not None]
+    if kept:
+        calls.append(INSERT_BODIES(now, *zip(*kept, strict=True)))
+    return calls
+
+
+def _decisions(entries: Sequence[Entry]) -> tuple[list[Any], ...]:
+    """The columns from the reason to the anomalies."""
+    return (
+        [entry.reason for entry in entries],
+        _jsons([entry.before for entry in entries]),
+        _jsons([entry.after for entry in entries]),
+        [" ".join(entry.anomalies) or None for entry in entries],
     )
 
 
-async def insert_bodies(connection: Connection, entries: Sequence[Entry], now: datetime) -> None:
-    """Keep the raw bodies of entries, beside the ledger."""
-    kept = [(entry.arrival.event.arrival, entry.arrival.body) for entry in entries if entry.arrival.body is not None]
-    if kept:
-        arrivals, bodies = zip(*kept, strict=True)
-        await connection.execute(INSERT_BODIES, (now, list(arrivals), list(bodies)))
+def _jsons(values: Iterable[object]) -> list[bytes | None]:
+    return [None if value is None else _encoder.encode(value) for value in values]
 
 
-async def delete_entries(connection: Connection, ids: Sequence[str]) -> None:
+def delete_entries(ids: Sequence[str]) -> list[Call]:
     """Take entries that newer ones have made superfluous out of the ledger; one that tells of drift stays."""
-    await connection.execute(DELETE_ENTRIES, {"ids": list(ids), "drift": Anomaly.DRIFT})
+    return [DELETE_ENTRIES(ids, Anomaly.DRIFT)] if ids else []
 
 
-async def settle_parked(connection: Connection, entries: Sequence[Entry]) -> None:
+def settle_parked(entries: Sequence[Entry]) -> list[Call]:
     """Write what became of parked events once their tenant was known."""
-    rows = [
-        {
-            "id": entry.arrival.event.id,
-            "tenant_id": entry.tenant_id,
-            "outcome": entry.outcome,
-            "reason": entry.reason,
-            "before": entry.before,
-            "after": entry.after,
-            "anomalies": entry.anomalies or None,
-        }
-        for entry in entries
-    ]
-    await connection.execute(SETTLE_PARKED, (_encoder.encode(rows).decode(),))
+    if not entries:
+        return []
+    return [
+        SETTLE_PARKED(
+            [entry.arrival.event.id for entry in entries], [entry.tenant_id for entry in entries],
+            [entry.outcome for entry in entries], *_decisions(entries),
+        )
+    ]  # fmt: skip
 
 
-async def update_accounts(connection: Connection, accounts: Iterable[tuple[Account, bool]], now: datetime) -> None:
+def update_accounts(accounts: Sequence[tuple[Account, bool]], now: datetime) -> list[Call]:
     """Write back accounts; those whose tenant record changed, as the flag says, were updated ``now``."""
-    rows = [
-        {
-            "tenant_id": account.tenant_id,
-            "customer_id": account.customer_id,
-            "tip_created": account.tip_created,
-            "tip_state": account.tip_state,
-            "visible": visible,
-            **msgspec.structs.asdict(account.state),
-        }
-        for account, visible in accounts
+    if not accounts:
+        return []
+    return [
+        UPDATE_ACCOUNTS(
+            [account.tenant_id for account, _ in accounts],
+            *zip(*[_state_of(account.state) for account, _ in accounts], strict=True),
+            [account.customer_id for account, _ in accounts],
+            [account.tip_created for account, _ in accounts],
+            _jsons([account.tip_state for account, _ in accounts]),
+            [visible for _, visible in accounts],
+            now,
+        )
     ]
-    await connection.execute(UPDATE_ACCOUNTS, {"accounts": _encoder.encode(rows).decode(), "now": now})
 
 
-async def insert_links(connection: Connection, links: Sequence[Link]) -> None:
+def insert_links(links: Sequence[Link]) -> list[Call]:
     """Record customers' tenants; the first claim on a customer stands."""
-    await connection.execute(INSERT_LINKS, tuple(list(column) for column in zip(*links, strict=True)))
+    return [INSERT_LINKS(*zip(*links, strict=True))] if links else []
+
+
+async def write(connection: Connection, calls: Sequence[Call], *, commit: bool) -> None:
+    """Write what these calls say, together. Raises `EntryTakenError`; the transaction is to be rolled back then."""
+    if not calls and not commit:
+        return
+    try:
+        await connection.together(*calls, commit=commit)
+    except psycopg.errors.UniqueViolation as error:
+        if error.diag.constraint_name == "billing_events_pkey":
+            raise EntryTakenError from error
+        raise
 
 
 _ENTRY_COLUMNS: Final = (

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 
 MOST_LISTED: Final = 20

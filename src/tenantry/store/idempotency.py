@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 
 KEPT: Final = timedelta(hours=24)
 

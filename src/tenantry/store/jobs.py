@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 
 # A worker that lives may still have lost a job: when the database went away just as the job's end was to be written.
 OVERDUE: Final = """

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, MemberStatus
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.notices import KEY_LEAKED, KeyLeakedData, Notification, PendingMail
 
 INSERT: Final = """

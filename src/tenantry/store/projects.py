@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.access import Mode
 from tenantry.domain.projects import Project
 

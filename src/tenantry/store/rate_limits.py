@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.rate_limits import SLOTS, Granted, Taking
 
 SESSION: Final = r"-c synchronous_commit=off -c default_transaction_isolation=read\ committed"

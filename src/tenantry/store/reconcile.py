@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 
 # The subqueries of what is selected are evaluated for the tenants of the page alone.

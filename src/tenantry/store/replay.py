@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.state import BillingState

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.store.idempotency import KEPT as IDEMPOTENCY_KEPT
 
 PARKED_KEPT: Final = timedelta(days=30)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import from_epoch
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.db.database import Connection
+from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.services.checkup.finding import Finding, ok, warning

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 import psycopg
 
-from tenantry.db.database import Connection, Lane
+from tenantry.db.connection import Connection
+from tenantry.db.database import Lane
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.services.checkup.billing import BillingTerms, check_billing

@@ -1,0 +1,117 @@
+"""Statements for batches: their parameters in PostgreSQL's binary format, whole columns as one array.
+
+The driver's own way to make arrays takes a Python call for every element; these take one for every column.
+Formats: PostgreSQL's ``array_send`` and the ``send`` functions of the elements' types.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from tenantry.kit.clock import to_micros
+
+Value = TypeVar("Value")
+
+_NULL: Final = b"\xff\xff\xff\xff"
+_LENGTHS: Final = tuple(struct.pack(">i", length) for length in range(1024))
+_TRUE: Final = struct.pack(">ib", 1, 1)
+_FALSE: Final = struct.pack(">ib", 1, 0)
+_pack_length: Final = struct.Struct(">i").pack
+_pack_int: Final = struct.Struct(">i").pack
+_pack_bigint: Final = struct.Struct(">q").pack
+_pack_item: Final = struct.Struct(">iq").pack
+_pack_header: Final = struct.Struct(">iiIii").pack
+_EPOCH_2000: Final = 946_684_800_000_000
+
+
+class Type(NamedTuple, Generic[Value]):
+    """A type of PostgreSQL's, by its number, and how a value of it is sent."""
+
+    oid: int
+    dump: Callable[[Value], bytes]
+
+
+class Call(NamedTuple):
+    """A statement with its parameters, ready to be sent."""
+
+    statement: "Statement"
+    parameters: list[bytes | None]
+
+
+class Statement:
+    """A statement for `Connection.together`; its parameters are ``$1``, ``$2`` ... in its text, of these types."""
+
+    __slots__ = ("_dumps", "formats", "sql", "types")
+
+    def __init__(self, sql: str, *types: Type[Any]) -> None:
+        self.sql = sql.encode()
+        self.types = [kind.oid for kind in types]
+        self.formats = [1] * len(types)
+        self._dumps = [kind.dump for kind in types]
+
+    def __call__(self, *values: Any) -> Call:  # noqa: ANN401  # as its types say
+        """The statement with these parameters; None is NULL. Raises what cannot be said in their types."""
+        return Call(
+            self, [None if value is None else dump(value) for dump, value in zip(self._dumps, values, strict=True)]
+        )
+
+
+def _dump_text(text: str) -> bytes:
+    return text.encode()
+
+
+def _dump_moment(moment: datetime) -> bytes:
+    return _pack_bigint(to_micros(moment) - _EPOCH_2000)
+
+
+def _array(element: int, number: int, items: bytes) -> bytes:
+    return _pack_header(1, 1, element, number, 1) + items if number else struct.pack(">iiI", 0, 0, element)
+
+
+def _dump_blobs(element: int) -> Callable[[Sequence[bytes | None]], bytes]:
+    def dump(values: Sequence[bytes | None]) -> bytes:
+        parts = []
+        for value in values:
+            if value is None:
+                parts.append(_NULL)
+            else:
+                length = len(value)
+                parts += (_LENGTHS[length] if length < len(_LENGTHS) else _pack_length(length), value)
+        return _array(element, len(values), b"".join(parts))
+
+    return dump
+
+
+def _dump_texts(values: Sequence[str | None]) -> bytes:
+    return _dump_text_items([None if value is None else value.encode() for value in values])
+
+
+def _dump_bigints(values: Sequence[int | None]) -> bytes:
+    items = b"".join([_NULL if value is None else _pack_item(8, value) for value in values])
+    return _array(20, len(values), items)
+
+
+def _dump_moments(values: Sequence[datetime | None]) -> bytes:
+    items = [_NULL if value is None else _pack_item(8, to_micros(value) - _EPOCH_2000) for value in values]
+    return _array(1184, len(values), b"".join(items))
+
+
+def _dump_booleans(values: Sequence[bool | None]) -> bytes:
+    items = b"".join([_NULL if value is None else _TRUE if value else _FALSE for value in values])
+    return _array(16, len(values), items)
+
+
+_dump_text_items: Final = _dump_blobs(25)
+
+TEXT: Final = Type(25, _dump_text)
+INT: Final = Type(23, _pack_int)
+BIGINT: Final = Type(20, _pack_bigint)
+MOMENT: Final = Type(1184, _dump_moment)
+TEXTS: Final = Type(1009, _dump_texts)
+BIGINTS: Final = Type(1016, _dump_bigints)
+BOOLEANS: Final = Type(1000, _dump_booleans)
+MOMENTS: Final = Type(1185, _dump_moments)
+BLOBS: Final = Type(1001, _dump_blobs(17))
+JSONS: Final = Type(199, _dump_blobs(114))
+"""Values are given as encoded JSON."""
