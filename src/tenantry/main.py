@@ -104,7 +104,7 @@ def build_app(
     hot.add_any_method(
         webhooks.PATH, WebhookEndpoint(parts.webhooks, verifier, parts.metrics, clock, settings.billing).handle
     )
-    hot.add("GET", projects.PATH, ProjectList(parts.admission, parts.projects).handle)
+    hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan]))
     return Front(hot, api, parts.metrics, unhurried=is_checkout)
@@ -144,7 +144,7 @@ class Parts:
         self.admission = self.authentication.admission
         self.keys = self.authentication.keys
         self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
-        self.projects = ProjectService(self.database, self.database.lane(), catalog, clock)
+        self.projects = ProjectService(self.database, catalog, clock)
         issuer = settings.oidc.issuer if settings.oidc else None
         self.api_keys = ApiKeyService(self.database, catalog, self.authentication.peppers[0], clock, issuer)
         self.tenants = TenantService(self.database, policy, self.queue, clock, issuer)
@@ -184,8 +184,7 @@ class Parts:
             await stack.enter_async_context(self.authentication.running())
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
-            for service in (self.projects, self.webhooks):
-                stack.push_async_callback(service.close)
+            stack.push_async_callback(self.webhooks.close)
             if with_jobs:
                 stack.push_async_callback(stop, asyncio.create_task(self.queue.run_worker(self.work)))
             yield

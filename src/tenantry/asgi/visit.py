@@ -51,7 +51,7 @@ class Visit:
         """Who sends this. Asked once: whoever asks again gets the same answer. Raises the refusals of the service."""
         if self.principal is None:
             try:
-                self.principal, self.standing = await self.tenantry.admit(scope)
+                self.principal, self.standing, _ = await self.tenantry.admit(scope)
             except RateLimitedError as error:
                 self.standing = error.standing
                 raise

@@ -153,7 +153,7 @@ def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
                 settings.oidc.issuer if settings.oidc else None,
             ),
             ApiKeyService(connected, settings.billing.catalog, pepper, system_clock),
-            ProjectService(connected, connected.lane(), settings.billing.catalog, system_clock),
+            ProjectService(connected, settings.billing.catalog, system_clock),
         )
     )
     if made is not None:

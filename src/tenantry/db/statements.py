@@ -7,16 +7,17 @@ Formats: PostgreSQL's ``array_send`` and the ``send`` functions of the elements'
 import struct
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from itertools import chain, repeat
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from tenantry.kit.clock import to_micros
 
 Value = TypeVar("Value")
 
 _NULL: Final = b"\xff\xff\xff\xff"
-_LENGTHS: Final = tuple(struct.pack(">i", length) for length in range(1024))
-_TRUE: Final = struct.pack(">ib", 1, 1)
-_FALSE: Final = struct.pack(">ib", 1, 0)
+_KNOWN_LENGTHS: Final = 8192
+_LENGTHS: Final = tuple(struct.pack(">i", length) for length in range(_KNOWN_LENGTHS))
+_FLAGS: Final = {True: struct.pack(">ib", 1, 1), False: struct.pack(">ib", 1, 0), None: _NULL}
 _pack_length: Final = struct.Struct(">i").pack
 _pack_int: Final = struct.Struct(">i").pack
 _pack_bigint: Final = struct.Struct(">q").pack
@@ -71,35 +72,49 @@ def _array(element: int, number: int, items: bytes) -> bytes:
 
 def _dump_blobs(element: int) -> Callable[[Sequence[bytes | None]], bytes]:
     def dump(values: Sequence[bytes | None]) -> bytes:
-        parts = []
-        for value in values:
-            if value is None:
-                parts.append(_NULL)
-            else:
-                length = len(value)
-                parts += (_LENGTHS[length] if length < len(_LENGTHS) else _pack_length(length), value)
-        return _array(element, len(values), b"".join(parts))
+        number = len(values)
+        absent = values.count(None)
+        if not absent:
+            lengths = map(_length, map(len, cast("Sequence[bytes]", values)))
+            items = b"".join(chain.from_iterable(zip(lengths, cast("Sequence[bytes]", values), strict=True)))
+        elif absent == number:
+            items = _NULL * number
+        else:
+            items = b"".join([_NULL if value is None else _length(len(value)) + value for value in values])
+        return _array(element, number, items)
 
     return dump
 
 
+def _length(length: int) -> bytes:
+    return _LENGTHS[length] if length < _KNOWN_LENGTHS else _pack_length(length)
+
+
 def _dump_texts(values: Sequence[str | None]) -> bytes:
-    return _dump_text_items([None if value is None else value.encode() for value in values])
+    if None in values:
+        return _dump_text_items([None if value is None else value.encode() for value in values])
+    return _dump_text_items([*map(str.encode, cast("Sequence[str]", values))])
+
+
+def _numbers(element: int, values: Sequence[int | None]) -> bytes:
+    number = len(values)
+    if None in values:
+        items = b"".join([_NULL if value is None else _pack_item(8, value) for value in values])
+    else:
+        items = struct.pack(">" + "iq" * number, *chain.from_iterable(zip(repeat(8), values)))
+    return _array(element, number, items)
 
 
 def _dump_bigints(values: Sequence[int | None]) -> bytes:
-    items = b"".join([_NULL if value is None else _pack_item(8, value) for value in values])
-    return _array(20, len(values), items)
+    return _numbers(20, values)
 
 
 def _dump_moments(values: Sequence[datetime | None]) -> bytes:
-    items = [_NULL if value is None else _pack_item(8, to_micros(value) - _EPOCH_2000) for value in values]
-    return _array(1184, len(values), b"".join(items))
+    return _numbers(1184, [None if value is None else to_micros(value) - _EPOCH_2000 for value in values])
 
 
 def _dump_booleans(values: Sequence[bool | None]) -> bytes:
-    items = b"".join([_NULL if value is None else _TRUE if value else _FALSE for value in values])
-    return _array(16, len(values), items)
+    return _array(16, len(values), b"".join([_FLAGS[value] for value in values]))
 
 
 _dump_text_items: Final = _dump_blobs(25)

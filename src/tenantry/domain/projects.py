@@ -1,6 +1,7 @@
 """Projects: the resource that shows how tenants' objects are kept apart."""
 
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,3 +18,11 @@ class Project(msgspec.Struct, frozen=True, rename="camel"):
     mode: Mode
     created_at: datetime
     updated_at: datetime
+
+
+class Window(NamedTuple):
+    """Which page of a tenant's projects: up to ``limit`` after a position, newest first."""
+
+    limit: int
+    after_at: datetime | None = None
+    after_id: str | None = None

@@ -70,7 +70,7 @@ class Access:
         """A caller whose grants cover ``scope``; None means any credential."""
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            principal = await admit(self._admission, _extras(connection))
+            principal = (await admit(self._admission, _extras(connection))).principal
             if scope is not None:
                 principal.require(scope)
             _extras(connection)[_PRINCIPAL] = principal

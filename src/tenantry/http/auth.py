@@ -81,7 +81,7 @@ class GatewayCheck:
         scope = request.path[len(VERIFY_PREFIX) :].partition("/")[0]
         if scope != _NO_SCOPE and not is_scope(scope):
             raise NotFoundError("scope")
-        principal = await admit(self._admission, request.scope)
+        principal = (await admit(self._admission, request.scope)).principal
         if scope != _NO_SCOPE:
             principal.require(scope)
         return RawAnswer(

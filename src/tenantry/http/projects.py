@@ -10,16 +10,16 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.domain.errors import ValidationError
+from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.pages import Page
-from tenantry.domain.projects import Project
+from tenantry.domain.projects import Project, Window
 from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
 from tenantry.http.bodies import faults_of
 from tenantry.http.fields import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.http.rate_limits import admit
 from tenantry.http.raw import RawAnswer, RawRequest
 from tenantry.services.admission import Admission
-from tenantry.services.projects import ProjectService
+from tenantry.services.projects import ProjectService, page_of, window_after
 
 PATH: Final = "/api/v1/projects"
 
@@ -45,33 +45,40 @@ class _PageQuery(msgspec.Struct):
     cursor: Annotated[str, msgspec.Meta(max_length=LONGEST_CURSOR)] | None = None
 
 
+_FIRST: Final = Window(DEFAULT_LIMIT)
+_NOTHING: Final = Window(-1)
+
+
 class ProjectList:
     """The hot route ``GET /api/v1/projects``."""
 
-    def __init__(self, admission: Admission, projects: ProjectService) -> None:
+    def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._projects = projects
-        self._encoder = msgspec.json.Encoder()
 
     async def handle(self, request: RawRequest) -> RawAnswer:
         """A page of the caller's projects, newest first."""
-        principal = await admit(self._admission, request.scope)
+        window, fault = _NOTHING, None
+        try:
+            window = parse_window(request.scope["query_string"])
+        except DomainError as error:
+            fault = error
+        principal, _, projects = await admit(self._admission, request.scope, window)
         principal.require("projects:read")
-        limit, cursor = parse_page(request.scope["query_string"])
-        page = await self._projects.list_page(principal, limit, cursor)
-        return RawAnswer.json(self._encoder.encode(page))
+        if fault is not None:
+            raise fault
+        return RawAnswer.json(page_of(projects, window.limit))
 
 
-def parse_page(query: bytes) -> tuple[int, str | None]:
-    """The ``limit`` and ``cursor`` of a query string. Raises `ValidationError`."""
+def parse_window(query: bytes) -> Window:
+    """The page that a query string asks for. Raises `ValidationError`, `InvalidCursorError`."""
     if not query:
-        return DEFAULT_LIMIT, None
+        return _FIRST
     values = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     try:
         page = msgspec.convert(values, _PageQuery, strict=False)
     except msgspec.ValidationError as error:
         raise ValidationError(*faults_of(error)) from error
-    return page.limit, page.cursor
+    return window_after(page.limit, page.cursor)
 
 
 def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRouteHandler]:

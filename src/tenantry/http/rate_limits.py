@@ -3,33 +3,36 @@
 from functools import lru_cache
 from typing import Final
 
-from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
+from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, Standing
 from tenantry.http.problems import Header
 from tenantry.http.raw import Scope, header_of
-from tenantry.services.admission import Admission
+from tenantry.services.admission import Admission, Admitted
 
 _STANDING: Final = "tenantry.standing"
 _KNOWN_POLICIES: Final = 1024
 
 
-async def admit(admission: Admission, scope: Scope) -> Principal:
-    """The principal of a request. Where it stands is kept in the ASGI scope, for `headers_of`.
+async def admit(admission: Admission, scope: Scope, window: Window | None = None) -> Admitted:
+    """Let a request in. Where it stands is kept in the ASGI scope, for `headers_of`.
 
     Raises the errors of `Admission.admit`.
     """
     client = scope.get("client")
     try:
-        principal, standing = await admission.admit(
-            header_of(scope, b"authorization"), header_of(scope, b"x-organization-id"), client[0] if client else None
+        admitted = await admission.admit(
+            header_of(scope, b"authorization"),
+            header_of(scope, b"x-organization-id"),
+            client[0] if client else None,
+            window,
         )
     except RateLimitedError as error:
         scope[_STANDING] = error.standing
         raise
-    if standing:
-        scope[_STANDING] = standing
-    return principal
+    if admitted.standing:
+        scope[_STANDING] = admitted.standing
+    return admitted
 
 
 def headers_of(scope: Scope) -> tuple[Header, ...]:

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import Standing
 from tenantry.services.authentication import Authenticator
 from tenantry.services.rate_limits import RateLimiter
@@ -16,10 +17,11 @@ _DEADLINE: Final = 4.8
 
 
 class Admitted(NamedTuple):
-    """Who was let in, and what is left of their limits."""
+    """Who was let in, what is left of their limits, and the projects asked for, as `Authenticated` has them."""
 
     principal: Principal
     standing: Standing
+    projects: Sequence[str] = ()
 
 
 class Admission:
@@ -43,19 +45,26 @@ class Admission:
         self._monotonic = monotonic
         self.refusals = Refusals()
 
-    async def admit(self, authorization: bytes | None, organization: bytes | None, address: str | None) -> Admitted:
+    async def admit(
+        self,
+        authorization: bytes | None,
+        organization: bytes | None,
+        address: str | None,
+        window: Window | None = None,
+    ) -> Admitted:
         """Let a request in, from its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
 
+        ``window`` says which projects to look up on the way.
         Raises the errors of authentication (CONTRACT 5), `RateLimitedError` with the caller's standing, and
         `AuthUnavailableError` when nobody can tell: a request that cannot be counted is not let in.
         """
         began = self._monotonic()
         async with self.refusals:
-            principal = await self._authenticator.authenticate(authorization, organization, address)
+            principal, projects = await self._authenticator.authenticate(authorization, organization, address, window)
         standing = self._limiter.count_at_once(principal)
         if standing is None:
             standing = await self._count(principal, self._deadline - (self._monotonic() - began))
-        return Admitted(principal, standing)
+        return Admitted(principal, standing, projects)
 
     async def _count(self, principal: Principal, seconds: float) -> Standing:
         try:

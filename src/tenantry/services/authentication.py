@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
@@ -20,10 +20,11 @@ from tenantry.domain.errors import (
     OrgMismatchError,
     OrgSuspendedError,
 )
+from tenantry.domain.projects import Window
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.kit.clock import Clock
-from tenantry.store.access import KeyRow, SeatRow, UserQuery, find_keys, find_seats
+from tenantry.store.access import KeyQuery, KeyRow, SeatRow, UserQuery, find_keys, find_seats
 from tenantry.store.api_keys import Use
 
 _SCHEME: Final = b"bearer "
@@ -37,6 +38,13 @@ class TokenVerifier(Protocol):
 
     async def verify(self, token: str) -> Claims:
         """The claims of a valid access token."""
+
+
+class Authenticated(NamedTuple):
+    """Who sent a request, and the projects that were asked for with it, as JSON: one more than asked if there are."""
+
+    principal: Principal
+    projects: Sequence[str]
 
 
 class Authenticator:
@@ -68,23 +76,28 @@ class Authenticator:
         self._clock = clock
         self._key_used = key_used
         self._owner_seen = owner_seen
-        self._keys: Batcher[Sequence[bytes], KeyRow | None] = Batcher(self._find_keys)
+        self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(self._find_keys)
         self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(self._find_seats)
 
     async def authenticate(
-        self, authorization: bytes | None, organization: bytes | None, address: str | None = None
-    ) -> Principal:
+        self,
+        authorization: bytes | None,
+        organization: bytes | None,
+        address: str | None = None,
+        window: Window | None = None,
+    ) -> Authenticated:
         """The principal of a request, from its ``Authorization`` and ``X-Organization-Id`` headers.
 
-        ``address`` is the client's, for the record of the key's last use.
+        ``address`` is the client's, for the record of the key's last use; ``window`` says which of its projects to
+        look up with it, whatever its scopes.
         Raises the errors of CONTRACT 5; `AuthUnavailableError` when nobody can tell.
         """
         credential = bearer(authorization)
         try:
             if credential.startswith(_KEY_PREFIX):
-                return await self._by_key(credential, address)
+                return await self._by_key(credential, address, window)
             claims = await self.verify_token(credential)
-            return await self._by_claims(claims, organization)
+            return await self._by_claims(claims, organization, window)
         except DatabaseUnavailableError as error:
             raise AuthUnavailableError(error.detail) from error
 
@@ -101,21 +114,21 @@ class Authenticator:
         await self._keys.close()
         await self._users.close()
 
-    async def _by_key(self, secret: bytes, address: str | None) -> Principal:
+    async def _by_key(self, secret: bytes, address: str | None, window: Window | None) -> Authenticated:
         if not api_keys.is_well_formed(secret):
             raise InvalidCredentialError("The API key is not valid.")
         digests = [pepper.digest(secret) for pepper in self._peppers]
-        key = await self._keys.submit(digests)
+        key = await self._keys.submit(KeyQuery(digests, window))
         if key is None:
             raise InvalidCredentialError("The API key is not valid.")
         now = self._clock()
         principal = _principal_of_key(key, now)
         self._key_used(Use(key.id, now, address, digests[0], self._peppers[0].id))
-        return principal
+        return Authenticated(principal, key.projects)
 
-    async def _by_claims(self, claims: Claims, organization: bytes | None) -> Principal:
+    async def _by_claims(self, claims: Claims, organization: bytes | None, window: Window | None) -> Authenticated:
         org_id = wanted_organization(claims.org_id, organization)
-        seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
+        seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
         if claims.org_id is None:  # then only a membership ties the user to a tenant
             seats = [seat for seat in seats if seat.role is not None and not seat.removed]
         if org_id is None:
@@ -125,13 +138,11 @@ class Authenticator:
         principal = _principal_of_user(claims, seats[0])
         if seats[0].owner_email is not None and claims.email not in (None, seats[0].owner_email):
             self._owner_seen(principal.org_id, claims)
-        return principal
+        return Authenticated(principal, seats[0].projects)
 
-    async def _find_keys(self, secrets: Sequence[Sequence[bytes]]) -> list[KeyRow | Exception | None]:
-        """The key of each secret, given by its digests under every pepper."""
+    async def _find_keys(self, secrets: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self._key_lane.use(autocommit=True) as connection:
-            found = await find_keys(connection, [digest for digests in secrets for digest in digests])
-        return [next((found[digest] for digest in digests if digest in found), None) for digests in secrets]
+            return list(await find_keys(connection, secrets))
 
     async def _find_seats(self, users: Sequence[UserQuery]) -> list[list[SeatRow] | Exception]:
         async with self._user_lane.use(autocommit=True) as connection:

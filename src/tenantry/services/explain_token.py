@@ -76,7 +76,7 @@ async def _authenticate(
     lane = database.lane()
     authenticator = Authenticator(keys=lane, users=lane, peppers=(), tokens=verifier, clock=clock)
     try:
-        return await authenticator.authenticate(b"Bearer " + token.encode(), _header(organization))
+        return (await authenticator.authenticate(b"Bearer " + token.encode(), _header(organization))).principal
     except AuthUnavailableError:
         raise
     except DomainError as refusal:

@@ -61,8 +61,8 @@ class LeakService:
             raise ValidationError(("secret", "is not an API key: it has not the form of one, or its checksum is wrong"))
         async with self._turn, self._database.transaction() as connection:
             now = self._clock()
-            known = await access.find_keys(connection, [pepper.digest(presented) for pepper in self._peppers])
-            row = next(iter(known.values()), None)
+            digests = [pepper.digest(presented) for pepper in self._peppers]
+            [row] = await access.find_keys(connection, [access.KeyQuery(digests)])
             if row and row.revoked_at is not None:  # nothing changes: whoever holds a dead key holds up nobody
                 return EndedKey(row.id, "revoked", row.revoked_at)
             account = row and await billing.lock_account(connection, row.org_id)

@@ -1,42 +1,43 @@
 """Projects of a tenant."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenantry.db.batcher import Batcher
-from tenantry.db.database import Database, Lane
+from tenantry.db.database import Database
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog
-from tenantry.domain.projects import Project
+from tenantry.domain.projects import Project, Window
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
+from tenantry.kit.cursor import encode as encode_cursor
 from tenantry.kit.ids import new_id
 from tenantry.services.idempotency import once
 from tenantry.services.paging import parse_time_cursor, to_page
 from tenantry.store import billing, projects
 from tenantry.store.idempotency import Claim
-from tenantry.store.projects import PageQuery
+
+_document: Final = msgspec.json.Decoder(Project)
 
 
 class ProjectService:
     """Listing, making, changing and deleting projects. Test-mode principals meet test-mode projects only."""
 
-    def __init__(self, database: Database, lane: Lane, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, database: Database, catalog: Catalog, clock: Clock) -> None:
         self._database = database
-        self._lane = lane
         self._catalog = catalog
         self._clock = clock
-        self._pages: Batcher[PageQuery, list[Project]] = Batcher(self._read_pages)
 
     async def list_page(self, principal: Principal, limit: int, cursor: str | None) -> Page[Project]:
         """A page of the principal's projects, newest first. Raises `InvalidCursorError`."""
-        after_at, after_id = parse_time_cursor(cursor)
-        rows = await self._pages.submit(PageQuery(principal.org_id, principal.mode, limit, after_at, after_id))
-        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+        window = window_after(limit, cursor)
+        async with self._database.transaction() as connection:
+            rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
+        return to_page(rows, limit, _position)
 
     async def create(self, principal: Principal, name: str, description: str | None, claim: Claim | None) -> Project:
         """Make a project. Raises `PlanLimitReachedError` when the plan allows no more in this mode."""
@@ -85,13 +86,22 @@ class ProjectService:
             if not await projects.delete(connection, principal.org_id, principal.mode, project_id):
                 raise NotFoundError("project")
 
-    async def close(self) -> None:
-        """Wait for the reads under way."""
-        await self._pages.close()
 
-    async def _read_pages(self, queries: Sequence[PageQuery]) -> Sequence[list[Project] | Exception]:
-        async with self._lane.use(autocommit=True) as connection:
-            return await projects.read_pages(connection, queries)
+def window_after(limit: int, cursor: str | None) -> Window:
+    """The page of ``limit`` projects that a cursor leads to; the first one without. Raises `InvalidCursorError`."""
+    return Window(limit, *parse_time_cursor(cursor))
+
+
+def page_of(documents: Sequence[str], limit: int) -> bytes:
+    """The JSON of a page of projects, of the JSON of up to ``limit`` of them, and of one more if there are more."""
+    if len(documents) <= limit:
+        return b'{"data":[%b],"nextCursor":null}' % ",".join(documents).encode()
+    last = _position(_document.decode(documents[limit - 1]))
+    return b'{"data":[%b],"nextCursor":"%b"}' % (",".join(documents[:limit]).encode(), encode_cursor(last).encode())
+
+
+def _position(project: Project) -> Position:
+    return Position(to_micros(project.created_at), project.id)
 
 
 def _found(project: Project | None) -> Project:

@@ -1,18 +1,25 @@
-"""Looking up who is asking, many at a time: keys by digest, users by issuer and subject."""
+"""Looking up who is asking, many at a time: keys by digest, users by issuer and subject.
+
+Who asks for a page of projects gets it with the same statement: to look it up afterwards would cost each request a
+second wait.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.db.statements import BIGINTS, BLOBS, MOMENTS, TEXTS, Statement
+from tenantry.domain.projects import Window
+
+_NO_PAGE: Final = Window(-1)
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """An API key with what its tenant says about it."""
+    """An API key with what its tenant says about it, and the page asked for."""
 
-    digest: bytes
     id: str
     org_id: str
     scopes: list[str]
@@ -24,6 +31,8 @@ class KeyRow(msgspec.Struct, frozen=True):
     subscription_status: str
     suspended: bool
     deleted: bool
+    projects: list[str]
+    """The JSON of each project of the page, and of one more if there are more."""
 
 
 class SeatRow(msgspec.Struct, frozen=True):
@@ -38,52 +47,84 @@ class SeatRow(msgspec.Struct, frozen=True):
     removed: bool
     owner_email: str | None
     """The tenant's billing address, if the user is its owner and the address follows the identity provider's."""
+    projects: list[str]
+    """As in `KeyRow`; of live mode."""
 
 
-class UserQuery(msgspec.Struct, frozen=True):
-    """A user, and the tenant that is asked for; without one, the user's memberships are."""
+class KeyQuery(NamedTuple):
+    """A secret, by its digests under every pepper, and which projects are asked for."""
+
+    digests: Sequence[bytes]
+    window: Window | None = None
+
+
+class UserQuery(NamedTuple):
+    """A user, the tenant that is asked for (without one, the user's memberships are), and which projects are."""
 
     issuer: str
     subject: str
     org_id: str | None
+    window: Window | None = None
 
 
-KEYS_BY_DIGEST: Final = """
-SELECT k.digest, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
-       t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL
-  FROM api_keys k
+def _page(org_id: str, mode: str) -> str:
+    """One page of projects, and one project more."""
+    return f"""ARRAY(SELECT p.document
+               FROM projects p
+              WHERE p.org_id = {org_id} AND p.mode = {mode}
+                AND (p.created_at, p.id) < (coalesce(asked.after_at, 'infinity'), coalesce(asked.after_id, ''))
+              ORDER BY p.created_at DESC, p.id DESC
+              LIMIT asked.most)"""  # noqa: S608  # our own columns
+
+
+KEYS: Final = Statement(
+    f"""
+SELECT asked.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
+       t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
+       {_page("k.org_id", "k.mode")}
+  FROM unnest($1, $2, $3, $4, $5) AS asked (number, digest, most, after_at, after_id)
+  JOIN api_keys k ON k.digest = asked.digest
   JOIN tenants t ON t.id = k.org_id
- WHERE k.digest = ANY(%b)
-"""
-SEATS: Final = """
-SELECT q.number, t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
+""",  # noqa: S608  # our own columns
+    BIGINTS, BLOBS, BIGINTS, MOMENTS, TEXTS,
+)  # fmt: skip
+SEATS: Final = Statement(
+    f"""
+SELECT asked.number, t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
        m.role, m.removed_at IS NOT NULL,
-       CASE WHEN t.owner_email_follows AND t.owner_id = q.subject THEN t.owner_email END
-  FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[]) AS q (number, issuer, subject, org_id)
+       CASE WHEN t.owner_email_follows AND t.owner_id = asked.subject THEN t.owner_email END,
+       {_page("t.id", "'live'")}
+  FROM unnest($1, $2, $3, $4, $5, $6, $7) AS asked (number, issuer, subject, org_id, most, after_at, after_id)
   LEFT JOIN memberships m
-    ON m.issuer = q.issuer AND m.subject = q.subject AND (q.org_id IS NULL OR m.tenant_id = q.org_id)
-  JOIN tenants t ON t.id = coalesce(q.org_id, m.tenant_id)
-"""
+    ON m.issuer = asked.issuer AND m.subject = asked.subject AND (asked.org_id IS NULL OR m.tenant_id = asked.org_id)
+  JOIN tenants t ON t.id = coalesce(asked.org_id, m.tenant_id)
+""",  # noqa: S608  # our own columns
+    BIGINTS, TEXTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
+)  # fmt: skip
 
 
-async def find_keys(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, KeyRow]:
-    """The keys with these digests."""
-    cursor = await connection.execute(KEYS_BY_DIGEST, (list(digests),), binary=True)
-    return {row[0]: KeyRow(*row) for row in await cursor.fetchall()}
+async def find_keys(connection: Connection, queries: Sequence[KeyQuery]) -> list[KeyRow | None]:
+    """The key that each secret is, if it is one."""
+    found: list[KeyRow | None] = [None] * len(queries)
+    asked = [
+        (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
+    ]
+    [rows] = await connection.together(KEYS(*zip(*asked, strict=True)))
+    for number, *key in rows:
+        found[number] = KeyRow(*key)
+    return found
 
 
 async def find_seats(connection: Connection, users: Sequence[UserQuery]) -> list[list[SeatRow]]:
     """For each user the tenant asked for, or else all tenants that the user has a membership in."""
     seats: list[list[SeatRow]] = [[] for _ in users]
-    cursor = await connection.execute(
-        SEATS,
-        (
-            list(range(len(users))),
-            [user.issuer for user in users],
-            [user.subject for user in users],
-            [user.org_id for user in users],
-        ),
-    )
-    for number, *seat in await cursor.fetchall():
+    asked = [(number, *user[:-1], *_bounds(user.window)) for number, user in enumerate(users)]
+    [rows] = await connection.together(SEATS(*zip(*asked, strict=True)))
+    for number, *seat in rows:
         seats[number].append(SeatRow(*seat))
     return seats
+
+
+def _bounds(window: Window | None) -> tuple[int, datetime | None, str | None]:
+    limit, after_at, after_id = window or _NO_PAGE
+    return limit + 1, after_at, after_id

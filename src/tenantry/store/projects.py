@@ -1,58 +1,23 @@
 """Projects. Every statement names the tenant and the mode."""
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Mode
-from tenantry.domain.projects import Project
+from tenantry.domain.projects import Project, Window
 
 _COLUMNS: Final = "id, org_id, name, description, mode, created_at, updated_at"
 
 
-class PageQuery(NamedTuple):
-    """Which page of a tenant's projects: up to ``limit`` + 1 rows after a position, newest first."""
-
-    org_id: str
-    mode: Mode
-    limit: int
-    after_at: datetime | None
-    after_id: str | None
-
-
-# One statement for many requests; each gets one row more than asked for, which says that there is a next page.
-PAGES: Final = """
-SELECT q.number, p.id, p.org_id, p.name, p.description, p.mode, p.created_at, p.updated_at
-  FROM unnest(%b::int[], %b::text[], %b::text[], %b::int[], %b::timestamptz[], %b::text[])
-       AS q (number, org_id, mode, most, after_at, after_id)
- CROSS JOIN LATERAL (
-         SELECT * FROM projects
-          WHERE org_id = q.org_id AND mode = q.mode
-            AND (created_at, id) < (coalesce(q.after_at, 'infinity'), coalesce(q.after_id, ''))
-          ORDER BY created_at DESC, id DESC
-          LIMIT q.most) AS p
-"""
-
-
-async def read_pages(connection: Connection, queries: Sequence[PageQuery]) -> list[list[Project]]:
-    """The pages asked for, each with one project more than its limit if there are more."""
-    pages: list[list[Project]] = [[] for _ in queries]
+async def read_page(connection: Connection, org_id: str, mode: Mode, window: Window) -> list[Project]:
+    """A page of a tenant's projects, newest first, with one project more than its limit if there are more."""
     cursor = await connection.execute(
-        PAGES,
-        (
-            list(range(len(queries))),
-            [query.org_id for query in queries],
-            [query.mode.value for query in queries],
-            [query.limit + 1 for query in queries],
-            [query.after_at for query in queries],
-            [query.after_id for query in queries],
-        ),
-        binary=True,
+        f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s "  # noqa: S608  # our own columns
+        "AND (created_at, id) < (coalesce(%s, 'infinity'::timestamptz), coalesce(%s, '')) "
+        "ORDER BY created_at DESC, id DESC LIMIT %s",
+        (org_id, mode, window.after_at, window.after_id, window.limit + 1),
     )
-    for number, *project in await cursor.fetchall():
-        pages[number].append(Project(*project))
-    return pages
+    return [Project(*row) for row in await cursor.fetchall()]
 
 
 async def count(connection: Connection, org_id: str, mode: Mode) -> int:
