@@ -30,8 +30,8 @@ format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## Measure both hot paths beside the same routes without a database (needs wrk)
-	@$(BIN)/python -m bench.quick
+bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; about half an hour)
+	@$(BIN)/python -m bench.compare $(BENCH)
 
 clean: ## Remove .venv and caches; the demo's data in .tenantry stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

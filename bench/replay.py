@@ -21,7 +21,8 @@ from uuid import UUID
 
 import psycopg
 
-from tenantry.db.database import Connection, Database
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
 from tenantry.domain.billing import events as ev

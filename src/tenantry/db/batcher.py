@@ -7,7 +7,7 @@ was committed before the item came in is seen by the statements that serve it.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from tenantry.domain.errors import DatabaseUnavailableError
 
@@ -39,8 +39,10 @@ class Batcher(Generic[Item, Answer]):
         self._most = most
         self._most_waiting = most_waiting
         self._deadline = deadline
-        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._waiting: deque[_Entry[Item, Answer]] = deque()
+        self._running: list[_Entry[Item, Answer]] = []
         self._worker: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self._stuck = False
 
     async def submit(self, item: Item) -> Answer:
@@ -53,19 +55,21 @@ class Batcher(Generic[Item, Answer]):
             raise _busy()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append((item, future))
+        due = loop.time() + self._deadline
+        self._waiting.append(_Entry(item, future, due))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
-        timer = loop.call_later(self._deadline, _refuse, future)
-        try:
-            return await future
-        finally:
-            timer.cancel()
+        if self._watch is None:  # one timer for all: who came first is due first
+            self._watch = loop.call_at(due, self._refuse_overdue)
+        return await future
 
     async def close(self) -> None:
         """Wait until everything that was submitted has been answered."""
         if self._worker is not None:
             await self._worker
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     async def _work(self) -> None:
         try:
@@ -75,21 +79,25 @@ class Batcher(Generic[Item, Answer]):
         finally:
             self._worker = None
 
-    def _next_batch(self) -> list[tuple[Item, asyncio.Future[Answer]]]:
+    def _next_batch(self) -> list["_Entry[Item, Answer]"]:
         batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-        return [(item, future) for item, future in batch if not future.done()]
+        return [entry for entry in batch if not entry.future.done()]
 
-    async def _serve(self, batch: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
-        run = asyncio.create_task(self._answer([item for item, _ in batch]))  # noqa: RUF006  # waited for
-        done, _ = await asyncio.wait({run}, timeout=self._deadline)
-        if not done:
-            await self._give_up(batch, run)
-        elif error := run.exception():
-            for _, future in batch:
-                _settle(future, error)
+    async def _serve(self, batch: list["_Entry[Item, Answer]"]) -> None:
+        self._running = batch
+        alarm = asyncio.get_running_loop().call_later(self._deadline, self._give_up)
+        try:
+            async with asyncio.timeout(self._deadline):
+                answers = await self._answer([entry.item for entry in batch])
+        except Exception as error:  # noqa: BLE001  # theirs who submitted
+            for entry in batch:
+                _settle(entry.future, error)
         else:
-            for (_, future), answer in zip(batch, run.result(), strict=True):
-                _settle(future, answer)
+            for entry, answer in zip(batch, answers, strict=True):
+                _settle(entry.future, answer)
+        finally:
+            alarm.cancel()
+            self._running, self._stuck = [], False
 
     async def _answer(self, items: Sequence[Item]) -> Sequence[Answer | Exception]:
         answers = await self._run(items)
@@ -97,19 +105,29 @@ class Batcher(Generic[Item, Answer]):
             raise RuntimeError(f"{len(answers)} answers for {len(items)} items")
         return answers
 
-    async def _give_up(
-        self, batch: list[tuple[Item, asyncio.Future[Answer]]], run: asyncio.Task[Sequence[Answer | Exception]]
-    ) -> None:
+    def _give_up(self) -> None:
         """Refuse everybody until the hanging run has let go of its connection."""
         self._stuck = True
-        for _, future in [*batch, *self._waiting]:
-            _refuse(future)
+        for entry in (*self._running, *self._waiting):
+            _refuse(entry.future)
         self._waiting.clear()
-        run.cancel()
-        await asyncio.wait({run})
-        if not run.cancelled():
-            run.exception()
-        self._stuck = False
+
+    def _refuse_overdue(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        left = [entry for entry in (*self._running, *self._waiting) if not entry.future.done()]
+        overdue = [entry for entry in left if entry.due <= now]
+        for entry in overdue:
+            _refuse(entry.future)
+        self._watch = None if len(overdue) == len(left) else loop.call_at(left[len(overdue)].due, self._refuse_overdue)
+
+
+class _Entry(NamedTuple, Generic[Item, Answer]):
+    """An item that waits for its answer until it is ``due``, on the event loop's clock."""
+
+    item: Item
+    future: "asyncio.Future[Answer]"
+    due: float
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
