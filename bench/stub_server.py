@@ -1,87 +1,75 @@
-"""The service's hot routes without a database: ``python -m bench.stub_server PORT SECRET``.
+"""The service's hot routes without a database: ``python -m bench.stub_server PORT SECRET PLANS``.
 
-Everything is the service's own, wired as it is there, but for what the store would say: a key is always found, and it
-is a tenant's with 20 projects; a batch of events is always settled, unread and unwritten. So the fold is left out
-too, and everything that waits for PostgreSQL, while batches are formed as ever.
+It is the service, wired by its own ``tenantry.main``, but for what its store says: a key is always found, and it is a
+tenant's with 20 projects; a batch of events is always settled, unread and unwritten. So the fold is left out too, and
+everything that waits for PostgreSQL, while batches are formed as ever.
 """
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from bench.asgi import serve
 from bench.support import PEPPER, PROJECTS
+from tenantry.db.database import Database
 from tenantry.domain.access import Mode
-from tenantry.domain.api_keys import Pepper
-from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.plans import parse_catalog
 from tenantry.domain.projects import Project
-from tenantry.gateways.provider.signature import SignatureVerifier
-from tenantry.http import auth, projects, webhooks
-from tenantry.http.auth import GatewayCheck
-from tenantry.http.front import Front, HotRoutes
-from tenantry.http.metrics import Metrics
-from tenantry.http.projects import ProjectList
-from tenantry.http.raw import Receive, Scope, Send
-from tenantry.http.webhooks import WebhookEndpoint
-from tenantry.kit.clock import system_clock
+from tenantry.http.raw import AsgiApp, Receive, Scope, Send
+from tenantry.main import build_app
 from tenantry.services import authentication, ledger
-from tenantry.services.admission import Admission
-from tenantry.services.authentication import Authenticator
-from tenantry.services.projects import ProjectService
-from tenantry.services.rate_limits import RateLimiter
-from tenantry.services.webhooks import WebhookService
-from tenantry.store import projects as project_store
-from tenantry.store.access import KeyRow
+from tenantry.settings import load
+from tenantry.store.access import KeyQuery, KeyRow
 
-_CATALOG: Final = '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
 _NOTHING: Final = SimpleNamespace(entries=(), healed=())
 
 
-class _Connection:
-    async def commit(self) -> None:
-        """Nothing."""
-
-
 class _Lane:
-    """Where a connection comes from."""
+    """Where a connection would come from."""
 
     @contextlib.asynccontextmanager
-    async def use(self, *, autocommit: bool = False) -> AsyncIterator[_Connection]:
+    async def use(self, *, autocommit: bool = False) -> AsyncIterator[None]:
         del autocommit
-        yield _Connection()
+        yield
 
 
-async def _find_keys(_connection: object, digests: Sequence[bytes]) -> dict[bytes, KeyRow]:
-    return {
-        digest: KeyRow(
-            digest,
-            "key_1",
-            "t1",
-            ["projects:read"],
-            "SCOPED",
-            "live",
-            None,
-            None,
-            "free",
-            "none",
-            suspended=False,
-            deleted=False,
-        )
-        for digest in digests
-    }
+def _no_lane(_database: Database, _options: str = "") -> _Lane:
+    return _Lane()
 
 
-def _pages(now: datetime) -> Callable[..., Awaitable[list[list[Project]]]]:
-    page = [Project(f"proj_{n:032x}", "t1", f"Project {n}", None, Mode.LIVE, now, now) for n in range(PROJECTS)]
+def _key(projects: list[str]) -> KeyRow:
+    return KeyRow(
+        id="key_1",
+        org_id="t1",
+        scopes=["projects:read"],
+        access_level="SCOPED",
+        mode="live",
+        expires_at=None,
+        revoked_at=None,
+        plan="free",
+        subscription_status="none",
+        suspended=False,
+        deleted=False,
+        projects=projects,
+    )
 
-    async def read_pages(_connection: object, queries: Sequence[object]) -> list[list[Project]]:
-        return [page for _ in queries]
 
-    return read_pages
+def _documents() -> list[str]:
+    now = datetime.now(UTC)
+    page = [Project(f"t1_{n}", "t1", f"Project {n}", None, Mode.LIVE, now, now) for n in range(PROJECTS)]
+    return [msgspec.json.encode(project).decode() for project in page]
+
+
+_WITHOUT_PROJECTS: Final = _key([])
+_WITH_PROJECTS: Final = _key(_documents())
+
+
+async def _find_keys(_connection: None, queries: Sequence[KeyQuery]) -> list[KeyRow]:
+    return [_WITHOUT_PROJECTS if query.window is None else _WITH_PROJECTS for query in queries]
 
 
 async def _settle(*_: object) -> SimpleNamespace:
@@ -92,41 +80,24 @@ async def _write(*_: object, **__: object) -> None:
     """Nothing."""
 
 
-async def _nothing_else(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-        return
-    while (message := await receive())["type"] != "lifespan.shutdown":
-        await send({"type": f"{message['type']}.complete"})
-    await send({"type": "lifespan.shutdown.complete"})
-
-
-def build(secret: str) -> Front:
-    """The hot routes, as ``tenantry.main`` wires them."""
-    authentication.find_keys = _find_keys  # type: ignore[attr-defined, assignment]
-    project_store.read_pages = _pages(datetime.now(UTC))  # type: ignore[assignment]
+def build(secret: str, catalog: str) -> AsgiApp:
+    """The service with a store of constants; ``catalog`` is the file of its plans."""
+    Database.lane = _no_lane  # type: ignore[assignment, method-assign]
+    authentication.find_keys = _find_keys  # type: ignore[assignment, attr-defined]
     ledger.settle, ledger.write = _settle, _write  # type: ignore[assignment]
-    lane: Any = _Lane()
-    nobody: Any = None
-    metrics, catalog = Metrics(several_processes=False), parse_catalog(_CATALOG)
-    policy, verifier = BillingPolicy(catalog), SignatureVerifier([secret], 300)
-    authenticator = Authenticator(
-        keys=lane, users=lane, peppers=[Pepper(PEPPER.encode())], tokens=None, clock=system_clock
-    )
-    admission = Admission(authenticator, RateLimiter(lane, catalog, system_clock, lambda _: None))
-    events = WebhookService(lane, policy, nobody, system_clock)
-    hot = HotRoutes()
-    hot.add_any_method(webhooks.PATH, WebhookEndpoint(events, verifier, metrics, system_clock, policy).handle)
-    hot.add("GET", projects.PATH, ProjectList(admission, ProjectService(nobody, lane, catalog, system_clock)).handle)
-    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(admission).handle)
-    return Front(hot, _nothing_else, metrics)
+    secrets = {"PROVIDER_WEBHOOK_SECRET": secret, "API_KEY_PEPPER": PEPPER, "SESSION_SECRET": PEPPER}
+    service = build_app(load({**secrets, "TENANTRY_PLANS": catalog}), "")
 
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await service(scope, receive, send)
+            return
+        while (message := await receive())["type"] != "lifespan.shutdown":  # it would open the database
+            await send({"type": f"{message['type']}.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
 
-def main(port: int, secret: str) -> None:
-    """Serve until a signal comes."""
-    serve(build(secret), port)
+    return app
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    serve(build(secret=sys.argv[2], catalog=sys.argv[3]), int(sys.argv[1]))

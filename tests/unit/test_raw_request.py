@@ -18,7 +18,7 @@ def request(messages: Iterable[dict[str, Any]] = (), *headers: tuple[bytes, byte
     async def receive() -> dict[str, Any]:
         return next(queue)
 
-    return RawRequest({"path": "/", "headers": list(headers)}, receive, "request-1")
+    return RawRequest({"path": "/", "headers": list(headers)}, receive)
 
 
 def parts(*bodies: bytes, end: bool = True) -> list[dict[str, Any]]:

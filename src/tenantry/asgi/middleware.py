@@ -10,9 +10,9 @@ from tenantry.asgi.rules import Paths, ScopeRule
 from tenantry.asgi.tenantry import Tenantry
 from tenantry.asgi.visit import PRINCIPAL, VISIT, Visit, visit_of
 from tenantry.domain.errors import DomainError
-from tenantry.http.front import REQUEST_ID, internal_error, request_id_of
+from tenantry.http.front import REQUEST_ID, internal_error
 from tenantry.http.problems import STATUSES, Refusal, refuse_domain_error
-from tenantry.http.raw import AsgiApp, Receive, Scope, Send
+from tenantry.http.raw import AsgiApp, Receive, Scope, Send, header_of, request_id_of
 
 _IDENTITY: Final = frozenset(
     {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-plan", b"x-subscription-status"}
@@ -68,7 +68,9 @@ class TenantryMiddleware:
 
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
         known = scope.get(REQUEST_ID)  # from a middleware in front that has another database
-        visit = Visit(self._tenantry, request_id_of(scope) if known is None else str(known).encode())
+        visit = Visit(
+            self._tenantry, request_id_of(header_of(scope, b"x-request-id")) if known is None else str(known).encode()
+        )
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] in _ANSWERS:

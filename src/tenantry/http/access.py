@@ -5,6 +5,7 @@ import hmac
 import re
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, cast
 
 from litestar import Request
@@ -70,7 +71,7 @@ class Access:
         """A caller whose grants cover ``scope``; None means any credential."""
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            principal = (await admit(self._admission, _extras(connection))).principal
+            principal = await self._admit(connection)
             if scope is not None:
                 principal.require(scope)
             _extras(connection)[_PRINCIPAL] = principal
@@ -87,7 +88,7 @@ class Access:
                 is_key = credential.startswith(b"svc_")
                 claims = None if is_key else await self._authenticator.verify_token(credential)
             if claims is None:
-                await admit(self._admission, _extras(connection))
+                await self._admit(connection)
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
             if claims.org_id is not None:
                 wanted_organization(claims.org_id, header(connection, "x-organization-id"))
@@ -106,6 +107,10 @@ class Access:
                     raise InvalidCredentialError("This needs the operator's token.")
 
         return RouteGuard(guard, Credential.OPERATOR)
+
+    async def _admit(self, connection: Connection) -> Principal:
+        scope = _extras(connection)
+        return (await admit(self._admission, scope, partial(header_of, scope))).principal
 
     async def claims_of(self, request: AnyRequest) -> Claims | None:
         """The token's claims of an authenticated user; None for a key."""

@@ -74,14 +74,14 @@ class GatewayCheck:
         try:
             return await self._check(request)
         except DomainError as error:
-            refusal = refuse_domain_error(error, request.request_id)
+            refusal = refuse_domain_error(error, request.request_id.decode())
             return RawAnswer(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
 
     async def _check(self, request: RawRequest) -> RawAnswer:
         scope = request.path[len(VERIFY_PREFIX) :].partition("/")[0]
         if scope != _NO_SCOPE and not is_scope(scope):
             raise NotFoundError("scope")
-        principal = (await admit(self._admission, request.scope)).principal
+        principal = (await admit(self._admission, request.scope, request.header)).principal
         if scope != _NO_SCOPE:
             principal.require(scope)
         return RawAnswer(

@@ -62,7 +62,7 @@ class ProjectList:
             window = parse_window(request.scope["query_string"])
         except DomainError as error:
             fault = error
-        principal, _, projects = await admit(self._admission, request.scope, window)
+        principal, _, projects = await admit(self._admission, request.scope, request.header, window)
         principal.require("projects:read")
         if fault is not None:
             raise fault

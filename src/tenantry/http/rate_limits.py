@@ -1,5 +1,6 @@
 """Letting a request in, and telling its sender what is left (draft-ietf-httpapi-ratelimit-headers-10)."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -7,25 +8,24 @@ from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, Standing
 from tenantry.http.problems import Header
-from tenantry.http.raw import Scope, header_of
+from tenantry.http.raw import Scope
 from tenantry.services.admission import Admission, Admitted
 
 _STANDING: Final = "tenantry.standing"
 _KNOWN_POLICIES: Final = 1024
 
 
-async def admit(admission: Admission, scope: Scope, window: Window | None = None) -> Admitted:
-    """Let a request in. Where it stands is kept in the ASGI scope, for `headers_of`.
+async def admit(
+    admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None], window: Window | None = None
+) -> Admitted:
+    """Let a request in, given its headers. Where it stands is kept in the ASGI scope, for `headers_of`.
 
     Raises the errors of `Admission.admit`.
     """
     client = scope.get("client")
     try:
         admitted = await admission.admit(
-            header_of(scope, b"authorization"),
-            header_of(scope, b"x-organization-id"),
-            client[0] if client else None,
-            window,
+            header(b"authorization"), header(b"x-organization-id"), client[0] if client else None, window
         )
     except RateLimitedError as error:
         scope[_STANDING] = error.standing

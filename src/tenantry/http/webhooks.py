@@ -4,6 +4,8 @@ import logging
 from typing import Final
 from uuid import uuid4
 
+from prometheus_client import Counter
+
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.domain.billing.state import BillingPolicy
@@ -42,6 +44,7 @@ class WebhookEndpoint:
         self._metrics = metrics
         self._clock = clock
         self._policy = policy
+        self._counters: dict[tuple[str, str, bool | None], Counter] = {}
 
     async def handle(self, request: RawRequest) -> RawAnswer:
         """Answer one delivery; a 200 means that the event is committed, or was before."""
@@ -88,10 +91,13 @@ class WebhookEndpoint:
         return RawAnswer.text(200, "OK")
 
     def _count(self, event: BillingEvent, outcome: str) -> None:
-        event_type = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE
-        self._metrics.events.labels(event_type, outcome, _MODES[event.livemode]).inc()
+        known = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE, outcome, event.livemode
+        counter = self._counters.get(known)
+        if counter is None:
+            counter = self._counters[known] = self._metrics.events.labels(*known[:2], _MODES[event.livemode])
+        counter.inc()
 
     def _refuse(self, request: RawRequest, reason: str, status: int, text: str) -> RawAnswer:
         self._metrics.refusals.labels(reason).inc()
-        logger.warning("webhook refused: reason=%s request=%s", reason, request.request_id)
+        logger.warning("webhook refused: reason=%s request=%s", reason, request.request_id.decode())
         return RawAnswer.text(status, text)
