@@ -1,0 +1,107 @@
+"""Statements that are sent together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import pq
+
+from tenantry.db import statements as kinds
+from tenantry.db.connection import Connection
+from tenantry.db.statements import Statement, Type
+
+ONE = Statement("SELECT 1")
+NUMBERS = Statement("SELECT n FROM unnest($1) AS n", kinds.BIGINTS)
+FAULTY = Statement("SELECT 1 / (n - 1) FROM unnest($1) AS n", kinds.BIGINTS)
+SLEEP = Statement("SELECT pg_sleep(10)")
+
+
+@pytest.fixture(params=[0, None], ids=["prepared", "unprepared"])
+async def connection(conninfo: str, request: pytest.FixtureRequest) -> AsyncIterator[Connection]:
+    """A connection that prepares, or one that must not."""
+    async with await Connection.connect(conninfo, prepare_threshold=request.param) as connection:
+        await connection.execute("CREATE TABLE kept (n bigint PRIMARY KEY)")
+        await connection.commit()
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (kinds.TEXTS, ["", "ä", None, "x" * 100_000]),
+        (kinds.BIGINTS, [-(2**63), 2**63 - 1, None]),
+        (kinds.BOOLEANS, [True, None, False]),
+        (kinds.MOMENTS, [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), None]),
+        (kinds.BLOBS, [b"", b"\x00\xff" * 50_000, None]),
+        (kinds.TEXTS, []),
+    ],
+)
+async def test_columns_arrive_as_they_were_sent(connection: Connection, kind: Type[Any], values: list[Any]) -> None:
+    [rows] = await connection.together(Statement("SELECT * FROM unnest($1)", kind)(values))
+    assert [value for (value,) in rows] == values
+
+
+async def test_single_values_arrive_as_they_were_sent(connection: Connection) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    statement = Statement("SELECT $1, $2, $3, $4", kinds.TEXT, kinds.BIGINT, kinds.MOMENT, kinds.TEXT)
+    assert await connection.together(statement("a", 5, moment, None)) == [[("a", 5, moment, None)]]
+
+
+async def test_each_statement_has_its_rows(connection: Connection) -> None:
+    assert await connection.together(ONE(), NUMBERS([]), NUMBERS([7, 8])) == [[(1,)], [], [(7,), (8,)]]
+    assert await connection.together(NUMBERS([9]), ONE()) == [[(9,)], [(1,)]]
+
+
+async def test_more_than_the_socket_takes_at_once(connection: Connection) -> None:
+    blobs = [b"x" * 2**20] * 64
+    [rows] = await connection.together(Statement("SELECT n FROM unnest($1) AS n", kinds.BLOBS)(blobs))
+    assert [len(blob) for (blob,) in rows] == [2**20] * 64
+
+
+async def test_they_are_one_transaction_that_the_caller_ends(connection: Connection, conninfo: str) -> None:
+    insert = Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)
+    await connection.together(insert([1]))
+    await connection.together(insert([2]))
+    await connection.rollback()
+    await connection.together(insert([3]), commit=True)
+    assert connection.info.transaction_status == pq.TransactionStatus.IDLE
+    async with await Connection.connect(conninfo) as other:
+        assert await (await other.execute("SELECT n FROM kept")).fetchall() == [(3,)]
+
+
+async def test_after_one_that_fails_none_is_run(connection: Connection) -> None:
+    insert = Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await connection.together(insert([1]), FAULTY([1]), insert([2]), commit=True)
+    assert connection.info.transaction_status == pq.TransactionStatus.INERROR
+    await connection.rollback()
+    assert await connection.together(Statement("SELECT n FROM kept")(), FAULTY([2]), insert([2])) == [[], [(1,)], []]
+
+
+async def test_they_mix_with_the_driver_s_own(connection: Connection) -> None:
+    await connection.together(Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)([1]))
+    cursor = await connection.execute("SELECT n FROM kept WHERE n = %s", (1,))
+    assert await cursor.fetchall() == [(1,)]
+    await connection.rollback()
+    assert await connection.together(ONE()) == [[(1,)]]
+
+
+async def test_a_wait_that_is_cancelled_closes_the_connection(connection: Connection) -> None:
+    waiting = asyncio.create_task(connection.together(SLEEP()))
+    await asyncio.sleep(0)  # it is sent
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert connection.closed
+
+
+async def test_a_server_that_goes_away_is_an_operational_error(connection: Connection, conninfo: str) -> None:
+    waiting = asyncio.create_task(connection.together(SLEEP()))
+    async with await Connection.connect(conninfo) as other:
+        await other.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+    with pytest.raises(psycopg.OperationalError):
+        await waiting
+    assert connection.closed
