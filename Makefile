@@ -30,7 +30,7 @@ format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; about half an hour)
+bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; BENCH=--quick: ours alone)
 	@$(BIN)/python -m bench.compare $(BENCH)
 
 clean: ## Remove .venv and caches; the demo's data in .tenantry stays

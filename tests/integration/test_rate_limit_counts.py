@@ -104,7 +104,7 @@ async def test_what_one_subject_cannot_grant_the_one_around_it_keeps(connection:
 
 
 async def test_taking_that_had_to_wait_sees_what_it_waited_for(conninfo: str, connection: Connection) -> None:
-    await connection.execute(LOCK_SUBJECTS, (["a"],))
+    await connection.together(LOCK_SUBJECTS(["a"]))
     async with await Connection.connect(conninfo) as other:
         waiting = asyncio.create_task(take_one(other, 10))
         await until_blocked(conninfo)

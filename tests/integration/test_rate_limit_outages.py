@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
@@ -72,7 +73,7 @@ async def door(conninfo: str, tmp_path: Path) -> AsyncIterator[Door]:
 @asynccontextmanager
 async def counts_locked(conninfo: str) -> AsyncIterator[None]:
     """Nothing can be counted for the length of the block."""
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+    async with await Connection.connect(conninfo) as connection:
         await connection.execute("LOCK TABLE request_counts")
         yield
 
@@ -151,9 +152,9 @@ async def test_default_isolation_of_the_database_is_no_matter(conninfo: str, clo
     set_for_all_sessions(conninfo, ("default_transaction_isolation", "repeatable read"))
     async with (
         limiter_on(conninfo, clock) as limiter,
-        await psycopg.AsyncConnection.connect(conninfo) as connection,
+        await Connection.connect(conninfo) as connection,
     ):
-        await connection.execute(LOCK_SUBJECTS, (["tenant acme"],))
+        await connection.together(LOCK_SUBJECTS(["tenant acme"]))
         waiting = asyncio.create_task(limiter.count(CALLER))
         await until_blocked(conninfo)
         earlier = int(clock().timestamp()) - 1

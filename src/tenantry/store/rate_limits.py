@@ -4,23 +4,23 @@ from collections.abc import Sequence
 from typing import Final
 
 from tenantry.db.connection import Connection
+from tenantry.db.statements import BIGINT, BIGINTS, TEXTS, Statement
 from tenantry.domain.rate_limits import SLOTS, Granted, Taking
 
 SESSION: Final = r"-c synchronous_commit=off -c default_transaction_isolation=read\ committed"
 """The settings of a session that takes: a crash may lose counts anyway, and each statement must see the latest ones."""
 
 # A statement sees what was committed before it began: so the lock is one of its own, before the one that counts.
-LOCK_SUBJECTS: Final = """
-SELECT pg_advisory_xact_lock(hashtextextended(subject, 0)) FROM unnest(%s::text[]) AS asked (subject)
-"""
+LOCK_SUBJECTS: Final = Statement(
+    "SELECT pg_advisory_xact_lock(hashtextextended(subject, 0)) FROM unnest($1) AS asked (subject)", TEXTS
+)
 # Each subject's rows are found by index, whatever the planner knows of the table: hence the OFFSET 0. What goes back is
 # of an earlier second, or nothing is wanted with it: so no row is written twice.
-TAKE: Final = """
+TAKE: Final = Statement(
+    """
 WITH asked AS (
     SELECT *
-      FROM unnest(%(subjects)s::text[], %(limits)s::int[], %(wanted)s::int[], %(seconds)s::bigint[], %(unused)s::int[],
-                  %(missing)s::int[], %(within)s::text[])
-           AS a (subject, quota, wanted, taken_in, unused, missing, within)
+      FROM unnest($1, $2, $3, $4, $5, $6, $7) AS a (subject, quota, wanted, taken_in, unused, missing, within)
 ),
 measured AS (
     SELECT a.*, coalesce(u.number, 0) AS used, u.oldest
@@ -30,7 +30,7 @@ measured AS (
                  FROM (SELECT c.second,
                               c.number - CASE WHEN c.second = a.taken_in THEN least(a.unused, c.number) ELSE 0 END
                          FROM request_counts c
-                        WHERE c.subject = a.subject AND c.second > %(now)s::bigint - %(slots)s::int
+                        WHERE c.subject = a.subject AND c.second > $8 - $9
                        OFFSET 0) n (second, number)) u
 ),
 lacking AS (
@@ -51,7 +51,7 @@ removed AS (
                  FROM asked a
                 CROSS JOIN LATERAL (
                           SELECT c.ctid FROM request_counts c
-                           WHERE c.subject = a.subject AND c.second <= %(now)s::bigint - %(slots)s::int
+                           WHERE c.subject = a.subject AND c.second <= $8 - $9
                           OFFSET 0) r))
 ),
 returned AS (
@@ -61,13 +61,13 @@ returned AS (
      CROSS JOIN LATERAL (
                SELECT r.ctid FROM request_counts r
                 WHERE a.unused > 0 AND r.subject = a.subject AND r.second = a.taken_in
-                  AND r.second > %(now)s::bigint - %(slots)s::int
+                  AND r.second > $8 - $9
                OFFSET 0) r
      WHERE c.ctid = r.ctid
 ),
 added AS (
     INSERT INTO request_counts AS c (subject, second, number)
-    SELECT subject, %(now)s::bigint, number FROM granted WHERE number > 0
+    SELECT subject, $8, number FROM granted WHERE number > 0
     ON CONFLICT (subject, second) DO UPDATE SET number = c.number + excluded.number
 )
 SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
@@ -76,12 +76,14 @@ SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
                     FROM (SELECT c.second, sum(c.number - CASE WHEN c.second = g.taken_in THEN least(g.unused, c.number)
                                                                ELSE 0 END) OVER (ORDER BY c.second) AS by_then
                             FROM request_counts c
-                           WHERE c.subject = g.subject AND c.second > %(now)s::bigint - %(slots)s::int
+                           WHERE c.subject = g.subject AND c.second > $8 - $9
                           OFFSET 0) n
                    WHERE n.by_then > g.used + g.number - g.quota)
-            ELSE coalesce(g.oldest, %(now)s::bigint) END
+            ELSE coalesce(g.oldest, $8) END
   FROM granted g
-"""
+""",
+    TEXTS, BIGINTS, BIGINTS, BIGINTS, BIGINTS, BIGINTS, TEXTS, BIGINT, BIGINT,
+)  # fmt: skip
 
 
 async def take(connection: Connection, takings: Sequence[Taking], now: int) -> dict[str, Granted]:
@@ -89,23 +91,6 @@ async def take(connection: Connection, takings: Sequence[Taking], now: int) -> d
 
     Whoever takes for one of these subjects at the same time waits.
     """
-    asked = sorted(takings)
-    columns = list(map(list, zip(*asked, strict=True)))
-    async with connection.pipeline():
-        await connection.execute(LOCK_SUBJECTS, (columns[0],))
-        cursor = await connection.execute(
-            TAKE,
-            {
-                "subjects": columns[0],
-                "limits": columns[1],
-                "wanted": columns[2],
-                "seconds": columns[3],
-                "unused": columns[4],
-                "missing": columns[5],
-                "within": columns[6],
-                "now": now,
-                "slots": SLOTS,
-            },
-        )
-        await connection.commit()
-    return {row[0]: Granted(*row[1:]) for row in await cursor.fetchall()}
+    columns = [*zip(*sorted(takings), strict=True)]
+    _, rows = await connection.together(LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True)
+    return {row[0]: Granted(*row[1:]) for row in rows}
