@@ -91,9 +91,12 @@ def _length(length: int) -> bytes:
 
 
 def _dump_texts(values: Sequence[str | None]) -> bytes:
-    if None in values:
-        return _dump_text_items([None if value is None else value.encode() for value in values])
-    return _dump_text_items([*map(str.encode, cast("Sequence[str]", values))])
+    absent = values.count(None)
+    if not absent:
+        return _dump_text_items([*map(str.encode, cast("Sequence[str]", values))])
+    if absent == len(values):
+        return _array(25, absent, _NULL * absent)
+    return _dump_text_items([None if value is None else value.encode() for value in values])
 
 
 def _numbers(element: int, values: Sequence[int | None]) -> bytes:

@@ -19,7 +19,7 @@ from tenantry.domain.billing.events import (
     Outcome,
 )
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, FailedPayment, Link, Question, Standing
-from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, differences
+from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, record_of
 from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, is_paid, place, reach, tip
 
 _SUBSCRIPTION_MODE: Final = "subscription"
@@ -225,8 +225,8 @@ class Settlement:
             original = self._original[tenant_id]
             account = self._folded(linked)
             if account != original:
-                visible = account.customer_id != original.customer_id or bool(
-                    differences(account.state, original.state)
+                visible = account.customer_id != original.customer_id or record_of(account.state) != record_of(
+                    original.state
                 )
                 changed.append((account, visible))
         return changed

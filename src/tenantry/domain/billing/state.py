@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -53,6 +54,10 @@ class BillingState(msgspec.Struct, frozen=True):
     provider_status: str | None = None
     subscription_id: str | None = None
     subscription_created: int | None = None
+
+
+record_of: Final = attrgetter(*RECORD_FIELDS)
+"""Of a state, what is the tenant record's."""
 
 
 def differences(before: BillingState, after: BillingState) -> dict[str, tuple[Fact, Fact]]:

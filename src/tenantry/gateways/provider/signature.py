@@ -30,7 +30,7 @@ class SignatureVerifier:
     def __init__(self, secrets: Sequence[str], tolerance: int) -> None:
         if not secrets or not all(secrets):
             raise ValueError("at least one secret is needed, and none may be empty")
-        self._keys = [secret.encode() for secret in secrets]
+        self._keys = [hmac.new(secret.encode(), digestmod="sha256") for secret in secrets]
         self._tolerance = tolerance
 
     def check(self, header: bytes, body: bytes, now: float) -> Refusal | None:
@@ -39,10 +39,12 @@ class SignatureVerifier:
         if parsed is None:
             return Refusal.MALFORMED
         stamp, signatures = parsed
-        payload = b"%b.%b" % (stamp, body)
         matches = False
         for key in self._keys:
-            expected = hmac.digest(key, payload, hashlib.sha256).hex().encode()
+            mac = key.copy()  # begun once: half of the cost of a short message is the key
+            mac.update(stamp + b".")
+            mac.update(body)
+            expected = mac.hexdigest().encode()
             for signature in signatures:
                 matches |= hmac.compare_digest(expected, signature)
         if not matches:
