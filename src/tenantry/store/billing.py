@@ -90,9 +90,9 @@ async def read_standing(
 ) -> Standing:
     """Lock the tenants that a batch touches and read what is known, in one round trip."""
     links, accounts, seen, [(first_arrival,)] = await connection.together(
-        TENANTS_OF_CUSTOMERS(customers),
-        LOCK_ACCOUNTS(tenants, customers),
-        SEEN_EVENTS(events),
+        TENANTS_OF_CUSTOMERS(list(customers)),
+        LOCK_ACCOUNTS(list(tenants), list(customers)),
+        SEEN_EVENTS(list(events)),
         NEXT_ARRIVAL(),
     )
     return Standing(
