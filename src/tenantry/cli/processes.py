@@ -19,8 +19,9 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from tenantry.cli.environment import fail
+from tenantry.http.protocol import OneWriteProtocol
 from tenantry.http.raw import AsgiApp
-from tenantry.kit import logs
+from tenantry.kit import collector, logs
 from tenantry.settings import Settings, export_environment
 
 _POLL_SECONDS: Final = 0.05
@@ -70,7 +71,9 @@ def bind(host: str, port: int) -> socket.socket:
 def _run_one(settings: Settings, conninfo: str, bound: socket.socket) -> None:
     from tenantry.main import build_app  # noqa: PLC0415  # the library for metrics reads the environment on import
 
-    uvicorn.Server(_config(settings, app=build_app(settings, conninfo))).run(sockets=[bound])
+    app = build_app(settings, conninfo)
+    collector.set_for_serving()
+    uvicorn.Server(_config(settings, app=app)).run(sockets=[bound])
 
 
 def _run_several(settings: Settings, conninfo: str, values: dict[str, str], bound: socket.socket) -> None:
@@ -86,7 +89,7 @@ def _config(settings: Settings, *, app: AsgiApp | str, factory: bool = False, wo
         factory=factory,
         workers=workers,
         loop="uvloop",
-        http="httptools",
+        http=OneWriteProtocol,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -1,0 +1,17 @@
+"""Python's garbage collector, set for a process that serves requests."""
+
+import gc
+from typing import Final
+
+_YOUNG: Final = 20_000
+
+
+def set_for_serving() -> None:
+    """Leave what is there now out of every collection, and look less often for what requests leave behind.
+
+    Almost everything that a request makes goes as soon as it is answered, without the collector, which by default goes
+    through all that is in flight several times for each batch of requests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, 10, 10)
