@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tenantry.domain.access import Principal
-from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.errors import AuthUnavailableError, DomainError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import Standing
 from tenantry.services.authentication import Authenticator
@@ -59,8 +59,11 @@ class Admission:
         `AuthUnavailableError` when nobody can tell: a request that cannot be counted is not let in.
         """
         began = self._monotonic()
-        async with self.refusals:
+        try:
             principal, projects = await self._authenticator.authenticate(authorization, organization, address, window)
+        except DomainError as error:
+            await self.refusals.hold(error)
+            raise
         standing = self._limiter.count_at_once(principal)
         if standing is None:
             standing = await self._count(principal, self._deadline - (self._monotonic() - began))

@@ -8,6 +8,7 @@ from typing import Final
 from tenantry.domain.errors import (
     ApiKeyExpiredError,
     ApiKeyRevokedError,
+    DomainError,
     InvalidCredentialError,
     MissingCredentialError,
     TokenExpiredError,
@@ -36,11 +37,16 @@ class Refusals:
         self._pace = Pace(PER_SECOND, at_once=AT_ONCE, longest=LONGEST)
 
     async def __aenter__(self) -> None:
-        """Begin."""
+        """Begin; what the block raises is held."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the refusal's turn, if it is one."""
+        """Hold what the block raised."""
+        if isinstance(error, DomainError):
+            await self.hold(error)
+
+    async def hold(self, error: DomainError) -> None:
+        """Wait for the turn of a refusal, if it is of a credential; for the hot path, where the block costs more."""
         if isinstance(error, _REFUSED) and (seconds := self._pace.wait(time.monotonic())):
             await asyncio.sleep(seconds)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
-
-import msgspec
+from typing import Any, Final, NamedTuple
 
 from tenantry.db.connection import Connection
+from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey, KeyStatus, status_at
 
@@ -185,7 +184,7 @@ async def read_all(connection: Connection, org_id: str, now: datetime) -> list[A
     return [_key(row, now) for row in await cursor.fetchall()]
 
 
-class Use(msgspec.Struct, frozen=True):
+class Use(NamedTuple):
     """A key was let in: when, from which address, and what its secret is hashed to under the newest pepper."""
 
     key_id: str
@@ -195,19 +194,23 @@ class Use(msgspec.Struct, frozen=True):
     pepper_id: str
 
 
+RECORD_USES: Final = Statement(
+    """
+  WITH used AS (
+         SELECT u.*
+           FROM unnest($1, $2, $3, $4, $5) AS u (id, at, address, digest, pepper_id)
+           JOIN api_keys k ON k.id = u.id
+          ORDER BY u.id
+            FOR NO KEY UPDATE OF k)
+UPDATE api_keys k
+   SET last_used_at = used.at, last_used_address = used.address, digest = used.digest, pepper_id = used.pepper_id
+  FROM used
+ WHERE k.id = used.id AND used.at > coalesce(k.last_used_at, '-infinity')
+""",
+    TEXTS, MOMENTS, TEXTS, BLOBS, TEXTS,
+)  # fmt: skip
+
+
 async def record_uses(connection: Connection, uses: Sequence[Use]) -> None:
     """Record the last use of keys, in one statement; a key hashed under an older pepper moves to the newest."""
-    await connection.execute(
-        "WITH used AS (SELECT u.* FROM unnest(%s::text[], %s::timestamptz[], %s::text[], %b::bytea[], %s::text[]) "
-        "AS u (id, at, address, digest, pepper_id) JOIN api_keys k ON k.id = u.id ORDER BY u.id FOR NO KEY UPDATE OF k)"
-        " UPDATE api_keys k SET last_used_at = used.at, last_used_address = used.address, digest = used.digest, "
-        "pepper_id = used.pepper_id FROM used "
-        "WHERE k.id = used.id AND used.at > coalesce(k.last_used_at, '-infinity')",
-        (
-            [use.key_id for use in uses],
-            [use.at for use in uses],
-            [use.address for use in uses],
-            [use.digest for use in uses],
-            [use.pepper_id for use in uses],
-        ),
-    )
+    await connection.together(RECORD_USES(*zip(*uses, strict=True)))
