@@ -73,17 +73,18 @@ def _run_one(settings: Settings, conninfo: str, bound: socket.socket) -> None:
 
     app = build_app(settings, conninfo)
     collector.set_for_serving()
-    uvicorn.Server(_config(settings, app=app)).run(sockets=[bound])
+    uvicorn.Server(server_config(settings, app=app)).run(sockets=[bound])
 
 
 def _run_several(settings: Settings, conninfo: str, values: dict[str, str], bound: socket.socket) -> None:
     with _metrics_directory() as directory:
         export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
-        config = _config(settings, app="tenantry.main:create_app", factory=True, workers=settings.workers)
+        config = server_config(settings, app="tenantry.main:create_app", factory=True, workers=settings.workers)
         Multiprocess(config, sockets=[bound]).run()
 
 
-def _config(settings: Settings, *, app: AsgiApp | str, factory: bool = False, workers: int = 1) -> uvicorn.Config:
+def server_config(settings: Settings, *, app: AsgiApp | str, factory: bool = False, workers: int = 1) -> uvicorn.Config:
+    """What the server is set to, for an application or the name of what makes one."""
     return uvicorn.Config(
         app,
         factory=factory,
