@@ -104,11 +104,12 @@ def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Pla
     before = timeline.state
     extended, step = _insert(timeline, event, policy)
     after, reason = extended.state, step.reason
-    newer = extended.after(event) if event.created <= _newest(timeline) else ()
+    is_newest = event.created > _newest(timeline)
+    newer = () if is_newest else extended.after(event)
     if newer:
         decided = "newer events have decided the state" if after == before else "it took its place before newer events"
         reason = f"{reason} It arrived late: {decided}."
-    rivals = _rivals(extended, event, policy)
+    rivals = () if is_newest else _rivals(extended, event, policy)
     if rivals:
         reason = f"{reason} {_tied_with(rivals)}"
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
