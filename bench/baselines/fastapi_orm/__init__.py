@@ -1,0 +1,1 @@
+"""The endpoints that most teams write: FastAPI with SQLAlchemy's asynchronous ORM."""
