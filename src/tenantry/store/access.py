@@ -14,7 +14,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINTS, BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.projects import Window
 
-_NO_PAGE: Final = Window(-1)
+_NO_WINDOW: Final = Window(-1)
 
 
 class KeyRow(msgspec.Struct, frozen=True):
@@ -77,30 +77,44 @@ def _page(org_id: str, mode: str) -> str:
               LIMIT asked.most)"""  # noqa: S608  # our own columns
 
 
-KEYS: Final = Statement(
-    f"""
+_NO_PAGE: Final = "'{}'::text[]"
+
+
+def _keys(page: str) -> Statement:
+    return Statement(
+        f"""
 SELECT asked.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
        t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
-       {_page("k.org_id", "k.mode")}
+       {page}
   FROM unnest($1, $2, $3, $4, $5) AS asked (number, digest, most, after_at, after_id)
   JOIN api_keys k ON k.digest = asked.digest
   JOIN tenants t ON t.id = k.org_id
 """,  # noqa: S608  # our own columns
-    BIGINTS, BLOBS, BIGINTS, MOMENTS, TEXTS,
-)  # fmt: skip
-SEATS: Final = Statement(
-    f"""
+        BIGINTS, BLOBS, BIGINTS, MOMENTS, TEXTS,
+    )  # fmt: skip
+
+
+def _seats(page: str) -> Statement:
+    return Statement(
+        f"""
 SELECT asked.number, t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
        m.role, m.removed_at IS NOT NULL,
        CASE WHEN t.owner_email_follows AND t.owner_id = asked.subject THEN t.owner_email END,
-       {_page("t.id", "'live'")}
+       {page}
   FROM unnest($1, $2, $3, $4, $5, $6, $7) AS asked (number, issuer, subject, org_id, most, after_at, after_id)
   LEFT JOIN memberships m
     ON m.issuer = asked.issuer AND m.subject = asked.subject AND (asked.org_id IS NULL OR m.tenant_id = asked.org_id)
   JOIN tenants t ON t.id = coalesce(asked.org_id, m.tenant_id)
 """,  # noqa: S608  # our own columns
-    BIGINTS, TEXTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
-)  # fmt: skip
+        BIGINTS, TEXTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
+    )  # fmt: skip
+
+
+# An application that only authenticates has no need to read projects, and may not be allowed to.
+KEYS: Final = _keys(_NO_PAGE)
+KEYS_WITH_PAGES: Final = _keys(_page("k.org_id", "k.mode"))
+SEATS: Final = _seats(_NO_PAGE)
+SEATS_WITH_PAGES: Final = _seats(_page("t.id", "'live'"))
 
 
 async def find_keys(connection: Connection, queries: Sequence[KeyQuery]) -> list[KeyRow | None]:
@@ -109,7 +123,8 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery]) -> list
     asked = [
         (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
     ]
-    [rows] = await connection.together(KEYS(*zip(*asked, strict=True)))
+    statement = KEYS_WITH_PAGES if any(query.window for query in queries) else KEYS
+    [rows] = await connection.together(statement(*zip(*asked, strict=True)))
     for number, *key in rows:
         found[number] = KeyRow(*key)
     return found
@@ -119,12 +134,13 @@ async def find_seats(connection: Connection, users: Sequence[UserQuery]) -> list
     """For each user the tenant asked for, or else all tenants that the user has a membership in."""
     seats: list[list[SeatRow]] = [[] for _ in users]
     asked = [(number, *user[:-1], *_bounds(user.window)) for number, user in enumerate(users)]
-    [rows] = await connection.together(SEATS(*zip(*asked, strict=True)))
+    statement = SEATS_WITH_PAGES if any(user.window for user in users) else SEATS
+    [rows] = await connection.together(statement(*zip(*asked, strict=True)))
     for number, *seat in rows:
         seats[number].append(SeatRow(*seat))
     return seats
 
 
 def _bounds(window: Window | None) -> tuple[int, datetime | None, str | None]:
-    limit, after_at, after_id = window or _NO_PAGE
+    limit, after_at, after_id = window or _NO_WINDOW
     return limit + 1, after_at, after_id
