@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import figures
+from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process."""
-    with running_server() as server:
+    with running_server() as server, pooled_everywhere(server.conninfo):
         yield server
 
 

@@ -126,7 +126,7 @@ class Parts:
         self, settings: Settings, conninfo: str, clock: Clock, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         policy, catalog = settings.billing, settings.billing.catalog
-        self.database = Database(conninfo, settings.database_pool_size)
+        self.database = Database(conninfo, settings.database_pool_size, settings.database_pooler_url)
         self.metrics = Metrics(several_processes=settings.workers > 1)
         self.http_client = new_http_client()
         mail = MailService(self.database, Mailer(settings.smtp), clock) if settings.smtp else None

@@ -50,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     demo: bool
     database_url: str | None
+    database_pooler_url: str | None
     database_pool_size: int
     data_dir: Path
     host: str
@@ -83,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             self.session_secret,
             self.operator_token,
             _database_password(self.database_url),
+            _database_password(self.database_pooler_url),
         )
         return [*self.webhook_secrets, *self.peppers, *(secret for secret in maybe if secret)]
 
@@ -108,6 +110,7 @@ def load(values: Mapping[str, str]) -> Settings:
     settings = Settings(
         demo=demo,
         database_url=reader.text("DATABASE_URL"),
+        database_pooler_url=reader.pooler_url(),
         database_pool_size=reader.number("DATABASE_POOL_SIZE", 5, least=1, most=1000),
         data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
         host=reader.text("HOST") or "127.0.0.1",
@@ -172,6 +175,7 @@ class AuthenticationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes to tell who sends a request: for applications that do so in their own process."""
 
     database_url: str
+    database_pooler_url: str | None
     database_pool_size: int
     catalog: Catalog
     peppers: tuple[Secret, ...]
@@ -186,6 +190,7 @@ def load_for_authentication(values: Mapping[str, str]) -> AuthenticationSettings
     reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
     settings = AuthenticationSettings(
         database_url=reader.required("DATABASE_URL"),
+        database_pooler_url=reader.pooler_url(),
         database_pool_size=reader.number("DATABASE_POOL_SIZE", 5, least=1, most=1000),
         catalog=reader.catalog(),
         peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH),
@@ -222,6 +227,12 @@ class _Reader:
         if text is None:
             self.faults.append(f"{name}: is missing")
         return text or ""
+
+    def pooler_url(self) -> str | None:
+        text = self.text("DATABASE_POOLER_URL")
+        if text is not None and self.text("DATABASE_URL") is None:
+            self.faults.append("DATABASE_POOLER_URL: needs DATABASE_URL too, which leads past the pooler")
+        return text
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
         text = self.text(name)

@@ -11,6 +11,7 @@ from tenantry.http.raw import AsgiApp
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.main import build_app
 from tenantry.settings import Settings, load
+from tests.support.pgbouncer import pooler_of
 
 WEBHOOK_SECRET: Final = "whsec_of_the_tests_0123456789"
 PEPPER: Final = "pepper-of-the-tests-0123456789abcdef"
@@ -35,6 +36,8 @@ async def running_app(
     conninfo: str, *, clock: Clock = system_clock, **values: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the whole service on this database; ``values`` are settings, by variable name."""
+    if pooler := pooler_of(conninfo):
+        values = {"DATABASE_URL": conninfo, "DATABASE_POOLER_URL": pooler, **values}
     app = build_app(make_settings(**values), conninfo, clock)
     async with lifespan(app), client_of(app) as client:
         yield client

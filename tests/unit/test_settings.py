@@ -223,6 +223,16 @@ def test_identity_provider_is_read_with_its_claims() -> None:
     assert (oidc.org_claim, oidc.role_claim) == ("org_id", "app.role")
 
 
+def test_pooler_needs_a_way_past_it() -> None:
+    (fault,) = faults_of(DATABASE_POOLER_URL="postgresql://pooler.example/tenantry")
+    assert fault.startswith("DATABASE_POOLER_URL: needs DATABASE_URL")
+
+
+def test_password_of_the_pooler_is_a_secret() -> None:
+    urls = {"DATABASE_URL": "postgresql://db.example/a", "DATABASE_POOLER_URL": "postgresql://me:hunter2@db.example/a"}
+    assert "hunter2" in [secret.reveal() for secret in loaded(**urls).secrets()]
+
+
 def test_issuer_needs_an_audience() -> None:
     (fault,) = faults_of(OIDC_ISSUER="https://id.example")
     assert fault.startswith("OIDC_AUDIENCE: is missing")

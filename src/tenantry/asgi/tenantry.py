@@ -65,7 +65,7 @@ class Tenantry:
         settings = self._settings
         async with AsyncExitStack() as stack:
             http_client = await stack.enter_async_context(new_http_client())
-            database = Database(settings.database_url, settings.database_pool_size)
+            database = Database(settings.database_url, settings.database_pool_size, settings.database_pooler_url)
             await database.open()
             stack.push_async_callback(database.close)
             await self._check_at_start(database)

@@ -9,6 +9,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tenantry.db.connection import Connection
+from tenantry.db.statements import Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
 _POOL_TIMEOUT: Final = 3.0
@@ -17,6 +18,9 @@ _RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody w
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 # Times come back in the session's zone, and are answered as they come.
 _SESSION: Final = "-c statement_timeout=4000 -c TimeZone=UTC"
+_FOR_TRANSACTION: Final = Statement(
+    "SELECT set_config('statement_timeout', '4000', true), set_config('TimeZone', 'UTC', true)"
+)
 # Plans are made once and kept, and one made while a table was small would go on to read all of it, by whatever way of
 # joining, when it has grown. Making them anew, or compiling them, costs more than any of them gains.
 _BY_INDEX: Final = " ".join(
@@ -39,10 +43,13 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
 
 def with_statement_timeout(conninfo: str) -> str:
     """The connection string with 4 s for every statement, in UTC, beside the options it has, and with keepalives."""
+    return _with_options(_with_keepalives(conninfo), _SESSION)
+
+
+def _with_keepalives(conninfo: str) -> str:
     given = psycopg.conninfo.conninfo_to_dict(conninfo)
     with_keepalives = psycopg.conninfo.make_conninfo("", **{**_KEEPALIVE, **given})
-    limited = psycopg.conninfo.make_conninfo(with_keepalives, connect_timeout=_CONNECT_TIMEOUT)
-    return _with_options(limited, _SESSION)
+    return psycopg.conninfo.make_conninfo(with_keepalives, connect_timeout=_CONNECT_TIMEOUT)
 
 
 def _with_options(conninfo: str, options: str) -> str:
@@ -70,12 +77,17 @@ class Database:
     """The connections of one process to its PostgreSQL.
 
     A pool for ordinary work, and `Lane`s: connections of their own for the batchers.
+
+    ``pooler`` leads to the same database by way of a pooler that gives out its connections by the transaction, and is
+    for the ordinary work alone. Such a pooler takes no options, and keeps neither settings nor prepared statements.
     """
 
-    def __init__(self, conninfo: str, pool_size: int) -> None:
+    def __init__(self, conninfo: str, pool_size: int, pooler: str | None = None) -> None:
         self._conninfo = with_statement_timeout(conninfo)
+        self._is_by_pooler = pooler is not None
         self._pool = AsyncConnectionPool(
-            self._conninfo,
+            _with_keepalives(pooler) if pooler else self._conninfo,
+            kwargs={"prepare_threshold": None} if pooler else None,
             connection_class=Connection,
             min_size=1,
             max_size=pool_size,
@@ -104,6 +116,8 @@ class Database:
         """
         try:
             async with self._pool.connection() as connection:
+                if self._is_by_pooler:
+                    await connection.together(_FOR_TRANSACTION())
                 yield connection
         except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
             raise unavailable(error) from error
