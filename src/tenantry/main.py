@@ -109,7 +109,8 @@ def build_app(
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan]))
-    return Front(hot, api, parts.metrics, unhurried=is_checkout)
+    refusals = parts.admission.refusals
+    return Front(hot, api, parts.metrics, paced=lambda: refusals.waiting, unhurried=is_checkout)
 
 
 async def run_jobs(settings: Settings, conninfo: str) -> None:

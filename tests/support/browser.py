@@ -6,7 +6,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 import uvicorn
@@ -47,9 +47,9 @@ async def running_browser() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def served(app: AsgiApp) -> AsyncIterator[str]:
+async def served(app: AsgiApp, http: "type[asyncio.Protocol] | Literal['auto']" = "auto") -> AsyncIterator[str]:
     """The address of the application, which listens on a free port of the loopback interface during the block."""
-    config = uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     with socket.create_server((LOOPBACK, 0)) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))

@@ -189,3 +189,27 @@ async def test_closing_waits_for_what_was_submitted() -> None:
     doubler.gate.set()
     await batcher.close()
     assert await first == 2
+
+
+async def test_who_waits_loses_patience_before_the_run_that_holds_them_up_does() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, patience=0.02)
+    first = await held(batcher, doubler, 1)
+    others = await submitted(batcher, 2, 3)
+    refused = await asyncio.gather(*others, return_exceptions=True)
+    assert [type(answer) for answer in refused] == [DatabaseUnavailableError] * 2
+    doubler.gate.set()
+    assert await first == 2
+    assert doubler.batches == [[1]]
+
+
+async def test_patience_is_lost_with_each_run_anew() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, patience=0.02)
+    first = await held(batcher, doubler, 1)
+    for number in range(2, 5):
+        [other] = await submitted(batcher, number)
+        with pytest.raises(DatabaseUnavailableError):
+            await other
+    doubler.gate.set()
+    assert await first == 2

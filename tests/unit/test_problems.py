@@ -21,7 +21,7 @@ CODES = {
     "key_limit_reached": 409, "key_not_active": 409, "idempotency_replay": 409, "idempotency_in_flight": 409,
     "validation_failed": 422, "idempotency_mismatch": 422,
     "invalid_cursor": 400, "payload_too_large": 413,
-    "auth_unavailable": 503, "database_unavailable": 503,
+    "auth_unavailable": 503, "database_unavailable": 503, "overloaded": 503,
 }  # fmt: skip
 
 

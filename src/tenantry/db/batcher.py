@@ -16,6 +16,9 @@ Answer = TypeVar("Answer")
 
 MAX_BATCH: Final = 256
 _MAX_WAITING: Final = 4096
+_PATIENCE: Final = 0.8
+_LOOKS: Final = 4
+"""In the time of one's patience."""
 _DEADLINE: Final = 4.5
 
 
@@ -24,7 +27,7 @@ class Batcher(Generic[Item, Answer]):
 
     ``run`` gets up to ``most`` items and returns an answer for each, in their order; an exception
     as an answer is raised to that item's submitter alone, one raised by ``run`` to all of them.
-    ``deadline`` is in seconds, for each item as for each run.
+    ``deadline`` is in seconds, for each item as for each run; an item waits for its run no longer than ``patience``.
     """
 
     def __init__(
@@ -33,11 +36,13 @@ class Batcher(Generic[Item, Answer]):
         *,
         most: int = MAX_BATCH,
         most_waiting: int = _MAX_WAITING,
+        patience: float = _PATIENCE,
         deadline: float = _DEADLINE,
     ) -> None:
         self._run = run
         self._most = most
         self._most_waiting = most_waiting
+        self._patience = min(patience, deadline)
         self._deadline = deadline
         self._waiting: deque[_Entry[Item, Answer]] = deque()
         self._running: list[_Entry[Item, Answer]] = []
@@ -48,19 +53,20 @@ class Batcher(Generic[Item, Answer]):
     async def submit(self, item: Item) -> Answer:
         """The answer for ``item``, within the deadline.
 
-        Raises `DatabaseUnavailableError` when there is none by then (the item may still be served), or when too
-        many wait already. A submitter that is cancelled before its batch has begun takes its item along.
+        Raises `DatabaseUnavailableError` when there is none by then (the item may still be served), when its run has
+        not begun in time, or when too many wait already. A submitter that is cancelled before its batch has begun takes
+        its item along.
         """
         if self._stuck or len(self._waiting) >= self._most_waiting:
             raise _busy()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
-        due = loop.time() + self._deadline
-        self._waiting.append(_Entry(item, future, due))
+        came = loop.time()
+        self._waiting.append(_Entry(item, future, came))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
-        if self._watch is None:  # one timer for all: who came first is due first
-            self._watch = loop.call_at(due, self._refuse_overdue)
+        if self._watch is None:  # one timer for all
+            self._watch = loop.call_later(self._patience / _LOOKS, self._refuse_overdue)
         return await future
 
     async def close(self) -> None:
@@ -115,19 +121,21 @@ class Batcher(Generic[Item, Answer]):
     def _refuse_overdue(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        left = [entry for entry in (*self._running, *self._waiting) if not entry.future.done()]
-        overdue = [entry for entry in left if entry.due <= now]
-        for entry in overdue:
-            _refuse(entry.future)
-        self._watch = None if len(overdue) == len(left) else loop.call_at(left[len(overdue)].due, self._refuse_overdue)
+        for entries, seconds in ((self._running, self._deadline), (self._waiting, self._patience)):
+            for entry in entries:
+                if entry.came + seconds > now:
+                    break  # who came first is due first
+                _refuse(entry.future)
+        is_idle = not self._running and not self._waiting
+        self._watch = None if is_idle else loop.call_later(self._patience / _LOOKS, self._refuse_overdue)
 
 
 class _Entry(NamedTuple, Generic[Item, Answer]):
-    """An item that waits for its answer until it is ``due``, on the event loop's clock."""
+    """An item that waits for its answer, and when it came, on the event loop's clock."""
 
     item: Item
     future: "asyncio.Future[Answer]"
-    due: float
+    came: float
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:

@@ -48,6 +48,10 @@ class DatabaseUnavailableError(DomainError):
     code = "database_unavailable"
 
 
+class OverloadedError(DomainError):
+    code = "overloaded"
+
+
 class InsufficientScopeError(DomainError):
     code = "insufficient_scope"
 

@@ -63,6 +63,7 @@ _MEANINGS: Final = {
     "provider_refused": "The payment provider refused.",
     "auth_unavailable": "Nobody can tell who is asking: the database or the identity provider is out of reach.",
     "database_unavailable": "The database is out of reach.",
+    "overloaded": "More requests are under way than can be answered in time; nothing of this one was read.",
     "provider_unavailable": "The payment provider is out of reach.",
 }
 

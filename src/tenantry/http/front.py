@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from tenantry.domain.errors import DomainError
+from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
 from tenantry.http.problems import Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
@@ -69,7 +70,8 @@ class HotRoutes:
 class Front:
     """The ASGI application.
 
-    ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``.
+    ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``. ``paced`` says how
+    many requests wait because they are made to.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Front:
         app: AsgiApp,
         metrics: Metrics,
         *,
+        paced: Callable[[], int] = lambda: 0,
         unhurried: Callable[[str], bool] = lambda _: False,
         deadline: float = _DEADLINE,
     ) -> None:
@@ -86,12 +89,15 @@ class Front:
         self._metrics = metrics
         self._unhurried = unhurried
         self._deadline = deadline
+        self._gate = Gate(metrics, lambda: self._waiting + paced())
+        self._waiting = 0
         self._counters: dict[tuple[str, str, int], Any] = {}
         self._timers: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
         if scope["type"] != "http":
+            scope.setdefault("state", {})[GATE] = self._gate
             await self._app(scope, receive, send)
             return
         started = perf_counter()
@@ -141,12 +147,15 @@ class Front:
             await _send(scope, send, answer, request_id)
             return answer.status
         work = asyncio.ensure_future(self._app(scope, receive, send_with_id))
-        timeout = None if self._unhurried(scope["path"]) else self._deadline
+        unhurried = self._unhurried(scope["path"])
+        self._waiting += unhurried
         try:
-            done, _ = await asyncio.wait({work}, timeout=timeout)
+            done, _ = await asyncio.wait({work}, timeout=None if unhurried else self._deadline)
         except asyncio.CancelledError:
             work.cancel()
             raise
+        finally:
+            self._waiting -= unhurried
         if done:
             work.result()
             return status

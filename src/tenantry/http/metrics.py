@@ -34,6 +34,9 @@ class Metrics:
         self.anomalies = Counter(
             "tenantry_webhook_anomalies", "Events that say something unexpected.", ("kind",), registry=registry
         )
+        self.shed = Counter(
+            "tenantry_requests_shed", "Requests refused unread, because too many were under way.", registry=registry
+        )
         self.rate_limited = Counter(
             "tenantry_rate_limited", "Requests refused, by whose limit was used up.", ("policy",), registry=registry
         )

@@ -16,7 +16,7 @@ from litestar.routes import HTTPRoute
 from tenantry.domain import errors
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project
-from tenantry.http import auth, error_codes, projects, webhooks
+from tenantry.http import auth, error_codes, projects, shedding, webhooks
 from tenantry.http.access import Credential, RouteGuard
 from tenantry.http.error_codes import RATE_LIMITED, ErrorCode, all_codes, by_status, codes_of
 from tenantry.http.openapi_operations import GROUPS, OPERATIONS, Note
@@ -186,9 +186,12 @@ class _Operation(NamedTuple):
 
     def _codes(self) -> set[str]:
         """The codes of the errors that it may answer with: its own, and those of whole groups of operations."""
+        codes = codes_of(*self.note.errors)
+        if self.path.startswith(shedding.PREFIX) and self.path != webhooks.PATH:
+            codes |= codes_of(errors.OverloadedError)
         if self.credential is None:
-            return codes_of(*self.note.errors) | (error_codes.BODY if self.body is not None else set())
-        codes = codes_of(*self.note.errors) | _CREDENTIAL_CODES[self.credential]
+            return codes | (error_codes.BODY if self.body is not None else set())
+        codes |= _CREDENTIAL_CODES[self.credential]
         if self.scope is not None:
             codes |= codes_of(errors.InsufficientScopeError)
         if self._is_idempotent:

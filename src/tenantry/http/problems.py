@@ -24,6 +24,7 @@ STATUSES: Final[dict[type[DomainError], HTTPStatus]] = {
     errors.TokenExpiredError: HTTPStatus.UNAUTHORIZED,
     errors.AuthUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.DatabaseUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.OverloadedError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.InsufficientScopeError: HTTPStatus.FORBIDDEN,
     errors.UserTokenRequiredError: HTTPStatus.FORBIDDEN,
     errors.OrgMismatchError: HTTPStatus.FORBIDDEN,

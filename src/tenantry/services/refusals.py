@@ -35,6 +35,8 @@ class Refusals:
 
     def __init__(self) -> None:
         self._pace = Pace(PER_SECOND, at_once=AT_ONCE, longest=LONGEST)
+        self.waiting = 0
+        """Refusals that wait for their turn."""
 
     async def __aenter__(self) -> None:
         """Begin; what the block raises is held."""
@@ -49,4 +51,8 @@ class Refusals:
     async def hold(self, error: DomainError) -> None:
         """Wait for the turn of a refusal, if it is of a credential; for the hot path, where the block costs more."""
         if isinstance(error, _REFUSED) and (seconds := self._pace.wait(time.monotonic())):
-            await asyncio.sleep(seconds)
+            self.waiting += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.waiting -= 1

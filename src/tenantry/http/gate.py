@@ -1,0 +1,78 @@
+"""Whether a process has more to do than it can."""
+
+import logging
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Final
+
+from tenantry.http.metrics import Metrics
+from tenantry.http.problems import Header
+
+GATE: Final = "tenantry.gate"
+"""Where the state of the ASGI lifespan holds the process's `Gate`."""
+WAIT: Final = 0.5
+"""Seconds that a request may be expected to wait."""
+ALWAYS: Final = 256
+"""Requests that may be under way however slow they are: as many as share one transaction."""
+AT_FIRST: Final = 1024
+"""The same before it is known how many are answered in a second."""
+
+_LOOK: Final = 0.25
+_BUSY: Final = 1.0
+_QUIET: Final = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class Gate:
+    """Says when one more request would have to wait too long, from how many are answered in a second.
+
+    ``aside`` says how many of the requests under way wait for something else than the process's own work; ``now``
+    returns seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        aside: Callable[[], int] = lambda: 0,
+        *,
+        now: Callable[[], float] = monotonic,
+        always: int = ALWAYS,
+        at_first: int = AT_FIRST,
+    ) -> None:
+        self._metrics = metrics
+        self._aside = aside
+        self._now = now
+        self._always = always
+        self._most = at_first
+        self._looked = 0.0
+        self._answered = 0
+        self._told = -_QUIET
+        self._headers: Sequence[Header] = ()
+        self._words = b""
+
+    def is_full(self, under_way: int, answered: int) -> bool:
+        """Whether one more would wait too long, from how many are under way and were answered so far."""
+        if under_way < self._always:
+            return False
+        now = self._now()
+        passed = now - self._looked
+        if passed >= _LOOK:
+            if passed < _BUSY:  # else there was little to do for a while, which says nothing about what can be done
+                self._most = max(self._always, int((self._most + (answered - self._answered) / passed * WAIT) / 2))
+            self._looked, self._answered = now, answered
+        return under_way - self._aside() >= self._most
+
+    def count(self) -> None:
+        """Note a request that was refused."""
+        self._metrics.shed.inc()
+        if self._looked - self._told >= _QUIET:
+            self._told = self._looked
+            logger.warning("overloaded: requests are refused while more than %d are under way", self._most)
+
+    def in_words(self, headers: Sequence[Header]) -> bytes:
+        """Header fields that every answer has, as they are sent."""
+        if headers is not self._headers:
+            self._headers = headers
+            self._words = b"".join([b"%b: %b\r\n" % header for header in headers])
+        return self._words

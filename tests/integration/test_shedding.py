@@ -1,0 +1,184 @@
+"""What a client sees of a process that has more to do than it can: real connections, an application that waits."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+
+from tenantry.http.gate import GATE, Gate
+from tenantry.http.metrics import Metrics
+from tenantry.http.raw import Receive, Scope, Send
+from tenantry.http.shedding import SheddingProtocol
+from tests.support.browser import LOOPBACK, served
+
+API: Final = b"GET /api/v1/projects HTTP/1.1\r\nHost: a\r\n"
+EVENT: Final = b"POST /api/v1/webhooks/payment-provider HTTP/1.1\r\nHost: a\r\n"
+END: Final = b"\r\n"
+
+
+class Application:
+    """Answers each request with its body, once it is let go; has room for one at a time."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.let_go = asyncio.Event()
+        self._has_begun = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            scope["state"][GATE] = Gate(Metrics(several_processes=False), always=1, at_first=1)
+            for _ in range(2):
+                message = await receive()
+                await send({"type": f"{message['type']}.complete"})
+            return
+        self.paths.append(scope["path"])
+        message = await receive()
+        self._has_begun.set()
+        await self.let_go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": message["body"]})
+
+    async def begun(self) -> None:
+        """Return once a request is under way."""
+        await self._has_begun.wait()
+
+
+class Line:
+    """A connection, on which bytes are sent as they are."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def to(cls, address: str) -> "Line":
+        return cls(*await asyncio.open_connection(LOOPBACK, int(address.rpartition(":")[2])))
+
+    async def send(self, *parts: bytes) -> None:
+        """Send these, each in a packet of its own."""
+        for part in parts:
+            self._writer.write(part)
+            await self._writer.drain()
+            await asyncio.sleep(0.01)
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        body = await self._reader.readexactly(int(headers.get("content-length", 0)))
+        return int(head[0].split()[1]), headers, body
+
+    async def is_closed(self) -> bool:
+        return await self._reader.read() == b""
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest.fixture
+def application() -> Application:
+    return Application()
+
+
+@pytest.fixture
+async def address(application: Application) -> AsyncIterator[str]:
+    async with served(application, http=SheddingProtocol) as address:
+        yield address
+        application.let_go.set()
+
+
+@pytest.fixture
+async def first(address: str, application: Application) -> AsyncIterator[Line]:
+    """A connection with the one request that the process has room for."""
+    line = await Line.to(address)
+    await line.send(API + END)
+    await application.begun()
+    yield line
+    line.close()
+
+
+@pytest.fixture
+async def line(address: str, first: Line) -> AsyncIterator[Line]:
+    """Another connection, whose requests are too many."""
+    line = await Line.to(address)
+    yield line
+    line.close()
+
+
+async def test_api_is_told_by_a_problem_document(line: Line) -> None:
+    await line.send(API + b"X-Request-Id: mine\r\n" + END)
+    status, headers, body = await line.answer()
+    assert (status, headers["retry-after"], headers["x-request-id"]) == (503, "1", "mine")
+    assert headers["content-type"] == "application/problem+json"
+    problem = json.loads(body)
+    assert (problem["code"], problem["status"], problem["requestId"]) == ("overloaded", 503, "mine")
+
+
+async def test_provider_is_told_in_plain_text(line: Line, application: Application) -> None:
+    await line.send(EVENT + b"Content-Length: 4\r\n\r\nbody")
+    status, headers, body = await line.answer()
+    assert (status, headers["retry-after"], body) == (503, "1", b"Service unavailable")
+    assert application.paths == ["/api/v1/projects"]
+
+
+async def test_connection_is_good_for_the_next_request(line: Line, first: Line, application: Application) -> None:
+    for _ in range(3):
+        await line.send(EVENT + b"Content-Length: 4\r\n\r\nbody")
+        assert (await line.answer())[0] == 503
+    application.let_go.set()
+    assert (await first.answer())[0] == 200
+    await line.send(EVENT + b"Content-Length: 4\r\n\r\nbody")
+    assert (await line.answer())[0] == 200
+
+
+async def test_body_that_comes_later_is_not_taken_for_a_request(
+    line: Line, first: Line, application: Application
+) -> None:
+    await line.send(EVENT + b"Content-Length: 62\r\n\r\n", API, b"Secret: in the body\r\n\r\n")
+    assert (await line.answer())[0] == 503
+    application.let_go.set()
+    assert (await first.answer())[0] == 200
+    await line.send(API + END)
+    assert (await line.answer())[0] == 200
+    assert application.paths == ["/api/v1/projects"] * 2
+
+
+async def test_only_whole_names_of_headers_count(line: Line, first: Line, application: Application) -> None:
+    alike = b"X-Content-Length: 99\r\nX-X-Request-Id: theirs\r\nProxy-Connection: close\r\n"
+    await line.send(EVENT + alike + b"Content-Length: 4\r\n\r\nbody")
+    status, headers, _ = await line.answer()
+    assert (status, headers["x-request-id"] == "theirs", "connection" in headers) == (503, False, False)
+    application.let_go.set()
+    assert (await first.answer())[0] == 200
+    await line.send(API + END)
+    assert (await line.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",),
+        (API, b"GET /api/v1/x HTTP/1.1\r\n\r\n"),
+        (API + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",),
+        (API + b"Content-Length: 0\r\nContent-Length: 0\r\n\r\n",),
+        (API + b"Content-Length: 1, 1\r\n\r\n",),
+        (API + END + API + END,),
+    ],
+    ids=["health", "head in two parts", "chunked", "two lengths", "odd length", "two at once"],
+)
+async def test_what_is_not_the_rule_goes_the_usual_way(
+    line: Line, application: Application, sent: tuple[bytes, ...]
+) -> None:
+    """The parser may pass it on or refuse it, but no part of it is taken for a request."""
+    application.let_go.set()
+    await line.send(*sent)
+    assert (await line.answer())[0] in (200, 400)
+
+
+@pytest.mark.parametrize("request_line", [b"GET /api/v1/projects HTTP/1.0\r\n\r\n", API + b"Connection: close\r\n\r\n"])
+async def test_connection_ends_where_the_client_wants_that(line: Line, request_line: bytes) -> None:
+    await line.send(request_line)
+    status, headers, _ = await line.answer()
+    assert (status, headers["connection"]) == (503, "close")
+    assert await line.is_closed()
