@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 MAX_BATCH: Final = 256
 _MAX_WAITING: Final = 4096
-_PATIENCE: Final = 0.8
+_PATIENCE: Final = 2.0
 _LOOKS: Final = 4
 """In the time of one's patience."""
 _DEADLINE: Final = 4.5

@@ -64,7 +64,9 @@ class RateLimiter:
         """Shares of the second ``_turn``; those of the one before wait in ``_ahead`` to be taken again."""
         self._ahead: deque[Share] = deque()
         self._warned_in = -_SECONDS_BETWEEN_WARNINGS
-        self._takings: Batcher[_Entry, None] = Batcher(self._serve, most=_MOST_AT_ONCE, deadline=_DEADLINE)
+        self._takings: Batcher[_Entry, None] = Batcher(
+            self._serve, most=_MOST_AT_ONCE, patience=_DEADLINE, deadline=_DEADLINE
+        )
 
     def count_at_once(self, principal: Principal) -> Standing | None:
         """Count a request against the shares at hand. None if there are none: then `count` it.
