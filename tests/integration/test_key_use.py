@@ -83,3 +83,24 @@ async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(connin
     assert old_shown["lastUsedAt"] is not None
     assert new_shown["rotatedFromLastUsedAt"] == old_shown["lastUsedAt"]
     assert new_shown["lastUsedAt"] is None
+
+
+async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    async with database.transaction() as connection:
+        await connection.execute("INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('t', 'T', 'o', 'o@t')")
+        await connection.execute(
+            "INSERT INTO api_keys "
+            "(id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by) "
+            "SELECT 'key_' || n, 't', convert_to('key_' || n, 'UTF8'), 'k', '{}', 'SCOPED', 'live', 's', 'l', now(), 'o' "
+            "FROM generate_series(1, 2500) AS n"
+        )
+    use = KeyUse(database)
+    for number in range(1, 2501):
+        use.record(used_at(f"key_{number}", NOW))
+    await use.write()
+    async with database.transaction() as connection:
+        cursor = await connection.execute("SELECT count(*) FROM api_keys WHERE last_used_at = %s", (NOW,))
+        assert await cursor.fetchall() == [(2500,)]
+    await database.close()

@@ -12,11 +12,13 @@ from tenantry.store.api_keys import Use
 INTERVAL: Final = 5.0
 """Seconds between writes: what a process that is killed can lose."""
 
+_AT_ONCE: Final = 1000  # more would run into the time limit of a statement, and hold their rows for as long
+
 logger = logging.getLogger(__name__)
 
 
 class KeyUse:
-    """Collects uses of keys; `run` writes them, in one statement for all keys that were used."""
+    """Collects uses of keys; `run` writes them, many in one statement."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -34,12 +36,13 @@ class KeyUse:
 
     async def write(self) -> None:
         """Write what was collected so far. While the database is out of reach it is kept for the next time."""
-        used, self._used = self._used, {}
-        if not used:
-            return
-        try:
-            async with self._database.transaction() as connection:
-                await api_keys.record_uses(connection, list(used.values()))
-        except DatabaseUnavailableError:
-            self._used = {**used, **self._used}
-            logger.info("the last use of %d keys is written later: the database is out of reach", len(used))
+        used, self._used = list(self._used.values()), {}
+        for start in range(0, len(used), _AT_ONCE):
+            try:
+                async with self._database.transaction() as connection:
+                    await api_keys.record_uses(connection, used[start : start + _AT_ONCE])
+            except DatabaseUnavailableError:
+                left = used[start:]
+                self._used = {**{use.key_id: use for use in left}, **self._used}
+                logger.info("the last use of %d keys is written later: the database is out of reach", len(left))
+                return
