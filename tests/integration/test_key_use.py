@@ -93,7 +93,7 @@ async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
         await connection.execute(
             "INSERT INTO api_keys "
             "(id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by) "
-            "SELECT 'key_' || n, 't', convert_to('key_' || n, 'UTF8'), 'k', '{}', 'SCOPED', 'live', 's', 'l', now(), 'o' "
+            "SELECT 'key_' || n, 't', convert_to('key_' || n, 'UTF8'), '', '{}', 'SCOPED', 'live', '', '', now(), '-' "
             "FROM generate_series(1, 2500) AS n"
         )
     use = KeyUse(database)
