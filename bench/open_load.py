@@ -35,10 +35,11 @@ _PIECE: Final = 65536
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """So many requests a second for so many seconds; `CLOSED` for as many as the connections take."""
+    """So many requests a second for so many seconds; `CLOSED` for as many as so many connections take."""
 
     rate: float
     seconds: float
+    connections: int = 0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +155,7 @@ class OpenLoad:
         self._open: dict[int, _Connection] = {}
         self._idle: deque[_Connection] = deque()
         self._most = 0
+        self._under_way = 0
         self._untold = 0
         self._began = 0.0
         self._offered: defaultdict[int, int] = defaultdict(int)
@@ -175,7 +177,7 @@ class OpenLoad:
         for number, phase in enumerate(self._plan.phases):
             start, end = end, end + phase.seconds
             if phase.rate == CLOSED:
-                self._send_closed(number, end)
+                self._send_closed(number, end, phase.connections)
             else:
                 self._send_open(number, start, end, phase.rate)
         until = time.perf_counter() + PATIENCE
@@ -197,9 +199,9 @@ class OpenLoad:
             behind = start + sent * step - time.perf_counter()
             self._receive(max(0.0, behind))
 
-    def _send_closed(self, phase: int, end: float) -> None:
+    def _send_closed(self, phase: int, end: float, connections: int) -> None:
         while (now := time.perf_counter()) < end:
-            for _ in range(len(self._idle)):
+            for _ in range(connections - self._under_way):
                 self._send(phase, now, now)
             self._receive(0.001)
 
@@ -216,6 +218,8 @@ class OpenLoad:
             connection.due, connection.phase, connection.unsent = due, phase, next(self._requests)
         else:
             self._not_sent[second] += 1
+            return
+        self._under_way += 1
 
     def _take_idle(self) -> _Connection | None:
         while self._idle:
@@ -288,6 +292,7 @@ class OpenLoad:
             self._idle.append(connection)
 
     def _note(self, connection: _Connection, status: str) -> None:
+        self._under_way -= 1
         now = time.perf_counter()
         milliseconds = (now - connection.due) * 1000
         self._taken[int(now - self._began), status].append(milliseconds)

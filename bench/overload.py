@@ -2,8 +2,9 @@
 
 The service and PostgreSQL share all processors but the last one, which is the load generator's own, so what they are
 given does not depend on the load. First the capacity is found: the most answers of 200 a second that any number of
-connections gets which ask again at once. Then requests come at fixed rates, whatever has become of those before.
-Needs nothing but what the service needs. Writes a JSON file and two charts.
+connections gets which ask again at once. Then requests come at fixed rates, whatever has become of those before. Before
+and after each rate the capacity is measured anew, as its peak: a machine is not always as fast as it was. Needs nothing
+but what the service needs. Writes a JSON file and two charts.
 """
 
 import argparse
@@ -30,11 +31,11 @@ JOBS: Final = ("webhook", "list")
 CONNECTIONS: Final = (64, 256, 1024)
 """Numbers of connections that the capacity is looked for with."""
 TIMES: Final = (0.5, 1.0, 2.0, 3.0, 0.5)
-"""What is offered, as multiples of the capacity."""
+"""What is offered, as multiples of the capacity; the last follows the one before it at once."""
 OPEN: Final = 1000
 MOST: Final = 12_000
 SECONDS: Final = 10
-PROBE_SECONDS: Final = 4
+PROBE_SECONDS: Final = 3
 SAMPLE: Final = 0.25
 REFUSALS: Final = ("429", "503")
 SHARE: Final = 0.9
@@ -61,6 +62,10 @@ class Step(msgspec.Struct):
     """What came of one rate."""
 
     times: float
+    start: int
+    """The second that it began in."""
+    peak: float
+    """The capacity before and after it, a second."""
     offered: float
     """A second, as everything but the answers."""
     served: float
@@ -86,8 +91,6 @@ class Result(msgspec.Struct):
     capacity: float
     connections: int
     """That the capacity was found with."""
-    peak: float
-    """The most 200s a second of any step, or the capacity."""
     mib: float
     """Before the first step."""
     untold: int
@@ -145,26 +148,35 @@ class Bench:
         """Find the capacity of a fresh process, then offer it more."""
         port = support.free_port()
         with support.service(port, self._conninfo) as pid:
-            self._send(job, port, [Phase(CLOSED, 2)], CONNECTIONS[0])  # warm-up
+            self._send(job, port, [Phase(CLOSED, 2, CONNECTIONS[0])], CONNECTIONS[0])  # warm-up
             found = {many: self._capacity(job, port, many) for many in CONNECTIONS}
             connections = max(found, key=lambda many: found[many])
             capacity = found[connections]
-            phases = [Phase(times * capacity, self._seconds) for times in TIMES]
+            phases = self._phases(capacity, connections)
             before = _mib(pid)
             with _sampled(pid) as samples:
                 report = self._send(job, port, phases, OPEN)
         stored = self._stored() if job == "webhook" else 0
-        steps = [self._step(number, times, report, samples) for number, times in enumerate(TIMES)]
+        steps = [
+            self._step(number, phases, report, samples) for number, phase in enumerate(phases) if phase.rate != CLOSED
+        ]
+        for step, times in zip(steps, TIMES, strict=True):
+            step.times = times
         return Result(
-            job=job, seconds=self._seconds, capacity=capacity, connections=connections,
-            peak=max(capacity, *(step.served for step in steps)),
-            mib=before, untold=report.untold, acknowledged=sum(_count(step, "200") for step in report.phases),
+            job=job, seconds=self._seconds, capacity=capacity, connections=connections, mib=before,
+            untold=report.untold, acknowledged=sum(_count(answers, "200") for answers in report.phases),
             stored=stored, steps=steps, report=report,
             memory=[_most(samples, report.began + n, 1) for n in range(len(report.seconds))],
         )  # fmt: skip
 
+    def _phases(self, capacity: float, connections: int) -> list[Phase]:
+        """The steps, and the capacity measured anew between them: no machine is always as fast as it was."""
+        probe = Phase(CLOSED, PROBE_SECONDS, connections)
+        steps = [Phase(times * capacity, self._seconds) for times in TIMES]
+        return [probe, *(part for step in steps[:-2] for part in (step, probe)), *steps[-2:], probe]
+
     def _capacity(self, job: str, port: int, connections: int) -> float:
-        report = self._send(job, port, [Phase(CLOSED, PROBE_SECONDS)], connections)
+        report = self._send(job, port, [Phase(CLOSED, PROBE_SECONDS, connections)], connections)
         if not set(report.phases[0]) <= {"200", *REFUSALS}:
             sys.exit(f"bench: {job}: neither served nor refused: {report.phases[0]}")
         return sum(_count(second.answers, "200") for second in report.seconds[:PROBE_SECONDS]) / PROBE_SECONDS
@@ -184,8 +196,11 @@ class Bench:
         )
         return msgspec.json.decode(done.stdout, type=Report)
 
-    def _step(self, number: int, times: float, report: Report, samples: Sequence[Sample]) -> Step:
-        start = number * self._seconds
+    def _step(self, number: int, phases: Sequence[Phase], report: Report, samples: Sequence[Sample]) -> Step:
+        start = round(sum(phase.seconds for phase in phases[:number]))
+        probes = [n for n, phase in enumerate(phases) if phase.rate == CLOSED]
+        around = (max(n for n in probes if n < number), min(n for n in probes if n > number))
+        peaks = [_count(report.phases[n], "200") / PROBE_SECONDS for n in around]
         within = report.seconds[start : start + self._seconds]
         answers = report.phases[number]
         per_second = {
@@ -194,7 +209,9 @@ class Bench:
         }
         spans = [s for s in samples if start <= s.at - report.began < start + self._seconds]
         return Step(
-            times=times,
+            times=0.0,
+            start=start,
+            peak=sum(peaks) / len(peaks),
             offered=sum(second.offered for second in within) / self._seconds,
             served=per_second["200"],
             refused=sum(per_second[status] for status in REFUSALS),
@@ -274,7 +291,7 @@ def _chart(result: Result) -> str:
     return draw(
         Chart(
             title=f"Overload, {result.job}: {result.capacity:,.0f} requests/s can be served",
-            steps=[f"{step.times:g} x capacity" for step in result.steps],
+            steps=[(step.start, f"{step.times:g} x") for step in result.steps],
             step_seconds=result.seconds,
             offered=[float(second.offered) for second in result.report.seconds],
             served=per_second("200"),
@@ -291,12 +308,13 @@ def _chart(result: Result) -> str:
 def _print(result: Result) -> None:
     print(f"\n{result.job}: capacity {result.capacity:,.0f}/s with {result.connections} connections")
     print(
-        f"{'':>5} {'offered/s':>9} {'200/s':>7} {'refused/s':>9} {'other':>6} | {'200: p50':>8} {'p99':>7} "
-        f"{'longest':>7} | {'refused: p50':>12} {'p99':>7} {'longest':>7} ms | {'MiB':>5} {'core':>5} {'others':>6}"
+        f"{'':>5} {'peak/s':>7} {'offered/s':>9} {'200/s':>7} {'share':>5} {'refused/s':>9} {'other':>6} | "
+        f"{'200: p50':>8} {'p99':>7} {'longest':>7} | {'refused: p50':>12} {'p99':>7} {'longest':>7} ms | {'MiB':>5} {'core':>5} {'others':>6}"
     )
     for step in result.steps:
         print(
-            f"{step.times:4g}x {step.offered:9,.0f} {step.served:7,.0f} {step.refused:9,.0f} {step.other:6,} | "
+            f"{step.times:4g}x {step.peak:7,.0f} {step.offered:9,.0f} {step.served:7,.0f} "
+            f"{step.served / step.peak:5.2f} {step.refused:9,.0f} {step.other:6,} | "
             f"{_told(step.ok, 8)} | {_told(step.refusals, 12)}    | {step.mib:5.0f} {step.core:5.0%} {step.others:6.0%}"
         )
     print(
@@ -318,11 +336,8 @@ def _told(answers: Answers | None, width: int) -> str:
 def _findings(result: Result) -> Iterator[tuple[bool, str]]:
     """Each target, and whether it was met."""
     highest = max(result.steps, key=lambda step: step.times)
-    share = highest.served / result.peak
-    yield (
-        share >= SHARE,
-        f"{share:.2f} of the peak ({result.peak:,.0f}/s) is served at {highest.times:g} times capacity",
-    )
+    share = highest.served / highest.peak
+    yield share >= SHARE, f"{share:.2f} of the peak ({highest.peak:,.0f}/s) served at {highest.times:g} times capacity"
     longest = max(one.longest for step in result.steps for one in (step.ok, step.refusals) if one)
     others = sum(step.other for step in result.steps)
     yield longest <= AT_ONCE_MS, f"the longest that any answer took: {longest:,.0f} ms"
@@ -335,10 +350,10 @@ def _findings(result: Result) -> Iterator[tuple[bool, str]]:
 
 def _recovers(result: Result) -> tuple[bool, str]:
     """Whether the second after the load is gone is like any other."""
-    first = (len(result.steps) - 1) * result.seconds
+    first = result.steps[-1].start
     took = [
         n
-        for n, second in enumerate(result.report.seconds[first:], start=1)
+        for n, second in enumerate(result.report.seconds[first : first + result.seconds], start=1)
         if any(status != "200" for status in second.answers) or second.answers["200"].p99 > AT_ONCE_MS / 4
     ]
     after = max(took, default=0)

@@ -11,7 +11,7 @@ _RATES: Final = (70.0, 330.0)
 """Top and bottom of the upper part."""
 _MEMORY: Final = (380.0, 460.0)
 _STYLE: Final = """
-  .page { fill: #ffffff }
+  .page { fill: #ffffff } .step { fill: #eef2f6 }
   text { font: 13px system-ui, sans-serif; fill: #1f2328 }
   .title { font-size: 16px; font-weight: 600 }
   .axis { stroke: #8c959f; stroke-width: 1 } .grid { stroke: #d0d7de; stroke-width: 1; stroke-dasharray: 3 4 }
@@ -19,7 +19,7 @@ _STYLE: Final = """
   .offered { stroke: #6e7781; stroke-dasharray: 6 4 } .served { stroke: #1a7f37 }
   .refused { stroke: #bc4c00 } .failed { stroke: #cf222e } .memory { stroke: #0969da }
   @media (prefers-color-scheme: dark) {
-    .page { fill: #0d1117 }
+    .page { fill: #0d1117 } .step { fill: #161b22 }
     text { fill: #e6edf3 } .axis { stroke: #6e7681 } .grid { stroke: #30363d }
     .offered { stroke: #9198a1 } .served { stroke: #3fb950 } .refused { stroke: #f0883e }
     .failed { stroke: #ff7b72 } .memory { stroke: #58a6ff }
@@ -31,8 +31,8 @@ class Chart(NamedTuple):
     """What is shown; every series has one value a second."""
 
     title: str
-    steps: Sequence[str]
-    """What was offered, in words, one for each step."""
+    steps: Sequence[tuple[int, str]]
+    """When each step began, and what was offered."""
     step_seconds: int
     offered: Sequence[float]
     served: Sequence[float]
@@ -50,10 +50,10 @@ def draw(chart: Chart) -> str:
         f"<title>{escape(chart.title)}</title><style>{_STYLE}</style>",
         f'<rect class="page" width="{_WIDTH}" height="490"/>',
         f'<text class="title" x="{_LEFT}" y="24">{escape(chart.title)}</text>',
+        *_steps(chart, seconds),
         *_legend(),
         *_scale(most, _RATES, "requests/s"),
         *_scale(most_memory, _MEMORY, "MiB"),
-        *_steps(chart, seconds),
     ]
     rates = {"offered": chart.offered, "served": chart.served, "refused": chart.refused, "failed": chart.failed}
     parts += [_line(name, values, most, _RATES) for name, values in rates.items()]
@@ -83,13 +83,16 @@ def _scale(most: float, span: tuple[float, float], unit: str) -> list[str]:
 
 
 def _steps(chart: Chart, seconds: int) -> list[str]:
-    """Where each step begins, and the seconds below."""
+    """The time of each step on darker ground; between them is the closed loop."""
     parts = []
-    for number, text in enumerate(chart.steps):
-        x = _x(number * chart.step_seconds, seconds)
-        parts.append(f'<line class="grid" x1="{x:.1f}" y1="{_RATES[0]}" x2="{x:.1f}" y2="{_MEMORY[1]}"/>')
-        parts.append(f'<text x="{x + 6:.1f}" y="{_RATES[1] + 20:.0f}">{escape(text)}</text>')
-        parts.append(f'<text x="{x:.1f}" y="{_MEMORY[1] + 18:.0f}">{number * chart.step_seconds} s</text>')
+    for start, text in chart.steps:
+        left, right = _x(start, seconds), _x(start + chart.step_seconds, seconds)
+        parts.append(
+            f'<rect class="step" x="{left:.1f}" y="{_RATES[0]}" width="{right - left:.1f}" '
+            f'height="{_MEMORY[1] - _RATES[0]}"/>'
+        )
+        parts.append(f'<text x="{left + 6:.1f}" y="{_RATES[1] + 20:.0f}">{escape(text)}</text>')
+        parts.append(f'<text x="{left:.1f}" y="{_MEMORY[1] + 18:.0f}">{start} s</text>')
     return parts
 
 
