@@ -309,7 +309,8 @@ def _print(result: Result) -> None:
     print(f"\n{result.job}: capacity {result.capacity:,.0f}/s with {result.connections} connections")
     print(
         f"{'':>5} {'peak/s':>7} {'offered/s':>9} {'200/s':>7} {'share':>5} {'refused/s':>9} {'other':>6} | "
-        f"{'200: p50':>8} {'p99':>7} {'longest':>7} | {'refused: p50':>12} {'p99':>7} {'longest':>7} ms | {'MiB':>5} {'core':>5} {'others':>6}"
+        f"{'200: p50':>8} {'p99':>7} {'longest':>7} | {'refused: p50':>12} {'p99':>7} {'longest':>7} ms | "
+        f"{'MiB':>5} {'core':>5} {'others':>6}"
     )
     for step in result.steps:
         print(
