@@ -1,13 +1,15 @@
 """``tenantry worker``: the background jobs alone."""
 
 import asyncio
+import contextlib
+import signal
 
 import click
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.processes import end_on_sigterm
 from tenantry.kit import logs
-from tenantry.settings import SettingsError, load, read_environment
+from tenantry.settings import Settings, SettingsError, load, read_environment
 
 
 @click.command()
@@ -20,12 +22,19 @@ def worker() -> None:
         fail_on_settings(error)
     logs.configure_service(settings.log_format, settings.secrets())
     end_on_sigterm()
-    from tenantry.main import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
-
     with database(values) as conninfo:
         migrated(conninfo)
-        click.echo("worker: running the jobs; Ctrl-C stops", err=True)
-        try:
-            asyncio.run(run_jobs(settings, conninfo))
-        except KeyboardInterrupt:
-            click.echo("worker: stopped", err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_run(settings, conninfo))
+        click.echo("worker: stopped", err=True)
+
+
+async def _run(settings: Settings, conninfo: str) -> None:
+    from tenantry.main import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
+
+    jobs = asyncio.ensure_future(run_jobs(settings, conninfo))
+    # an exception raised by a signal's handler could break off the loop anywhere, a cancelled task ends in order
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, jobs.cancel)
+    click.echo("worker: running the jobs; Ctrl-C stops", err=True)
+    with contextlib.suppress(asyncio.CancelledError):
+        await jobs
