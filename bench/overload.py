@@ -184,7 +184,7 @@ class Bench:
     def _send(self, job: str, port: int, phases: list[Phase], connections: int) -> Report:
         self._runs += 1
         plan = Plan(
-            port=port, phases=phases, connections=connections, most=MOST if phases[0].rate != CLOSED else connections,
+            port=port, phases=phases, connections=connections, most=MOST if len(phases) > 1 else connections,
             keys=self._keys if job == "list" else [], run=f"overload{self._runs}",
             first=int(time.time()) - 7 * 86_400 + self._runs * 3600, processor=self._processor,
         )  # fmt: skip
