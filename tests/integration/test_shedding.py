@@ -11,7 +11,8 @@ from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
 from tenantry.http.raw import Receive, Scope, Send
 from tenantry.http.shedding import SheddingProtocol
-from tests.support.browser import LOOPBACK, served
+from tests.support.browser import served
+from tests.support.http_line import Line
 
 API: Final = b"GET /api/v1/projects HTTP/1.1\r\nHost: a\r\n"
 EVENT: Final = b"POST /api/v1/webhooks/payment-provider HTTP/1.1\r\nHost: a\r\n"
@@ -43,37 +44,6 @@ class Application:
     async def begun(self) -> None:
         """Return once a request is under way."""
         await self._has_begun.wait()
-
-
-class Line:
-    """A connection, on which bytes are sent as they are."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def to(cls, address: str) -> "Line":
-        return cls(*await asyncio.open_connection(LOOPBACK, int(address.rpartition(":")[2])))
-
-    async def send(self, *parts: bytes) -> None:
-        """Send these, each in a packet of its own."""
-        for part in parts:
-            self._writer.write(part)
-            await self._writer.drain()
-            await asyncio.sleep(0.01)
-
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        head = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
-        body = await self._reader.readexactly(int(headers.get("content-length", 0)))
-        return int(head[0].split()[1]), headers, body
-
-    async def is_closed(self) -> bool:
-        return await self._reader.read() == b""
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 @pytest.fixture

@@ -47,9 +47,16 @@ async def running_browser() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def served(app: AsgiApp, http: "type[asyncio.Protocol] | Literal['auto']" = "auto") -> AsyncIterator[str]:
-    """The address of the application, which listens on a free port of the loopback interface during the block."""
-    config = uvicorn.Config(app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=1)
+async def served(
+    app: AsgiApp, http: "type[asyncio.Protocol] | Literal['auto']" = "auto", keep_alive: int = 5
+) -> AsyncIterator[str]:
+    """The address of the application, which listens on a free port of the loopback interface during the block.
+
+    A connection that is idle for ``keep_alive`` seconds is closed.
+    """
+    config = uvicorn.Config(
+        app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=1, timeout_keep_alive=keep_alive
+    )
     server = uvicorn.Server(config)
     with socket.create_server((LOOPBACK, 0)) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))

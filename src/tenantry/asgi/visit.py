@@ -51,10 +51,11 @@ class Visit:
         """Who sends this. Asked once: whoever asks again gets the same answer. Raises the refusals of the service."""
         if self.principal is None:
             try:
-                self.principal, self.standing, _ = await self.tenantry.admit(scope)
+                admitted = await self.tenantry.admit(scope)
             except RateLimitedError as error:
                 self.standing = error.standing
                 raise
+            self.principal, self.standing = admitted.principal, admitted.standing
         scope[PRINCIPAL] = self.principal
         return self.principal
 

@@ -7,7 +7,9 @@ was committed before the item came in is seen by the statements that serve it.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from tenantry.domain.errors import DatabaseUnavailableError
 
@@ -130,7 +132,7 @@ class Batcher(Generic[Item, Answer]):
         self._watch = None if is_idle else loop.call_later(self._patience / _LOOKS, self._refuse_overdue)
 
 
-class _Entry(NamedTuple, Generic[Item, Answer]):
+class _Entry(msgspec.Struct, Generic[Item, Answer], frozen=True):
     """An item that waits for its answer, and when it came, on the event loop's clock."""
 
     item: Item

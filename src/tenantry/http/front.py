@@ -15,6 +15,7 @@ from tenantry.http.metrics import Metrics
 from tenantry.http.problems import Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
+    WHOLE_ANSWER,
     AsgiApp,
     ClientGoneError,
     RawAnswer,
@@ -208,5 +209,7 @@ async def _send(scope: Scope, send: Send, answer: RawAnswer, request_id: bytes) 
     headers.append((b"content-length", b"%d" % len(answer.body)))
     headers += headers_of(scope)
     headers.append((b"x-request-id", request_id))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    at_once = scope.get(WHOLE_ANSWER)
+    if at_once is None or not at_once(answer.status, headers, answer.body):
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})

@@ -1,12 +1,11 @@
 """Whether a process has more to do than it can."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
 from tenantry.http.metrics import Metrics
-from tenantry.http.problems import Header
 
 GATE: Final = "tenantry.gate"
 """Where the state of the ASGI lifespan holds the process's `Gate`."""
@@ -48,8 +47,6 @@ class Gate:
         self._looked = 0.0
         self._answered = 0
         self._told = -_QUIET
-        self._headers: Sequence[Header] = ()
-        self._words = b""
 
     def is_full(self, under_way: int, answered: int) -> bool:
         """Whether one more would wait too long, from how many are under way and were answered so far."""
@@ -69,10 +66,3 @@ class Gate:
         if self._looked - self._told >= _QUIET:
             self._told = self._looked
             logger.warning("overloaded: requests are refused while more than %d are under way", self._most)
-
-    def in_words(self, headers: Sequence[Header]) -> bytes:
-        """Header fields that every answer has, as they are sent."""
-        if headers is not self._headers:
-            self._headers = headers
-            self._words = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self._words

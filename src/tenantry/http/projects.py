@@ -62,11 +62,11 @@ class ProjectList:
             window = parse_window(request.scope["query_string"])
         except DomainError as error:
             fault = error
-        principal, _, projects = await admit(self._admission, request.scope, request.header, window)
-        principal.require("projects:read")
+        admitted = await admit(self._admission, request.scope, request.header, window)
+        admitted.principal.require("projects:read")
         if fault is not None:
             raise fault
-        return RawAnswer.json(page_of(projects, window.limit))
+        return RawAnswer.json(page_of(admitted.projects, window.limit))
 
 
 def parse_window(query: bytes) -> Window:

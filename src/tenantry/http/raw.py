@@ -5,6 +5,8 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+import msgspec
+
 from tenantry.domain.errors import PayloadTooLargeError
 from tenantry.http.problems import Header
 
@@ -13,6 +15,11 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+WHOLE_ANSWER: Final = "tenantry.whole_answer"
+"""Where the ASGI scope holds the way to give an answer as a whole, if the server has one.
+
+It takes the status, the headers and the body; where it returns false, the answer goes as two messages.
+"""
 MAX_BODY: Final = 1_048_576
 _LENGTH_DIGITS: Final = 18
 # A credential that is sent as one by mistake must reach neither logs nor the audit trail.
@@ -86,15 +93,12 @@ class RawRequest:
         return message.get("body", b""), message.get("more_body", False)
 
 
-class RawAnswer:
+class RawAnswer(msgspec.Struct):
     """An HTTP answer."""
 
-    __slots__ = ("body", "headers", "status")
-
-    def __init__(self, status: int, headers: list[Header], body: bytes = b"") -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
+    status: int
+    headers: list[Header]
+    body: bytes = b""
 
     @classmethod
     def json(cls, body: bytes) -> "RawAnswer":

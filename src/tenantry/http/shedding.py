@@ -11,7 +11,7 @@ from typing import Any, Final
 from tenantry.domain.errors import OverloadedError
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
-from tenantry.http.protocol import OneWriteProtocol
+from tenantry.http.protocol import COMMON_FIELDS, LeanProtocol
 from tenantry.http.raw import MAX_BODY, request_id_of
 
 PREFIX: Final = "/api/"
@@ -27,14 +27,13 @@ _TEXT: Final = _HEAD % (b"text/plain; charset=utf-8", RETRY_AFTER.encode())
 _PROBLEM: Final = _HEAD % (MEDIA_TYPE.encode(), RETRY_AFTER.encode())
 
 
-class SheddingProtocol(OneWriteProtocol):
+class SheddingProtocol(LeanProtocol):
     """The server's protocol behind a `Gate`, if it finds one in the state of the lifespan."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
         self._gate: Gate | None = self.app_state.get(GATE)
         self._is_reading = False
-        self._is_in_use = False
         self._rest = 0
 
     def on_message_begin(self) -> None:
@@ -60,17 +59,6 @@ class SheddingProtocol(OneWriteProtocol):
             or not self._refuse(gate, data)
         ):
             super().data_received(data)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection, unless it has been in use."""
-        if self._is_in_use:
-            self._wait_for_the_next()
-            self._is_in_use = False
-        else:
-            super().timeout_keep_alive_handler()
-
-    def _wait_for_the_next(self) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _refuse(self, gate: Gate, data: bytes) -> bool:
         """Refuse the request that begins here; false where that takes the parser: it is not the rule, or not sound."""
@@ -106,17 +94,15 @@ class SheddingProtocol(OneWriteProtocol):
 
     def _answer(self, gate: Gate, request_id: bytes, *, is_webhook: bool, closes: bool) -> None:
         head, body = (_TEXT, b"Service unavailable") if is_webhook else (_PROBLEM, _BODY.replace(_PLACE, request_id))
-        dates = gate.in_words(self.server_state.default_headers)
+        dates = COMMON_FIELDS.in_words(self.server_state.default_headers)
         last = b"connection: close\r\n" if closes else b""
         self.transport.write(
             b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (head, request_id, len(body), dates, last, body)
         )
         if closes:
             self.transport.close()
-        elif self.timeout_keep_alive_task is None:
-            self._wait_for_the_next()
         else:
-            self._is_in_use = True
+            self._wait_for_the_next()
         gate.count()
 
 

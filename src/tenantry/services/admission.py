@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import AuthUnavailableError, DomainError
@@ -16,7 +18,7 @@ from tenantry.services.refusals import Refusals
 _DEADLINE: Final = 4.8
 
 
-class Admitted(NamedTuple):
+class Admitted(msgspec.Struct, frozen=True):
     """Who was let in, what is left of their limits, and the projects asked for, as `Authenticated` has them."""
 
     principal: Principal
@@ -60,14 +62,15 @@ class Admission:
         """
         began = self._monotonic()
         try:
-            principal, projects = await self._authenticator.authenticate(authorization, organization, address, window)
+            found = await self._authenticator.authenticate(authorization, organization, address, window)
         except DomainError as error:
             await self.refusals.hold(error)
             raise
+        principal = found.principal
         standing = self._limiter.count_at_once(principal)
         if standing is None:
             standing = await self._count(principal, self._deadline - (self._monotonic() - began))
-        return Admitted(principal, standing, projects)
+        return Admitted(principal, standing, found.projects)
 
     async def _count(self, principal: Principal, seconds: float) -> Standing:
         try:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
@@ -31,6 +33,8 @@ _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
 _JWT_PARTS: Final = 3
 _LONGEST_CREDENTIAL: Final = 8192
+_MODES: Final = {mode.value: mode for mode in Mode}
+_LEVELS: Final = {level.value: level for level in AccessLevel}
 
 
 class TokenVerifier(Protocol):
@@ -40,7 +44,7 @@ class TokenVerifier(Protocol):
         """The claims of a valid access token."""
 
 
-class Authenticated(NamedTuple):
+class Authenticated(msgspec.Struct, frozen=True):
     """Who sent a request, and the projects that were asked for with it, as JSON: one more than asked if there are."""
 
     principal: Principal
@@ -183,9 +187,9 @@ def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
         kind=PrincipalKind.API_KEY,
         id=key.id,
         org_id=key.org_id,
-        mode=Mode(key.mode),
+        mode=_MODES[key.mode],
         scopes=tuple(key.scopes),
-        access_level=AccessLevel(key.access_level),
+        access_level=_LEVELS[key.access_level],
         plan=key.plan,
         subscription_status=key.subscription_status,
         expires_at=key.expires_at,

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import psycopg
 
 from tenantry.db.batcher import Batcher
@@ -26,7 +27,7 @@ class HandlingFailedError(Exception):
     """The event could not be handled and nothing of it was kept; the provider should send it again."""
 
 
-class Receipt(NamedTuple):
+class Receipt(msgspec.Struct, frozen=True):
     """What became of an event; the outcome is None where it had been handled before."""
 
     outcome: Outcome | None

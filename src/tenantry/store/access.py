@@ -6,7 +6,7 @@ second wait.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -51,14 +51,14 @@ class SeatRow(msgspec.Struct, frozen=True):
     """As in `KeyRow`; of live mode."""
 
 
-class KeyQuery(NamedTuple):
+class KeyQuery(msgspec.Struct, frozen=True):
     """A secret, by its digests under every pepper, and which projects are asked for."""
 
     digests: Sequence[bytes]
     window: Window | None = None
 
 
-class UserQuery(NamedTuple):
+class UserQuery(msgspec.Struct, frozen=True):
     """A user, the tenant that is asked for (without one, the user's memberships are), and which projects are."""
 
     issuer: str
@@ -133,7 +133,9 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery]) -> list
 async def find_seats(connection: Connection, users: Sequence[UserQuery]) -> list[list[SeatRow]]:
     """For each user the tenant asked for, or else all tenants that the user has a membership in."""
     seats: list[list[SeatRow]] = [[] for _ in users]
-    asked = [(number, *user[:-1], *_bounds(user.window)) for number, user in enumerate(users)]
+    asked = [
+        (number, user.issuer, user.subject, user.org_id, *_bounds(user.window)) for number, user in enumerate(users)
+    ]
     statement = SEATS_WITH_PAGES if any(user.window for user in users) else SEATS
     [rows] = await connection.together(statement(*zip(*asked, strict=True)))
     for number, *seat in rows:
