@@ -1,14 +1,18 @@
 """How answers leave: as a whole or in parts, the client sees no difference; and how long a connection stays."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from tenantry.http.front import Front, HotRoutes
+from tenantry.http.metrics import Metrics
 from tenantry.http.problems import Header
 from tenantry.http.protocol import LeanProtocol
-from tenantry.http.raw import WHOLE_ANSWER, Receive, Scope, Send
+from tenantry.http.raw import WHOLE_ANSWER, RawAnswer, RawRequest, Receive, Scope, Send
 from tests.support.browser import served
 from tests.support.http_line import Line
 
@@ -32,8 +36,8 @@ class Application:
         headers: list[Header] = [(b"content-length", b"%d" % len(body)), (b"x-query", scope["query_string"])]
         if body == b"/whole/split":
             headers.append((b"x-split", b"a\r\nx-forged: b"))
-        at_once: Callable[..., Any] = scope[WHOLE_ANSWER]
-        if not body.startswith(b"/whole") or not at_once(200, headers, body):
+        at_once: Callable[..., Any] | None = scope.pop(WHOLE_ANSWER, None)
+        if at_once is None or not body.startswith(b"/whole") or not at_once(200, headers, body):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
@@ -116,3 +120,24 @@ async def test_client_that_is_gone_is_no_fault(address: str, application: Applic
     await line.send(b"GET /whole/a HTTP/1.1\r\n" + HOST)
     assert (await line.answer())[0] == 200
     line.close()
+
+
+async def test_requests_leave_nothing_for_the_garbage_collector(application: Application) -> None:
+    async def greet(_: RawRequest) -> RawAnswer:
+        return RawAnswer.text(200, "hello")
+
+    hot = HotRoutes()
+    hot.add("GET", "/hot", greet)
+    front = Front(hot, application, Metrics(several_processes=False))
+    async with served(front, http=LeanProtocol) as address:
+        line = await Line.to(address)
+        gc.disable()
+        try:
+            for path in (b"/hot", b"/parts") * 20:
+                await line.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
+                assert (await line.answer())[0] == 200
+            kept = sum(isinstance(thing, RequestResponseCycle) for thing in gc.get_objects())
+        finally:
+            gc.enable()
+        line.close()
+    assert kept <= 1  # the connection's last

@@ -24,6 +24,7 @@ from tenantry.http.raw import (
     Receive,
     Scope,
     Send,
+    WholeAnswer,
     header_of,
     request_id_of,
 )
@@ -102,10 +103,11 @@ class Front:
             await self._app(scope, receive, send)
             return
         started = perf_counter()
+        at_once = scope.pop(WHOLE_ANSWER, None)  # which holds the scope: together they would wait for the collector
         hot = self._hot.find(scope["method"], scope["path"])
         if hot is not None:
             route, handler = hot
-            status = await self._answer(RawRequest(scope, receive), handler, send)
+            status = await self._answer(RawRequest(scope, receive), handler, send, at_once)
         else:
             request_id = request_id_of(header_of(scope, b"x-request-id"))
             scope[REQUEST_ID] = request_id.decode()
@@ -113,7 +115,7 @@ class Front:
             route = scope.get("path_template") or "unknown"
         self._count(route, scope["method"], status, perf_counter() - started)
 
-    async def _answer(self, request: RawRequest, handler: RawHandler, send: Send) -> int:
+    async def _answer(self, request: RawRequest, handler: RawHandler, send: Send, at_once: WholeAnswer | None) -> int:
         try:
             answer = await handler(request)
         except DomainError as error:
@@ -124,7 +126,7 @@ class Front:
             request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
             answer = _answer_of(internal_error(request_id))
-        await _send(request.scope, send, answer, request.request_id)
+        await _send(request.scope, send, answer, request.request_id, at_once)
         return answer.status
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
@@ -204,12 +206,13 @@ def _answer_of(refusal: Refusal) -> RawAnswer:
     return RawAnswer(refusal.status, refusal.headers, refusal.body)
 
 
-async def _send(scope: Scope, send: Send, answer: RawAnswer, request_id: bytes) -> None:
+async def _send(
+    scope: Scope, send: Send, answer: RawAnswer, request_id: bytes, at_once: WholeAnswer | None = None
+) -> None:
     headers = answer.headers
     headers.append((b"content-length", b"%d" % len(answer.body)))
     headers += headers_of(scope)
     headers.append((b"x-request-id", request_id))
-    at_once = scope.get(WHOLE_ANSWER)
     if at_once is None or not at_once(answer.status, headers, answer.body):
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,12 +13,14 @@ from tenantry.http.problems import Header
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+WholeAnswer = Callable[[int, Sequence[Header], bytes], bool]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 WHOLE_ANSWER: Final = "tenantry.whole_answer"
-"""Where the ASGI scope holds the way to give an answer as a whole, if the server has one.
+"""Where the ASGI scope holds the way to give an answer as a whole (`WholeAnswer`), if the server has one.
 
-It takes the status, the headers and the body; where it returns false, the answer goes as two messages.
+It takes the status, the headers and the body; where it returns false, the answer goes as two messages. Take it out of
+the scope, which it holds itself.
 """
 MAX_BODY: Final = 1_048_576
 _LENGTH_DIGITS: Final = 18
