@@ -1,5 +1,6 @@
 """Who is asking, and what they may do: scopes, levels, modes, roles, principals."""
 
+import functools
 import re
 from collections.abc import Iterable
 from datetime import datetime
@@ -40,6 +41,7 @@ class Role(StrEnum):
     OWNER = "owner"
 
 
+_SCOPES_REMEMBERED: Final = 256
 _RANK: Final = {Role.MEMBER: 0, Role.ADMIN: 1, Role.OWNER: 2}
 _GRANTS: Final = {
     Role.MEMBER: ("projects:*", "tenants:read", "billing:read"),
@@ -112,13 +114,15 @@ def _meet(left: str, right: str) -> str | None:
     return left if right == "*" else None
 
 
+@functools.cache
 def lower_role(claimed: Role | None, stored: Role | None) -> Role:
     """The role that counts: the lower of the two; a side that says nothing does not count."""
     said = [role for role in (claimed, stored) if role is not None]
     return min(said, key=_RANK.__getitem__, default=Role.MEMBER)
 
 
-def role_grants(role: Role, token_scopes: Iterable[str]) -> tuple[tuple[str, ...], AccessLevel]:
+@functools.lru_cache(_SCOPES_REMEMBERED)  # a provider writes few lists of scopes
+def role_grants(role: Role, token_scopes: tuple[str, ...]) -> tuple[tuple[str, ...], AccessLevel]:
     """The scopes and level of a user with ``role``, narrowed by those token scopes that are of our form.
 
     A token that carries none of our form is not narrowed.

@@ -34,6 +34,7 @@ _KEY_PREFIX: Final = b"svc_"
 _JWT_PARTS: Final = 3
 _LONGEST_CREDENTIAL: Final = 8192
 _MODES: Final = {mode.value: mode for mode in Mode}
+_ROLES: Final = {role.value: role for role in Role}
 _LEVELS: Final = {level.value: level for level in AccessLevel}
 
 
@@ -203,7 +204,7 @@ def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
         raise NoOrganizationError("The user does not belong to this organization any more.")
     if seat.suspended:
         raise OrgSuspendedError("The organization is suspended.")
-    role = access.lower_role(claimed_role(claims.role), Role(seat.role) if seat.role else None)
+    role = access.lower_role(claimed_role(claims.role), _ROLES[seat.role] if seat.role else None)
     scopes, level = access.role_grants(role, claims.scopes)
     return Principal(
         kind=PrincipalKind.USER,
@@ -220,9 +221,4 @@ def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
 
 def claimed_role(claim: str | None) -> Role | None:
     """The role that a token claims; one that we do not know counts as the least."""
-    if claim is None:
-        return None
-    try:
-        return Role(claim)
-    except ValueError:
-        return Role.MEMBER
+    return None if claim is None else _ROLES.get(claim, Role.MEMBER)

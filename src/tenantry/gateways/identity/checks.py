@@ -256,6 +256,18 @@ def _expiry(reading: Reading) -> str | None:
     return "expired" if reading.times.expires + LEEWAY_SECONDS <= reading.now else None
 
 
+def are_timely(times: Times, now: float) -> bool:
+    """Whether a token of these times passes `TIME_CHECKS`, told in one step; False also where the checks must tell."""
+    issued, not_before, expires = times
+    latest = now + LEEWAY_SECONDS
+    return (
+        issued <= latest
+        and (not_before is None or not_before <= latest)
+        and expires <= issued + MAX_LIFETIME_SECONDS
+        and expires + LEEWAY_SECONDS > now
+    )
+
+
 def _said_extensions(reading: Reading) -> str:
     header = reading.header
     said = [] if header.crit is msgspec.UNSET else [f"crit {as_json(header.crit)}"]

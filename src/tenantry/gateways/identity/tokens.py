@@ -12,6 +12,7 @@ from tenantry.gateways.identity.checks import (
     TIME_CHECKS,
     Failure,
     Reading,
+    are_timely,
     first_failure,
 )
 from tenantry.gateways.identity.claims import Claims
@@ -47,11 +48,15 @@ class TokenVerifier:
         Raises `TokenExpiredError` when nothing but its age is wrong with it, `InvalidCredentialError` when anything
         else is, and `AuthUnavailableError` when the provider's keys are out of reach.
         """
-        reading = Reading(token, self._config, self._keys)
         digest = token_digest(token) if len(token) <= MAX_TOKEN_BYTES else b""
         proof = self._proven.find(digest)
-        if proof is not None and proof.key in self._keys.at_hand(proof.kid, proof.alg):
-            reading.times, reading.now = proof.times, self._clock().timestamp()
+        is_proven = proof is not None and proof.key in self._keys.at_hand(proof.kid, proof.alg)
+        now = self._clock().timestamp()
+        if proof is not None and is_proven and are_timely(proof.times, now):
+            return proof.claims
+        reading = Reading(token, self._config, self._keys)
+        if proof is not None and is_proven:
+            reading.times, reading.now = proof.times, now
             failure = first_failure(TIME_CHECKS, reading)
             if failure is None:
                 return proof.claims
