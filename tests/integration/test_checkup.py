@@ -75,6 +75,17 @@ async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> N
     assert (finding.subject, finding.remedy) == ("schema", "Run `tenantry migrate`.")
 
 
+async def test_check_that_takes_too_long_is_told_of_and_the_others_go_on(conninfo: str, connection: Connection) -> None:
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE api_keys")
+        findings = await check_database(
+            conninfo, billing_terms(), NOW, sends_mail=True, peppers=("newest",), patience=0.2
+        )
+    found = {finding.subject: finding.level for finding in findings}
+    assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is Level.WARNING
+    assert found == dict.fromkeys(("database", "schema", "billing ledger", "tenants"), Level.OK)
+
+
 @pytest.mark.parametrize(("revision", "level"), [("0000", Level.ERROR), ("9999", Level.WARNING)])
 async def test_a_schema_of_another_release(conninfo: str, connection: Connection, revision: str, level: Level) -> None:
     await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))

@@ -389,7 +389,7 @@ async def test_anomalies_are_found_by_their_index(conninfo: str, statement: str,
 
 
 async def test_modes_are_read_by_tenant(conninfo: str) -> None:
-    plan = await plan_of(conninfo, checkup.MODES, {"since": NOW, "most": 20})
+    plan = await plan_of(conninfo, checkup.MODES, {"since": NOW, "tenants": 10_000, "most": 20})
     assert "Index Scan Backward using billing_events_of_tenant" in plan
 
 

@@ -137,7 +137,7 @@ def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]])
         async with asyncio.timeout(LONGEST_JOB):
             await requeue_stalled()
 
-    @app.periodic(cron="17 * * * *")
+    @app.periodic(cron="7-59/10 * * * *")
     @app.task(name="remove_old_data", queue=MAINTENANCE, pass_context=True)
     async def remove_old_data(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         async with asyncio.timeout(LONGEST_JOB):

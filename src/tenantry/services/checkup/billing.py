@@ -21,8 +21,8 @@ COMPARISONS_MISSED: Final = 3
 """After so many missed comparisons with the provider a tenant is told of."""
 
 _SINCE: Final = f"in the last {LEDGER_DAYS} days"
-_LEDGER: Final = "billing ledger"
-_TENANTS: Final = "tenants"
+LEDGER: Final = "billing ledger"
+TENANTS: Final = "tenants"
 _MODES: Final = {True: "live", False: "test"}
 _SEE_WORKER: Final = "See that `tenantry worker` runs (or `serve` with RUN_JOBS), and what its log says"
 _LOST_EVENTS: Final = (
@@ -44,8 +44,8 @@ class BillingTerms(msgspec.Struct, frozen=True, kw_only=True):
     bodies_kept: timedelta | None
 
 
-async def check_billing(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
-    """What the ledger and the tenants' records tell that somebody should look at."""
+async def check_ledger(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
+    """What the ledger tells that somebody should look at."""
     since = now - timedelta(days=LEDGER_DAYS)
     catalog, livemode = terms.policy.catalog, terms.policy.livemode
     prices = [price for plan in catalog.plans for price in plan.stripe_price_ids]
@@ -61,21 +61,22 @@ async def check_billing(connection: Connection, terms: BillingTerms, now: dateti
         events += judge_both_modes(*await checkup.tenants_by_mode(connection, int(since.timestamp())))
     if terms.bodies_kept is not None:
         events += judge_bodies(await checkup.oldest_body(connection), terms.bodies_kept, now)
+    return [*(events or [ok(LEDGER, f"nothing unexpected {_SINCE}")]), *judge_drift(anomalies.drifted)]
+
+
+async def check_tenants(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
+    """What the tenants' records tell of their billing that somebody should look at."""
     silent, number = await reconcile.silent_tenants(
         connection, int((now - terms.period_news).timestamp()), checkup.MOST_LISTED
     )
     tenants = [
-        *judge_drift(anomalies.drifted),
         *judge_silence(Named([tenant.id for tenant in silent], number), terms.period_news),
-        *judge_plans(await checkup.read_unmapped_plans(connection, [plan.id for plan in catalog.plans])),
+        *judge_plans(await checkup.read_unmapped_plans(connection, [plan.id for plan in terms.policy.catalog.plans])),
     ]
     if terms.compared_every is not None:
         longest = COMPARISONS_MISSED * terms.compared_every
         tenants += judge_comparisons(await checkup.not_compared(connection, now - longest), longest)
-    return [
-        *(events or [ok(_LEDGER, f"nothing unexpected {_SINCE}")]),
-        *(tenants or [ok(_TENANTS, "each has a plan of the catalog, and none waits for news")]),
-    ]
+    return tenants or [ok(TENANTS, "each has a plan of the catalog, and none waits for news")]
 
 
 def judge_parked(number: int) -> list[Finding]:
@@ -84,7 +85,7 @@ def judge_parked(number: int) -> list[Finding]:
         return []
     return [
         warning(
-            _LEDGER,
+            LEDGER,
             f"events that wait for a tenant or customer that is not known: {number}",
             "Make the tenant with the id in metadata.orgId (`tenantry admin create-tenant`), or link the customer "
             "(PUT /api/v1/tenants/{id}); the events then take their place. After 30 days they are let go.",
@@ -98,7 +99,7 @@ def judge_objects(anomalies: Anomalies) -> list[Finding]:
     if number := anomalies.counts.get(Anomaly.UNUSABLE_OBJECT, 0):
         findings.append(
             warning(
-                _LEDGER,
+                LEDGER,
                 f"events {_SINCE} whose object lacks what its type needs: {number}",
                 "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint.",
             )
@@ -106,7 +107,7 @@ def judge_objects(anomalies: Anomalies) -> list[Finding]:
     if number := anomalies.counts.get(Anomaly.MISSING_ORG_ID, 0):
         findings.append(
             warning(
-                _LEDGER,
+                LEDGER,
                 f"events {_SINCE} that name no tenant: {number}",
                 "Put the tenant's id into metadata.orgId of the subscription, as checkouts made through "
                 "POST /api/v1/billing/checkout-sessions do.",
@@ -115,7 +116,7 @@ def judge_objects(anomalies: Anomalies) -> list[Finding]:
     if number := anomalies.counts.get(Anomaly.CUSTOMER_TAKEN, 0):
         findings.append(
             warning(
-                _LEDGER,
+                LEDGER,
                 f"events {_SINCE} that name a tenant, and a customer of another: {number} ({_shown(anomalies.taken)})",
                 "The customer stays with the tenant that it was linked to first. Correct metadata.orgId of the "
                 "subscription, or let each tenant have a customer of its own at the provider.",
@@ -130,7 +131,7 @@ def judge_prices(anomalies: Anomalies) -> list[Finding]:
     if number := anomalies.counts.get(Anomaly.MISSING_PRICE, 0):
         findings.append(
             warning(
-                _LEDGER,
+                LEDGER,
                 f"subscription events {_SINCE} without a price: {number} (plan free)",
                 "Give the subscription's first item a price at the provider; the event of that change brings the plan.",
             )
@@ -138,14 +139,14 @@ def judge_prices(anomalies: Anomalies) -> list[Finding]:
     remedy = "Add the price to a plan of the catalog (TENANTRY_PLANS), restart, and run `tenantry events replay`."
     findings += [
         warning(
-            _LEDGER, f"subscription events {_SINCE} with the price {price!r}, which no plan has: {count} (plan free)",
+            LEDGER, f"subscription events {_SINCE} with the price {price!r}, which no plan has: {count} (plan free)",
             remedy,
         )
         for price, count in anomalies.prices
     ]  # fmt: skip
     if anomalies.more_prices:
         message = f"prices {_SINCE} that no plan has, besides those: {anomalies.more_prices}"
-        findings.append(warning(_LEDGER, message, remedy))
+        findings.append(warning(LEDGER, message, remedy))
     return findings
 
 
@@ -157,7 +158,7 @@ def judge_modes(anomalies: Anomalies, *, livemode: bool | None) -> list[Finding]
     ours, theirs = _MODES[livemode], _MODES[not livemode]
     return [
         warning(
-            _LEDGER,
+            LEDGER,
             f"events {_SINCE} of {theirs} mode, while PROVIDER_SECRET_KEY is a key of {ours} mode: {number} "
             "(handled all the same)",
             f"Set the key of {theirs} mode if that is the one meant. Else remove the endpoint of {theirs} mode at the "
@@ -172,7 +173,7 @@ def judge_both_modes(live: int, test: int) -> list[Finding]:
         return []
     return [
         warning(
-            _LEDGER,
+            LEDGER,
             f"events {_SINCE} are of both modes: live for tenants: {live}, test for tenants: {test}",
             "Set PROVIDER_SECRET_KEY, whose beginning tells which mode is right; or remove the endpoint of the other "
             "mode at the provider, and its signing secret from PROVIDER_WEBHOOK_SECRET.",
@@ -186,10 +187,10 @@ def judge_ties(ties: Ties, *, asks_provider: bool) -> list[Finding]:
     if not ties.number:
         return []
     if ties.settled == ties.number:
-        return [ok(_LEDGER, f"{what}, all settled by asking the provider")]
+        return [ok(LEDGER, f"{what}, all settled by asking the provider")]
     return [
         warning(
-            _LEDGER,
+            LEDGER,
             f"{what}, settled by asking the provider: {ties.settled}; not settled for {_shown(ties.open_tenants)}",
             f"`tenantry reconcile --tenant ORG` asks the provider. tenantry does so by itself: {_lowered(_SEE_WORKER)}."
             if asks_provider
@@ -204,7 +205,7 @@ def judge_bodies(oldest: datetime | None, kept: timedelta, now: datetime) -> lis
         return []
     return [
         warning(
-            _LEDGER,
+            LEDGER,
             f"days that raw bodies are kept: {kept.days}; age of the oldest one: {(now - oldest).days}",
             f"{_SEE_WORKER} of remove_old_data, which removes them every hour.",
         )
@@ -239,14 +240,14 @@ def judge_comparisons(missed: Named, longest: timedelta) -> list[Finding]:
 
 
 def _of_tenants(what: str, named: Named, remedy: str) -> list[Finding]:
-    return [warning(_TENANTS, f"{what}: {_counted(named)}", remedy)] if named.number else []
+    return [warning(TENANTS, f"{what}: {_counted(named)}", remedy)] if named.number else []
 
 
 def judge_plans(unmapped: Sequence[tuple[str, int]]) -> list[Finding]:
     """Plans of tenants that the catalog does not have."""
     return [
         warning(
-            _TENANTS,
+            TENANTS,
             f"on the plan {plan!r}, which is not in the plan catalog: {number} (limits of free)",
             "Put the plan back into the catalog (TENANTRY_PLANS), or give its prices to another plan and run "
             "`tenantry events replay`.",

@@ -1,7 +1,8 @@
 """Checks of the database: the server, the schema, and what in the data (billing: next door) needs attention."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.services.checkup.billing import BillingTerms, check_billing
+from tenantry.services.checkup.billing import LEDGER, TENANTS, BillingTerms, check_ledger, check_tenants
 from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
 from tenantry.store import api_keys, checkup, notices
 from tenantry.store.checkup import OldKey, Server
@@ -24,6 +25,7 @@ _VERSION_UNIT: Final = 10_000
 _DATABASE: Final = "database"
 _SCHEMA: Final = "schema"
 _MAIL: Final = "mail"
+_KEYS: Final = "API keys"
 _PEPPER: Final = "API_KEY_PEPPER"
 # What PostgreSQL's client says, and what we say instead: its own words may hold parts of a misread DATABASE_URL.
 _TROUBLES: Final = (
@@ -52,16 +54,23 @@ class MailQueue(msgspec.Struct, frozen=True):
 
 
 async def check_database(
-    conninfo: str, terms: BillingTerms, now: datetime, *, sends_mail: bool, peppers: Sequence[str]
+    conninfo: str,
+    terms: BillingTerms,
+    now: datetime,
+    *,
+    sends_mail: bool,
+    peppers: Sequence[str],
+    patience: float = checkup.PATIENCE,
 ) -> list[Finding]:
     """The server, the schema, and what the data says.
 
     ``sends_mail`` tells whether a mail server is set; ``peppers`` are the ids of those that are set, newest first.
+    A check whose statement takes more than ``patience`` seconds is left out, and that is told.
     """
     lane = Lane(conninfo)
     try:
         async with lane.use(autocommit=True) as connection:
-            await checkup.be_patient(connection)
+            await checkup.be_patient(connection, patience)
             findings = [
                 judge_server(await checkup.read_server(connection)),
                 judge_revision(await checkup.read_revision(connection), newest_revision()),
@@ -82,16 +91,38 @@ async def check_database(
 async def _check_data(
     connection: Connection, terms: BillingTerms, now: datetime, *, sends_mail: bool, peppers: Sequence[str]
 ) -> list[Finding]:
+    checks = {
+        _MAIL: partial(_check_mail, connection, sends_mail=sends_mail),
+        _KEYS: partial(_check_old_keys, connection, now),
+        _PEPPER: partial(_check_peppers, connection, now, peppers),
+        LEDGER: partial(check_ledger, connection, terms, now),
+        TENANTS: partial(check_tenants, connection, terms, now),
+    }
+    return [finding for subject, check in checks.items() for finding in await _in_time(subject, check)]
+
+
+async def _in_time(subject: str, check: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    """What a check finds, or that it took too long: the others go on."""
+    try:
+        return await check()
+    except psycopg.errors.QueryCanceled:
+        remedy = "Check again while the database has less to do; VACUUM (ANALYZE) helps where statistics are old."
+        return [warning(subject, "not looked through: a statement took too long", remedy)]
+
+
+async def _check_mail(connection: Connection, *, sends_mail: bool) -> list[Finding]:
     counts = await notices.count_by_status(connection)
     oldest = await notices.oldest_queued_seconds(connection)
+    return judge_queue(MailQueue(counts.get("queued", 0), counts.get("failed", 0), oldest), sends_mail=sends_mail)
+
+
+async def _check_old_keys(connection: Connection, now: datetime) -> list[Finding]:
     keys, number = await checkup.read_old_keys(connection, now, now - KEY_AGE)
-    queue = MailQueue(counts.get("queued", 0), counts.get("failed", 0), oldest)
-    return [
-        *judge_queue(queue, sends_mail=sends_mail),
-        *judge_old_keys(keys, number, now),
-        *judge_peppers(await api_keys.count_by_pepper(connection, now), peppers),
-        *await check_billing(connection, terms, now),
-    ]
+    return judge_old_keys(keys, number, now)
+
+
+async def _check_peppers(connection: Connection, now: datetime, peppers: Sequence[str]) -> list[Finding]:
+    return judge_peppers(await api_keys.count_by_pepper(connection, now), peppers)
 
 
 def _unusable(why: str) -> Finding:
@@ -171,8 +202,8 @@ def judge_old_keys(keys: Sequence[OldKey], number: int, now: datetime) -> list[F
     ]
     if number > len(keys):
         message = f"older than a year besides those: {number - len(keys)}"
-        findings.append(warning("API keys", message, "Rotate the ones above, then check again."))
-    return findings or [ok("API keys", "no active one is older than a year")]
+        findings.append(warning(_KEYS, message, "Rotate the ones above, then check again."))
+    return findings or [ok(_KEYS, "no active one is older than a year")]
 
 
 def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> list[Finding]:
