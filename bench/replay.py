@@ -135,7 +135,7 @@ async def _fill(conninfo: str, ledger: Iterator[BillingEvent]) -> None:
     settings = load_for_admin({}, needs_pepper=False)
     database = Database(conninfo, pool_size=1)
     await database.open()
-    service = WebhookService(database.lane(), settings.billing, NothingLeaves(), lambda: datetime.now(UTC))
+    service = WebhookService([database.lane()], settings.billing, NothingLeaves(), lambda: datetime.now(UTC))
     while batch := [Arrival(event, datetime.now(UTC)) for event in islice(ledger, BATCH)]:
         assert not any(isinstance(receipt, Exception) for receipt in await service.apply(batch))
     await service.close()

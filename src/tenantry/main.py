@@ -152,7 +152,7 @@ class Parts:
         self.api_keys = ApiKeyService(self.database, catalog, self.authentication.peppers[0], clock, issuer)
         self.tenants = TenantService(self.database, policy, self.queue, clock, issuer)
         self.members = MemberService(self.database, issuer, clock)
-        self.webhooks = WebhookService(self.database.lane(), policy, self.queue, clock)
+        self.webhooks = WebhookService([self.database.lane(), self.database.lane()], policy, self.queue, clock)
         self.provider = (
             ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock)
             if settings.provider_secret_key

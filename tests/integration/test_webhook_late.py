@@ -53,7 +53,7 @@ def history(chance: random.Random) -> list[dict[str, Any]]:
 
 
 async def receive(database: Database, conninfo: str, policy: BillingPolicy, stream: Sequence[dict[str, Any]]) -> None:
-    webhooks = WebhookService(database.lane(), policy, JobQueue(conninfo), lambda: MOMENT)
+    webhooks = WebhookService([database.lane()], policy, JobQueue(conninfo), lambda: MOMENT)
     for event in stream:
         await webhooks.receive(arrival(event))
 

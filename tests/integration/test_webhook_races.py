@@ -53,7 +53,7 @@ async def instance(conninfo: str) -> AsyncIterator[Instance]:
     database = Database(conninfo, pool_size=8)
     await database.open()
     queue = JobQueue(conninfo)
-    webhooks = WebhookService(database.lane(), ANY, queue, lambda: MOMENT)
+    webhooks = WebhookService([database.lane()], ANY, queue, lambda: MOMENT)
     yield Instance(webhooks, TenantService(database, ANY, queue, lambda: MOMENT))
     await webhooks.close()
     await database.close()

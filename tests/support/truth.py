@@ -192,7 +192,7 @@ async def reconciling(
 ) -> AsyncIterator[Desk]:
     """What keeps tenants at the truth of the provider at this address."""
     database, queue = Database(conninfo, pool_size=5), JobQueue(conninfo, asks_provider=True)
-    webhooks = WebhookService(database.lane(), policy, queue, clock)
+    webhooks = WebhookService([database.lane()], policy, queue, clock)
     await database.open()
     await queue.open()
     async with aclosing(ProviderApi(Secret(key), url, clock)) as provider:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tenantry.db.batcher import Batcher
+from tenantry.db.batcher import CROWD, Batcher
 from tenantry.domain.errors import DatabaseUnavailableError
 
 Answers = Sequence[int | Exception]
@@ -45,6 +45,33 @@ async def test_a_lone_item_goes_at_once() -> None:
     doubler.gate.set()
     assert await Batcher(doubler.run).submit(1) == 2
     assert doubler.batches == [[1]]
+
+
+async def test_another_batch_is_begun_beside_the_first_where_a_crowd_waits() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, at_once=2)
+    first = await held(batcher, doubler, 0)
+    few = await submitted(batcher, *range(1, CROWD))
+    assert doubler.batches == [[0]]
+    crowd = await submitted(batcher, CROWD)
+    await asyncio.sleep(0)
+    assert doubler.batches == [[0], [*range(1, CROWD + 1)]]
+    third = await submitted(batcher, *range(100, 100 + CROWD))
+    await asyncio.sleep(0)
+    assert len(doubler.batches) == 2
+    doubler.gate.set()
+    answers = await asyncio.gather(first, *few, *crowd, *third)
+    assert answers == [2 * item for item in (*range(CROWD + 1), *range(100, 100 + CROWD))]
+
+
+async def test_all_batches_are_waited_for_on_closing() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, at_once=2)
+    tasks = await submitted(batcher, *range(2 * CROWD))
+    closing = asyncio.create_task(batcher.close())
+    doubler.gate.set()
+    await closing
+    assert all(task.done() for task in tasks)
 
 
 async def test_items_that_wait_form_the_next_batch() -> None:

@@ -177,7 +177,7 @@ async def _reconciler(settings: AdminSettings, database: Database) -> AsyncItera
         raise ProviderNotConfiguredError("The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset.")
     # deferring takes the caller's connection; the jobs are for the service's workers
     outbox = JobQueue("", asks_provider=False)
-    webhooks = WebhookService(database.lane(), settings.billing, outbox, system_clock)
+    webhooks = WebhookService([database.lane()], settings.billing, outbox, system_clock)
     async with aclosing(ProviderApi(settings.provider_secret_key, settings.provider_api_base)) as provider:
         try:
             yield Reconciler(database, provider, webhooks, settings.billing, outbox, system_clock)

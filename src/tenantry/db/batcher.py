@@ -17,6 +17,8 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 MAX_BATCH: Final = 256
+CROWD: Final = 32
+"""Items that must wait for another run to begin beside those under way."""
 _MAX_WAITING: Final = 4096
 _PATIENCE: Final = 2.0
 _LOOKS: Final = 4
@@ -25,8 +27,9 @@ _DEADLINE: Final = 4.5
 
 
 class Batcher(Generic[Item, Answer]):
-    """Runs ``run`` over groups of items, one group at a time.
+    """Runs ``run`` over groups of items, up to ``at_once`` groups at a time.
 
+    A second group is begun beside the first only where a crowd waits: two small ones cost more than one.
     ``run`` gets up to ``most`` items and returns an answer for each, in their order; an exception
     as an answer is raised to that item's submitter alone, one raised by ``run`` to all of them.
     ``deadline`` is in seconds, for each item as for each run; an item waits for its run no longer than ``patience``.
@@ -36,21 +39,24 @@ class Batcher(Generic[Item, Answer]):
         self,
         run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
         *,
+        at_once: int = 1,
         most: int = MAX_BATCH,
         most_waiting: int = _MAX_WAITING,
         patience: float = _PATIENCE,
         deadline: float = _DEADLINE,
     ) -> None:
         self._run = run
+        self._at_once = at_once
         self._most = most
         self._most_waiting = most_waiting
         self._patience = min(patience, deadline)
         self._deadline = deadline
         self._waiting: deque[_Entry[Item, Answer]] = deque()
-        self._running: list[_Entry[Item, Answer]] = []
-        self._worker: asyncio.Task[None] | None = None
+        self._runs = 0
+        self._running: dict[int, list[_Entry[Item, Answer]]] = {}
+        self._hanging: set[int] = set()
+        self._workers: set[asyncio.Task[None]] = set()
         self._watch: asyncio.TimerHandle | None = None
-        self._stuck = False
 
     async def submit(self, item: Item) -> Answer:
         """The answer for ``item``, within the deadline.
@@ -59,41 +65,45 @@ class Batcher(Generic[Item, Answer]):
         not begun in time, or when too many wait already. A submitter that is cancelled before its batch has begun takes
         its item along.
         """
-        if self._stuck or len(self._waiting) >= self._most_waiting:
+        if self._hanging or len(self._waiting) >= self._most_waiting:
             raise _busy()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         came = loop.time()
         self._waiting.append(_Entry(item, future, came))
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
+        workers = len(self._workers)
+        if not workers or (workers < self._at_once and len(self._waiting) >= CROWD):
+            self._workers.add(asyncio.create_task(self._work()))
         if self._watch is None:  # one timer for all
             self._watch = loop.call_later(self._patience / _LOOKS, self._refuse_overdue)
         return await future
 
     async def close(self) -> None:
         """Wait until everything that was submitted has been answered."""
-        if self._worker is not None:
-            await self._worker
+        while self._workers:
+            await asyncio.wait(self._workers)
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
     async def _work(self) -> None:
+        worker = asyncio.current_task()
         try:
-            while self._waiting:
+            while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CROWD):
                 if batch := self._next_batch():
                     await self._serve(batch)
         finally:
-            self._worker = None
+            self._workers = {other for other in self._workers if other is not worker}
 
     def _next_batch(self) -> list["_Entry[Item, Answer]"]:
         batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
         return [entry for entry in batch if not entry.future.done()]
 
     async def _serve(self, batch: list["_Entry[Item, Answer]"]) -> None:
-        self._running = batch
-        alarm = asyncio.get_running_loop().call_later(self._deadline, self._give_up)
+        self._runs += 1
+        number = self._runs
+        self._running[number] = batch
+        alarm = asyncio.get_running_loop().call_later(self._deadline, self._give_up, number)
         try:
             async with asyncio.timeout(self._deadline):
                 answers = await self._answer([entry.item for entry in batch])
@@ -105,7 +115,8 @@ class Batcher(Generic[Item, Answer]):
                 _settle(entry.future, answer)
         finally:
             alarm.cancel()
-            self._running, self._stuck = [], False
+            del self._running[number]
+            self._hanging.discard(number)
 
     async def _answer(self, items: Sequence[Item]) -> Sequence[Answer | Exception]:
         answers = await self._run(items)
@@ -113,17 +124,18 @@ class Batcher(Generic[Item, Answer]):
             raise RuntimeError(f"{len(answers)} answers for {len(items)} items")
         return answers
 
-    def _give_up(self) -> None:
+    def _give_up(self, number: int) -> None:
         """Refuse everybody until the hanging run has let go of its connection."""
-        self._stuck = True
-        for entry in (*self._running, *self._waiting):
+        self._hanging.add(number)
+        for entry in (*self._running[number], *self._waiting):
             _refuse(entry.future)
         self._waiting.clear()
 
     def _refuse_overdue(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for entries, seconds in ((self._running, self._deadline), (self._waiting, self._patience)):
+        running = [(batch, self._deadline) for batch in self._running.values()]
+        for entries, seconds in (*running, (self._waiting, self._patience)):
             for entry in entries:
                 if entry.came + seconds > now:
                     break  # who came first is due first

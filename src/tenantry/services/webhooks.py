@@ -1,5 +1,6 @@
 """Taking in provider events: many requests, one transaction."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -40,12 +41,15 @@ _DUPLICATE: Final = Receipt(None)
 class WebhookService:
     """Applies verified events in batches: locked, deduplicated, folded and committed together."""
 
-    def __init__(self, lane: Lane, policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock) -> None:
-        self._lane = lane
+    def __init__(self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock) -> None:
+        """As many batches are under way at a time as there are ``lanes``."""
+        self._lanes = asyncio.LifoQueue[Lane]()
+        for lane in lanes:
+            self._lanes.put_nowait(lane)
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
-        self._batcher: Batcher[Arrival, Receipt] = Batcher(self.apply)
+        self._batcher: Batcher[Arrival, Receipt] = Batcher(self.apply, at_once=len(lanes))
 
     async def receive(self, arrival: Arrival) -> Receipt:
         """Apply one event; returns after the commit.
@@ -81,9 +85,13 @@ class WebhookService:
 
     async def _transact(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         now = self._clock()
-        async with self._lane.use() as connection:
-            settlement = await ledger.settle(connection, arrivals, self._policy, now)
-            await ledger.write(connection, settlement, self._outbox, now, commit=True)
+        lane = await self._lanes.get()
+        try:
+            async with lane.use() as connection:
+                settlement = await ledger.settle(connection, arrivals, self._policy, now)
+                await ledger.write(connection, settlement, self._outbox, now, commit=True)
+        finally:
+            self._lanes.put_nowait(lane)
         for entry in (*settlement.entries, *settlement.healed):
             ledger.log_payment(entry)
         receipts = {entry.arrival.event.id: Receipt(entry.outcome, entry.anomalies) for entry in settlement.entries}
