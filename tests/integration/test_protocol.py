@@ -131,6 +131,7 @@ async def test_requests_leave_nothing_for_the_garbage_collector(application: App
     front = Front(hot, application, Metrics(several_processes=False))
     async with served(front, http=LeanProtocol) as address:
         line = await Line.to(address)
+        gc.collect()
         gc.disable()
         try:
             for path in (b"/hot", b"/parts") * 20:

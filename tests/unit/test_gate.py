@@ -65,6 +65,13 @@ def test_a_quiet_hour_says_nothing_about_what_can_be_done(gate: Gate, watch: Wat
     assert most(gate, answered + 5) == known
 
 
+def test_overload_that_is_over_is_forgotten(gate: Gate, watch: Watch) -> None:
+    answered = answer(gate, watch, 500, 5)
+    assert most(gate, answered) == ALWAYS
+    watch.now += 2
+    assert most(gate, answered) == AT_FIRST
+
+
 def test_who_waits_for_something_else_does_not_count(watch: Watch) -> None:
     gate = Gate(Metrics(several_processes=False), lambda: 500, now=watch)
     assert most(gate, 0) == AT_FIRST + 500

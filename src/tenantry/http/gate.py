@@ -9,7 +9,7 @@ from tenantry.http.metrics import Metrics
 
 GATE: Final = "tenantry.gate"
 """Where the state of the ASGI lifespan holds the process's `Gate`."""
-WAIT: Final = 0.5
+WAIT: Final = 0.3
 """Seconds that a request may be expected to wait."""
 ALWAYS: Final = 256
 """Requests that may be under way however slow they are: as many as share one transaction."""
@@ -43,7 +43,7 @@ class Gate:
         self._aside = aside
         self._now = now
         self._always = always
-        self._most = at_first
+        self._most = self._at_first = at_first
         self._looked = 0.0
         self._answered = 0
         self._told = -_QUIET
@@ -55,8 +55,10 @@ class Gate:
         now = self._now()
         passed = now - self._looked
         if passed >= _LOOK:
-            if passed < _BUSY:  # else there was little to do for a while, which says nothing about what can be done
+            if passed < _BUSY:
                 self._most = max(self._always, int((self._most + (answered - self._answered) / passed * WAIT) / 2))
+            else:  # there was little to do for a while, so what could not be done before says nothing about now
+                self._most = max(self._most, self._at_first)
             self._looked, self._answered = now, answered
         return under_way - self._aside() >= self._most
 

@@ -25,6 +25,7 @@ class LeanProtocol(HttpToolsProtocol):
         """Begin on a transport of the event loop."""
         self._joined = _JoinedWrites(cast("asyncio.Transport", transport), self.loop)
         self._idle_since: float | None = None
+        self.write_now = self._joined.write_now
         super().connection_made(cast("asyncio.Transport", self._joined))
 
     def connection_lost(self, exc: Exception | None) -> None:

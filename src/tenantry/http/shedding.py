@@ -21,7 +21,7 @@ _REQUEST: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (%b[!-~]*) HTTP/1\
 _LENGTH: Final = re.compile(rb"\ncontent-length:[ \t]*(\d{1,7})[ \t]*\r")
 _CONNECTION: Final = re.compile(rb"\nconnection:[ \t]*keep-alive[ \t]*\r")
 _ID: Final = re.compile(rb"\nx-request-id:[ \t]*([!-~]+)[ \t]*\r", re.IGNORECASE)
-_TAKES_THE_PARSER: Final = (b"\ntransfer-encoding", b"\nexpect", b"\nupgrade")
+_TAKES_THE_PARSER: Final = re.compile(rb"\n(?:transfer-encoding|expect|upgrade)")
 _HEAD: Final = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: %s\r\nretry-after: %s\r\nx-request-id: "
 _TEXT: Final = _HEAD % (b"text/plain; charset=utf-8", RETRY_AFTER.encode())
 _PROBLEM: Final = _HEAD % (MEDIA_TYPE.encode(), RETRY_AFTER.encode())
@@ -68,7 +68,7 @@ class SheddingProtocol(LeanProtocol):
         if request is None or end < len(b"\r\n\r\n"):
             return False
         head = data[:end].lower()
-        if any(name in head for name in _TAKES_THE_PARSER):
+        if _TAKES_THE_PARSER.search(head):
             return False
         length = self._length_in(head)
         if length is None or not len(data) <= end + length <= MAX_BODY:
@@ -96,9 +96,7 @@ class SheddingProtocol(LeanProtocol):
         head, body = (_TEXT, b"Service unavailable") if is_webhook else (_PROBLEM, _BODY.replace(_PLACE, request_id))
         dates = COMMON_FIELDS.in_words(self.server_state.default_headers)
         last = b"connection: close\r\n" if closes else b""
-        self.transport.write(
-            b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (head, request_id, len(body), dates, last, body)
-        )
+        self.write_now(b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (head, request_id, len(body), dates, last, body))
         if closes:
             self.transport.close()
         else:
