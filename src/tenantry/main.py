@@ -153,6 +153,8 @@ class Parts:
         self.tenants = TenantService(self.database, policy, self.queue, clock, issuer)
         self.members = MemberService(self.database, issuer, clock)
         self.webhooks = WebhookService([self.database.lane(), self.database.lane()], policy, self.queue, clock)
+        # one batch at a time: what is fetched from the provider is to be applied in the order it is given in
+        self.fetched = WebhookService([self.database.lane()], policy, self.queue, clock)
         self.provider = (
             ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock)
             if settings.provider_secret_key
@@ -171,7 +173,7 @@ class Parts:
         """What asks the provider, where it can be asked."""
         if self.provider is None:
             return None
-        return Reconciler(self.database, self.provider, self.webhooks, policy, self.queue, clock)
+        return Reconciler(self.database, self.provider, self.fetched, policy, self.queue, clock)
 
     @asynccontextmanager
     async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
@@ -188,6 +190,7 @@ class Parts:
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
             stack.push_async_callback(self.webhooks.close)
+            stack.push_async_callback(self.fetched.close)
             if with_jobs:
                 stack.push_async_callback(stop, asyncio.create_task(self.queue.run_worker(self.work)))
             yield

@@ -74,6 +74,22 @@ async def test_all_batches_are_waited_for_on_closing() -> None:
     assert all(task.done() for task in tasks)
 
 
+async def test_worker_that_is_cancelled_before_it_begins_holds_up_nobody() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    batcher = Batcher(doubler.run)
+    others = asyncio.all_tasks()
+    lost = asyncio.create_task(batcher.submit(1))
+    await asyncio.sleep(0)
+    [worker] = asyncio.all_tasks() - others - {lost}
+    worker.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await batcher.submit(2) == 4
+    assert await lost == 2
+    await batcher.close()
+
+
 async def test_items_that_wait_form_the_next_batch() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run)

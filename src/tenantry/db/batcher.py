@@ -73,7 +73,9 @@ class Batcher(Generic[Item, Answer]):
         self._waiting.append(_Entry(item, future, came))
         workers = len(self._workers)
         if not workers or (workers < self._at_once and len(self._waiting) >= CROWD):
-            self._workers.add(asyncio.create_task(self._work()))
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)  # also where it is cancelled before it begins
         if self._watch is None:  # one timer for all
             self._watch = loop.call_later(self._patience / _LOOKS, self._refuse_overdue)
         return await future
@@ -87,13 +89,10 @@ class Batcher(Generic[Item, Answer]):
             self._watch = None
 
     async def _work(self) -> None:
-        worker = asyncio.current_task()
-        try:
-            while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CROWD):
-                if batch := self._next_batch():
-                    await self._serve(batch)
-        finally:
-            self._workers = {other for other in self._workers if other is not worker}
+        while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CROWD):
+            if batch := self._next_batch():
+                await self._serve(batch)
+        self._workers -= {asyncio.current_task()}  # at once: whoever submits now must begin another
 
     def _next_batch(self) -> list["_Entry[Item, Answer]"]:
         batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
