@@ -111,6 +111,19 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
     assert await line.is_closed()
 
 
+async def test_client_that_keeps_its_body_back_is_answered_and_the_connection_ends(line: Line) -> None:
+    await line.send(b"POST /whole/a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 9\r\n" + HOST)
+    status, headers, body = await line.answer()
+    assert (status, headers["connection"], body) == (200, "close", b"/whole/a")
+    assert await line.is_closed()
+
+
+async def test_connection_stays_timed_where_the_answer_came_before_the_body(line: Line) -> None:
+    await line.send(b"POST /whole/a HTTP/1.1\r\nContent-Length: 4\r\n" + HOST, b"body")
+    assert (await line.answer())[2] == b"/whole/a"
+    assert await line.is_closed()
+
+
 async def test_client_that_is_gone_is_no_fault(address: str, application: Application) -> None:
     gone = await Line.to(address)
     await gone.send(b"GET /held/a HTTP/1.1\r\n" + HOST)

@@ -114,6 +114,21 @@ async def test_body_that_comes_later_is_not_taken_for_a_request(
     assert application.paths == ["/api/v1/projects"] * 2
 
 
+async def test_requests_that_never_arrive_keep_nobody_out(address: str, application: Application) -> None:
+    halves = [await Line.to(address) for _ in range(3)]
+    for half in halves:
+        await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
+    application.let_go.set()
+    lines = [await Line.to(address) for _ in range(2)]
+    for line in lines:
+        await line.send(API + END)
+        assert (await line.answer())[0] == 200
+    await halves[0].send(b"dy")
+    assert (await halves[0].answer())[0] == 200
+    for connection in (*lines, *halves):
+        connection.close()
+
+
 async def test_only_whole_names_of_headers_count(line: Line, first: Line, application: Application) -> None:
     alike = b"X-Content-Length: 99\r\nX-X-Request-Id: theirs\r\nProxy-Connection: close\r\n"
     await line.send(EVENT + alike + b"Content-Length: 4\r\n\r\nbody")

@@ -77,6 +77,11 @@ def test_who_waits_for_something_else_does_not_count(watch: Watch) -> None:
     assert most(gate, 0) == AT_FIRST + 500
 
 
+def test_request_that_still_arrives_does_not_count(gate: Gate) -> None:
+    gate.arriving = 500
+    assert most(gate, 0) == AT_FIRST + 500
+
+
 def test_refusals_are_counted_and_told_of_once_in_a_while(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics(several_processes=False)
     gate = Gate(metrics, now=watch)

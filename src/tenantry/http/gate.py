@@ -39,6 +39,8 @@ class Gate:
         always: int = ALWAYS,
         at_first: int = AT_FIRST,
     ) -> None:
+        self.arriving = 0
+        """Requests under way of which more is to come: they wait for their senders."""
         self._metrics = metrics
         self._aside = aside
         self._now = now
@@ -60,7 +62,7 @@ class Gate:
             else:  # there was little to do for a while, so what could not be done before says nothing about now
                 self._most = max(self._most, self._at_first)
             self._looked, self._answered = now, answered
-        return under_way - self._aside() >= self._most
+        return under_way - self.arriving - self._aside() >= self._most
 
     def count(self) -> None:
         """Note a request that was refused."""

@@ -39,6 +39,12 @@ class LeanProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         cast("Scope", self.scope)[WHOLE_ANSWER] = partial(_answer, self.cycle)
 
+    def on_message_complete(self) -> None:
+        """A request is there as a whole, maybe after its answer."""
+        super().on_message_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self._wait_for_the_next()
+
     def on_response_complete(self) -> None:
         """Let the answer go, which is whole."""
         self._joined.flush()
@@ -77,8 +83,10 @@ def _answer(cycle: RequestResponseCycle, status: int, headers: Sequence[Header],
     """Give a whole answer, ``content-length`` among its headers; false where that has to go the long way."""
     if cycle.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
         return False
-    if cycle.disconnected:
+    if cycle.disconnected or cycle.transport.is_closing():
         return True
+    if cycle.waiting_for_100_continue and cycle.more_body:
+        cycle.keep_alive = False  # the client may rightly keep its body to itself, or send it
     fields = b"".join([b"%b: %b\r\n" % header for header in headers])
     if not len(headers) == fields.count(b"\n") == fields.count(b"\r"):
         raise RuntimeError("A header of the answer has a line break in it.")

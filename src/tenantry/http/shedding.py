@@ -34,6 +34,8 @@ class SheddingProtocol(LeanProtocol):
         super().__init__(*args, **kwargs)
         self._gate: Gate | None = self.app_state.get(GATE)
         self._is_reading = False
+        self._is_arriving = False
+        self._is_counted = False
         self._rest = 0
 
     def on_message_begin(self) -> None:
@@ -41,15 +43,34 @@ class SheddingProtocol(LeanProtocol):
         self._is_reading = True
         super().on_message_begin()
 
+    def on_headers_complete(self) -> None:
+        """A request's head is there."""
+        self._is_arriving = True
+        super().on_headers_complete()
+
     def on_message_complete(self) -> None:
         """A request is there as a whole."""
-        self._is_reading = False
+        self._is_reading = self._is_arriving = False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """An answer has left, maybe before its request had come."""
+        self._is_arriving = False
+        if self._is_counted:
+            self._tell_gate()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._is_arriving = False
+        self._tell_gate()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what has come, or refuse it where it is a request and the gate is full."""
         if self._rest:
             self._rest, data = max(0, self._rest - len(data)), data[self._rest :]
+            self._wait_for_the_next()
             if not data:
                 return
         gate = self._gate
@@ -59,6 +80,13 @@ class SheddingProtocol(LeanProtocol):
             or not self._refuse(gate, data)
         ):
             super().data_received(data)
+            self._tell_gate()
+
+    def _tell_gate(self) -> None:
+        """Whether this connection's request still arrives: it has a task, and nobody waits for what that does."""
+        if self._gate is not None and self._is_arriving is not self._is_counted:
+            self._is_counted = self._is_arriving
+            self._gate.arriving += 1 if self._is_arriving else -1
 
     def _refuse(self, gate: Gate, data: bytes) -> bool:
         """Refuse the request that begins here; false where that takes the parser: it is not the rule, or not sound."""
