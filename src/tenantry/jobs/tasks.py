@@ -141,7 +141,7 @@ def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]])
     @app.task(name="remove_old_data", queue=MAINTENANCE, pass_context=True)
     async def remove_old_data(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         async with asyncio.timeout(LONGEST_JOB):
-            await _work(context).retention.run()
             await app.job_manager.delete_old_jobs(
                 nb_hours=24 * 30, include_failed=True, include_cancelled=True, include_aborted=True
             )
+            await _work(context).retention.run()

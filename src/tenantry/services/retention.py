@@ -44,11 +44,11 @@ class RetentionService:
         """
         now = self._clock()
         removed = Removed(
-            await self._repeat(retention.delete_idempotency_keys, now),
-            await self._repeat(retention.expire_parked, now),
-            await self._purge_tenants(now),
-            await self._repeat(retention.delete_bodies, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES),
-            await self._repeat(retention.delete_request_counts, now),
+            idempotency_keys=await self._repeat(retention.delete_idempotency_keys, now),
+            parked_events=await self._repeat(retention.expire_parked, now),
+            tenants=await self._purge_tenants(now),
+            request_counts=await self._repeat(retention.delete_request_counts, now),
+            bodies=await self._repeat(retention.delete_bodies, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES),
         )
         if any(msgspec.structs.astuple(removed)):
             logger.info(

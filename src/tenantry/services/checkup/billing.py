@@ -207,7 +207,7 @@ def judge_bodies(oldest: datetime | None, kept: timedelta, now: datetime) -> lis
         warning(
             LEDGER,
             f"days that raw bodies are kept: {kept.days}; age of the oldest one: {(now - oldest).days}",
-            f"{_SEE_WORKER} of remove_old_data, which removes them every hour.",
+            f"{_SEE_WORKER} of remove_old_data, which removes them every ten minutes.",
         )
     ]
 
