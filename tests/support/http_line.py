@@ -6,7 +6,8 @@ from typing import Final
 from tests.support.browser import LOOPBACK
 
 _TURNS: Final = 10
-"""Of the event loop, after which the server has read what was sent."""
+"""Of the event loop, after which the server has read what was sent: loopback delivers within the call that sends, so
+the next turn finds it there. Nothing here depends on time."""
 
 
 class Line:

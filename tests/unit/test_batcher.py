@@ -53,11 +53,12 @@ async def test_another_batch_is_begun_beside_the_first_where_a_crowd_waits() -> 
     first = await held(batcher, doubler, 0)
     few = await submitted(batcher, *range(1, CROWD))
     assert doubler.batches == [[0]]
+    doubler.begun.clear()
     crowd = await submitted(batcher, CROWD)
-    await asyncio.sleep(0)
+    await doubler.begun.wait()
     assert doubler.batches == [[0], [*range(1, CROWD + 1)]]
     third = await submitted(batcher, *range(100, 100 + CROWD))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the turn in which a third run would begin
     assert len(doubler.batches) == 2
     doubler.gate.set()
     answers = await asyncio.gather(first, *few, *crowd, *third)
@@ -79,12 +80,10 @@ async def test_worker_that_is_cancelled_before_it_begins_holds_up_nobody() -> No
     doubler.gate.set()
     batcher = Batcher(doubler.run)
     others = asyncio.all_tasks()
-    lost = asyncio.create_task(batcher.submit(1))
-    await asyncio.sleep(0)
+    [lost] = await submitted(batcher, 1)
     [worker] = asyncio.all_tasks() - others - {lost}
     worker.cancel()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await asyncio.wait([worker])
     assert await batcher.submit(2) == 4
     assert await lost == 2
     await batcher.close()
