@@ -92,6 +92,7 @@ def build(secret: str, catalog: str) -> AsgiApp:
         if scope["type"] != "lifespan":
             await service(scope, receive, send)
             return
+        scope["state"].update(service.state)
         while (message := await receive())["type"] != "lifespan.shutdown":  # it would open the database
             await send({"type": f"{message['type']}.complete"})
         await send({"type": "lifespan.shutdown.complete"})

@@ -74,7 +74,7 @@ def create_app() -> AsgiApp:
 
 def build_app(
     settings: Settings, conninfo: str, clock: Clock = system_clock, monotonic: Callable[[], float] = time.monotonic
-) -> AsgiApp:
+) -> Front:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
     parts = Parts(settings, conninfo, clock, monotonic)
     document = OpenApiDocument(settings.base_url)

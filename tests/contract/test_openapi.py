@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 from litestar import Litestar
 
-from tenantry.http.front import Front
 from tenantry.http.openapi import OpenApiDocument
 from tenantry.main import build_app
 from tests.support.app import make_settings
@@ -25,7 +24,7 @@ REFRESH: Final = ".venv/bin/python -m tests.contract.test_openapi"
 
 def document() -> dict[str, Any]:
     """The document of this release."""
-    front = cast("Front", build_app(make_settings(), "host=/nowhere"))
+    front = build_app(make_settings(), "host=/nowhere")
     described = OpenApiDocument("https://tenantry.example")
     described.build(cast("Litestar", front._app))
     return cast("dict[str, Any]", json.loads(described.encoded))

@@ -1,29 +1,58 @@
-"""How answers leave: as a whole or in parts, the client sees no difference; and how long a connection stays."""
+"""The two ways of a request through the server: a client sees no difference. And how long a connection stays."""
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Final
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from tenantry.domain.errors import PayloadTooLargeError
 from tenantry.http.front import Front, HotRoutes
 from tenantry.http.metrics import Metrics
-from tenantry.http.problems import Header
-from tenantry.http.protocol import LeanProtocol
-from tenantry.http.raw import WHOLE_ANSWER, RawAnswer, RawRequest, Receive, Scope, Send
+from tenantry.http.protocol import HotCycle, LeanProtocol
+from tenantry.http.raw import RawAnswer, RawRequest, Receive, Scope, Send
 from tests.support.browser import served
 from tests.support.http_line import Line
 
 HOST: Final = b"Host: a\r\n\r\n"
+LARGE: Final = b"x" * 1_000_000
 
 
 class Application:
-    """Answers with the path, as a whole below ``/whole/``; below ``/held/`` once it is let go."""
+    """A front, whose hot routes answer with the path; below ``/hot/held/`` once they are let go.
+
+    What is not hot has the same answer from an ASGI application.
+    """
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
+        self.paths: list[str] = []
+        self.clients: list[str] = []
+        self.metrics = Metrics(several_processes=False)
+        hot = HotRoutes()
+        hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
+        self.front = Front(hot, self, self.metrics)
+
+    async def answer(self, request: RawRequest) -> RawAnswer:
+        self.paths.append(request.path)
+        self.clients.append(request.scope["client"][0])
+        way = b"long" if "http_version" in request.scope else b"short"
+        headers = [(b"x-way", way), (b"x-query", request.scope["query_string"])]
+        body = request.path.encode()
+        if body.startswith(b"/hot/held"):
+            await self.let_go.wait()
+        if body == b"/hot/split":
+            headers.append((b"x-split", b"a\r\nx-forged: b"))
+        if body == b"/hot/echo":
+            try:
+                body = await request.body()
+            except PayloadTooLargeError:
+                return RawAnswer(413, headers)
+        if body == b"/hot/large":
+            body = LARGE
+        return RawAnswer(200, headers, body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -31,15 +60,9 @@ class Application:
                 await send({"type": f"{(await receive())['type']}.complete"})
             return
         body = scope["path"].encode()
-        if body.startswith(b"/held"):
-            await self.let_go.wait()
-        headers: list[Header] = [(b"content-length", b"%d" % len(body)), (b"x-query", scope["query_string"])]
-        if body == b"/whole/split":
-            headers.append((b"x-split", b"a\r\nx-forged: b"))
-        at_once: Callable[..., Any] | None = scope.pop(WHOLE_ANSWER, None)
-        if at_once is None or not body.startswith(b"/whole") or not at_once(200, headers, body):
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
 @pytest.fixture
@@ -49,7 +72,7 @@ def application() -> Application:
 
 @pytest.fixture
 async def address(application: Application) -> AsyncIterator[str]:
-    async with served(application, http=LeanProtocol, keep_alive=1) as address:
+    async with served(application.front, http=LeanProtocol, keep_alive=1) as address:
         yield address
         application.let_go.set()
 
@@ -62,96 +85,197 @@ async def line(address: str) -> AsyncIterator[Line]:
 
 
 @pytest.mark.parametrize("end", [b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b" HTTP/1.1\r\nConnection: close\r\n"])
-async def test_answer_is_the_same_as_a_whole_and_in_parts(address: str, end: bytes) -> None:
-    answers = []
-    for path in (b"/parts/a", b"/whole/a"):
+async def test_answer_is_the_same_both_ways(address: str, end: bytes) -> None:
+    answers = {}
+    for path in (b"/hot/a", b"/%68ot/a"):
         line = await Line.to(address)
-        await line.send(b"GET " + path + b"?q=1" + end + HOST)
+        await line.send(b"GET " + path + b"?q=1&r=%41" + end + b"X-Request-Id: one\r\n" + HOST)
         status, headers, body = await line.answer()
-        assert body == path
-        assert "date" in headers
-        answers.append((status, {**headers, "date": ""}, await line.is_closed()))
-    assert answers[0] == answers[1]
+        way = headers.pop("x-way")
+        answers[way] = status, {**headers, "date": ""}, body, await line.is_closed()
+    short, long = answers["short"], answers["long"]
+    assert short == long
+    assert short[:3] == (
+        200,
+        short[1] | {"x-request-id": "one", "x-query": "q=1&r=%41", "content-length": "6", "date": ""},
+        b"/hot/a",
+    )
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /hot/a/../b HTTP/1.1\r\n",
+        b"GET /hot/a%2fb HTTP/1.1\r\n",
+        b"GET /hot/a;b=1 HTTP/1.1\r\n",
+        b"GET http://a/hot/b HTTP/1.1\r\n",
+        b"DELETE /hot/a HTTP/1.1\r\n",
+        b"GET /hot/a HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AA\r\n",
+    ],
+)
+async def test_request_of_another_form_goes_the_long_way(line: Line, request_: bytes) -> None:
+    await line.send(request_ + HOST)
+    status, headers, _ = await line.answer()
+    assert (status, headers["x-way"]) == (200, "short" if b".." in request_ else "long")
+
+
+@pytest.mark.parametrize(
+    ("way", "head", "parts"),
+    [
+        ("short", b"Content-Length: 9\r\n", [b"some body"]),
+        ("short", b"Content-Length: 9\r\n", [b"some", b" ", b"body"]),
+        ("short", b"Content-Length: 0\r\n", []),
+        ("short", b"", []),
+        ("short", b"Content-Length: 99999\r\n", [b"x" * 50_000, b"x" * 49_999]),
+        ("long", b"Content-Length: 100000\r\n", [b"x" * 50_000, b"x" * 50_000]),
+        ("long", b"Transfer-Encoding: chunked\r\n", [b"4\r\nsome\r\n", b"5\r\n body\r\n", b"0\r\n\r\n"]),
+    ],
+)
+async def test_handler_gets_the_whole_body(line: Line, way: str, head: bytes, parts: list[bytes]) -> None:
+    for _ in range(2):
+        await line.send(b"POST /hot/echo HTTP/1.1\r\n" + head + HOST, *parts)
+        status, headers, body = await line.answer()
+        sent = b"some body" if b"chunked" in head else b"".join(parts)
+        assert (status, headers["x-way"], body) == (200, way, sent)
+
+
+async def test_body_past_the_limit_is_refused_before_it_is_sent(line: Line) -> None:
+    await line.send(b"POST /hot/echo HTTP/1.1\r\nContent-Length: 1048577\r\n" + HOST)
+    assert (await line.answer())[0] == 413
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 4\r\nContent-Length: 5\r\n",
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: +4\r\n",
+        b"Content-Length: 4, 4\r\n",
+        b"Content-Length: 0x4\r\n",
+        b"Content-Length : 4\r\n",
+    ],
+)
+async def test_length_that_can_be_read_in_two_ways_is_refused(
+    line: Line, application: Application, head: bytes
+) -> None:
+    await line.send(b"POST /hot/echo HTTP/1.1\r\n" + head + HOST + b"body")
+    assert (await line.head())[0] == 400
+    assert application.paths == []
 
 
 async def test_head_gets_no_body(line: Line) -> None:
     for _ in range(2):
-        await line.send(b"HEAD /whole/a HTTP/1.1\r\n" + HOST)
-        assert (await line.head())[1]["content-length"] == "8"
-    await line.send(b"GET /whole/b HTTP/1.1\r\n" + HOST)
-    assert (await line.answer())[2] == b"/whole/b"
+        await line.send(b"HEAD /hot/a HTTP/1.1\r\n" + HOST)
+        assert (await line.head())[1]["content-length"] == "6"
+    await line.send(b"GET /hot/b HTTP/1.1\r\n" + HOST)
+    assert (await line.answer())[2] == b"/hot/b"
 
 
 async def test_requests_sent_at_once_are_answered_in_their_order(line: Line, application: Application) -> None:
-    paths = [b"/held/1", b"/whole/2", b"/parts/3", b"/whole/4"]
+    paths = [b"/hot/held/1", b"/hot/2", b"/other/3", b"/hot/4", b"/other/5"]
     await line.send(b"".join(b"GET " + path + b" HTTP/1.1\r\n" + HOST for path in paths))
+    assert application.paths == ["/hot/held/1"]
     application.let_go.set()
     assert [(await line.answer())[2] for _ in paths] == paths
 
 
 async def test_header_with_a_line_break_is_not_sent(line: Line) -> None:
-    await line.send(b"GET /whole/split HTTP/1.1\r\n" + HOST)
+    await line.send(b"GET /hot/split HTTP/1.1\r\n" + HOST)
     status, headers, _ = await line.answer()
     assert (status, "x-split" in headers, "x-forged" in headers) == (500, False, False)
+    assert await line.is_closed()
 
 
 async def test_idle_connection_is_closed_and_one_in_use_is_not(
     address: str, line: Line, application: Application
 ) -> None:
-    await line.send(b"GET /whole/a HTTP/1.1\r\n" + HOST)
+    await line.send(b"GET /hot/a HTTP/1.1\r\n" + HOST)
     assert (await line.answer())[0] == 200
-    await line.send(b"GET /held/b HTTP/1.1\r\n" + HOST)
-    for _ in range(2):
+    await line.send(b"GET /hot/held/b HTTP/1.1\r\n" + HOST)
+    for path in (b"/hot/a", b"/other/a"):
         idle = await Line.to(address)
-        await idle.send(b"GET /whole/a HTTP/1.1\r\n" + HOST)
+        await idle.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
         assert (await idle.answer())[0] == 200
         assert await idle.is_closed()
     application.let_go.set()
-    assert (await line.answer())[2] == b"/held/b"
+    assert (await line.answer())[2] == b"/hot/held/b"
     assert await line.is_closed()
 
 
-async def test_client_that_keeps_its_body_back_is_answered_and_the_connection_ends(line: Line) -> None:
-    await line.send(b"POST /whole/a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 9\r\n" + HOST)
-    status, headers, body = await line.answer()
-    assert (status, headers["connection"], body) == (200, "close", b"/whole/a")
+@pytest.mark.parametrize("path", [b"/hot/a", b"/other/a"])
+async def test_client_that_keeps_its_body_back_is_answered_and_the_connection_ends(line: Line, path: bytes) -> None:
+    await line.send(b"POST " + path + b" HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 9\r\n" + HOST)
+    status, _, body = await line.answer()
+    assert (status, body) == (200, path)
     assert await line.is_closed()
+
+
+async def test_client_that_asks_before_it_sends_its_body_is_told_to(line: Line) -> None:
+    await line.send(b"POST /hot/echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n" + HOST)
+    assert (await line.head())[0] == 100
+    await line.send(b"body")
+    assert (await line.answer())[2] == b"body"
 
 
 async def test_connection_stays_timed_where_the_answer_came_before_the_body(line: Line) -> None:
-    await line.send(b"POST /whole/a HTTP/1.1\r\nContent-Length: 4\r\n" + HOST, b"body")
-    assert (await line.answer())[2] == b"/whole/a"
+    await line.send(b"POST /other/a HTTP/1.1\r\nContent-Length: 4\r\n" + HOST, b"body")
+    assert (await line.answer())[2] == b"/other/a"
     assert await line.is_closed()
 
 
+async def test_client_that_does_not_read_its_answers_gets_no_more_of_them(line: Line, application: Application) -> None:
+    asked = 40
+    for _ in range(asked):
+        await line.send(b"GET /hot/large HTTP/1.1\r\n" + HOST)
+    assert len(application.paths) < asked / 2
+    for _ in range(asked):
+        assert (await line.answer())[2] == LARGE
+
+
 async def test_client_that_is_gone_is_no_fault(address: str, application: Application) -> None:
-    gone = await Line.to(address)
-    await gone.send(b"GET /held/a HTTP/1.1\r\n" + HOST)
-    gone.close()
+    for sent in (b"GET /hot/held/a HTTP/1.1\r\n" + HOST, b"POST /hot/b HTTP/1.1\r\nContent-Length: 4\r\n" + HOST):
+        gone = await Line.to(address)
+        await gone.send(sent, b"bo")
+        gone.close()
     application.let_go.set()
     line = await Line.to(address)
-    await line.send(b"GET /whole/a HTTP/1.1\r\n" + HOST)
+    await line.send(b"GET /hot/c HTTP/1.1\r\n" + HOST)
     assert (await line.answer())[0] == 200
     line.close()
+    assert application.paths == ["/hot/held/a", "/hot/c"]
+    assert 'route="/hot/{anything}",status="499"} 1.0' in application.metrics.render().decode()
 
 
-async def test_requests_leave_nothing_for_the_garbage_collector(application: Application) -> None:
-    async def greet(_: RawRequest) -> RawAnswer:
-        return RawAnswer.text(200, "hello")
-
-    hot = HotRoutes()
-    hot.add("GET", "/hot", greet)
-    front = Front(hot, application, Metrics(several_processes=False))
-    async with served(front, http=LeanProtocol) as address:
+async def test_requests_under_way_are_answered_when_the_server_ends(application: Application) -> None:
+    async with served(application.front, http=LeanProtocol) as address:
         line = await Line.to(address)
-        gc.collect()
-        gc.disable()
-        try:
-            for path in (b"/hot", b"/parts") * 20:
-                await line.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
-                assert (await line.answer())[0] == 200
-            kept = sum(isinstance(thing, RequestResponseCycle) for thing in gc.get_objects())
-        finally:
-            gc.enable()
-        line.close()
-    assert kept <= 1  # the connection's last
+        await line.send(b"GET /hot/held/a HTTP/1.1\r\n" + HOST)
+        half = await Line.to(address)
+        await half.send(b"POST /hot/echo HTTP/1.1\r\nContent-Length: 4\r\n" + HOST, b"bo")
+        asyncio.get_running_loop().call_later(0.2, application.let_go.set)
+        ending = asyncio.create_task(half.send(b"dy"))
+    await ending
+    for one, body in ((line, b"/hot/held/a"), (half, b"body")):
+        status, _, answer = await one.answer()
+        assert (status, answer) == (200, body)
+        assert await one.is_closed()
+
+
+async def test_address_of_the_client_is_taken_from_a_trusted_proxy(line: Line, application: Application) -> None:
+    for path in (b"/hot/a", b"/%68ot/a"):
+        await line.send(b"GET " + path + b" HTTP/1.1\r\nX-Forwarded-For: 198.51.100.7, 203.0.113.9\r\n" + HOST)
+        assert (await line.answer())[0] == 200
+    assert application.clients == ["203.0.113.9", "203.0.113.9"]
+
+
+async def test_requests_leave_nothing_for_the_garbage_collector(line: Line) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for path in (b"/hot/a", b"/other") * 20:
+            await line.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
+            assert (await line.answer())[0] == 200
+        kept = sum(isinstance(thing, RequestResponseCycle | HotCycle) for thing in gc.get_objects())
+    finally:
+        gc.enable()
+    assert kept <= 2  # the connection's last

@@ -5,7 +5,7 @@ Formats: PostgreSQL's ``array_send`` and the ``send`` functions of the elements'
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import chain, repeat
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -66,8 +66,9 @@ def _dump_moment(moment: datetime) -> bytes:
     return _pack_bigint(to_micros(moment) - _EPOCH_2000)
 
 
-def _array(element: int, number: int, items: bytes) -> bytes:
-    return _pack_header(1, 1, element, number, 1) + items if number else struct.pack(">iiI", 0, 0, element)
+def _array(element: int, number: int, items: Iterable[bytes]) -> bytes:
+    head = _pack_header(1, 1, element, number, 1) if number else struct.pack(">iiI", 0, 0, element)
+    return b"".join(chain((head,), items))
 
 
 def _dump_blobs(element: int) -> Callable[[Sequence[bytes | None]], bytes]:
@@ -76,12 +77,11 @@ def _dump_blobs(element: int) -> Callable[[Sequence[bytes | None]], bytes]:
         absent = values.count(None)
         if not absent:
             lengths = map(_length, map(len, cast("Sequence[bytes]", values)))
-            items = b"".join(chain.from_iterable(zip(lengths, cast("Sequence[bytes]", values), strict=True)))
-        elif absent == number:
-            items = _NULL * number
-        else:
-            items = b"".join([_NULL if value is None else _length(len(value)) + value for value in values])
-        return _array(element, number, items)
+            items = chain.from_iterable(zip(lengths, cast("Sequence[bytes]", values), strict=True))
+            return _array(element, number, items)
+        if absent == number:
+            return _array(element, number, (_NULL * number,))
+        return _array(element, number, [_NULL if value is None else _length(len(value)) + value for value in values])
 
     return dump
 
@@ -95,17 +95,15 @@ def _dump_texts(values: Sequence[str | None]) -> bytes:
     if not absent:
         return _dump_text_items([*map(str.encode, cast("Sequence[str]", values))])
     if absent == len(values):
-        return _array(25, absent, _NULL * absent)
+        return _array(25, absent, (_NULL * absent,))
     return _dump_text_items([None if value is None else value.encode() for value in values])
 
 
 def _numbers(element: int, values: Sequence[int | None]) -> bytes:
     number = len(values)
     if None in values:
-        items = b"".join([_NULL if value is None else _pack_item(8, value) for value in values])
-    else:
-        items = struct.pack(">" + "iq" * number, *chain.from_iterable(zip(repeat(8), values)))
-    return _array(element, number, items)
+        return _array(element, number, [_NULL if value is None else _pack_item(8, value) for value in values])
+    return _array(element, number, (struct.pack(">" + "iq" * number, *chain.from_iterable(zip(repeat(8), values))),))
 
 
 def _dump_bigints(values: Sequence[int | None]) -> bytes:
@@ -117,7 +115,7 @@ def _dump_moments(values: Sequence[datetime | None]) -> bytes:
 
 
 def _dump_booleans(values: Sequence[bool | None]) -> bytes:
-    return _array(16, len(values), b"".join([_FLAGS[value] for value in values]))
+    return _array(16, len(values), [_FLAGS[value] for value in values])
 
 
 _dump_text_items: Final = _dump_blobs(25)

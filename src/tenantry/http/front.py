@@ -15,16 +15,16 @@ from tenantry.http.metrics import Metrics
 from tenantry.http.problems import Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
-    WHOLE_ANSWER,
+    HOT_DOOR,
     AsgiApp,
     ClientGoneError,
+    HotRoute,
     RawAnswer,
     RawHandler,
     RawRequest,
     Receive,
     Scope,
     Send,
-    WholeAnswer,
     header_of,
     request_id_of,
 )
@@ -43,34 +43,34 @@ class HotRoutes:
     """The routes that are answered without a framework."""
 
     def __init__(self) -> None:
-        self._exact: dict[tuple[str, str], tuple[str, RawHandler]] = {}
-        self._any_method: dict[str, tuple[str, RawHandler]] = {}
-        self._prefixes: list[tuple[str, str, RawHandler]] = []
+        self._exact: dict[tuple[str, str], HotRoute] = {}
+        self._any_method: dict[str, HotRoute] = {}
+        self._prefixes: list[tuple[str, HotRoute]] = []
 
     def add(self, method: str, path: str, handler: RawHandler) -> None:
         """Answer one method of one path."""
-        self._exact[method, path] = path, handler
+        self._exact[method, path] = HotRoute(path, handler)
 
     def add_any_method(self, path: str, handler: RawHandler) -> None:
         """Answer every method of one path."""
-        self._any_method[path] = path, handler
+        self._any_method[path] = HotRoute(path, handler)
 
     def add_prefix(self, prefix: str, template: str, handler: RawHandler) -> None:
         """Answer every method of every path below a prefix; ``template`` names the route in the metrics."""
-        self._prefixes.append((prefix, template, handler))
+        self._prefixes.append((prefix, HotRoute(template, handler)))
 
-    def find(self, method: str, path: str) -> tuple[str, RawHandler] | None:
-        """The route's template and handler, if the path is a hot one."""
+    def find(self, method: str, path: str) -> HotRoute | None:
+        """The route, if the path is a hot one."""
         found = self._exact.get((method, path)) or self._any_method.get(path)
         if found is None:
-            for prefix, template, handler in self._prefixes:
+            for prefix, route in self._prefixes:
                 if path.startswith(prefix):
-                    return template, handler
+                    return route
         return found
 
 
 class Front:
-    """The ASGI application.
+    """The ASGI application, and the `HotDoor` for a server's protocol that knows of it.
 
     ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``. ``paced`` says how
     many requests wait because they are made to.
@@ -87,47 +87,55 @@ class Front:
         deadline: float = _DEADLINE,
     ) -> None:
         self._hot = hot
+        self.find = hot.find
         self._app = app
         self._metrics = metrics
         self._unhurried = unhurried
         self._deadline = deadline
-        self._gate = Gate(metrics, lambda: self._waiting + paced())
         self._waiting = 0
+        self.state: Final = {GATE: Gate(metrics, lambda: self._waiting + paced()), HOT_DOOR: self}
+        """What the server's protocol finds in the state of the lifespan."""
         self._counters: dict[tuple[str, str, int], Any] = {}
         self._timers: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
         if scope["type"] != "http":
-            scope.setdefault("state", {})[GATE] = self._gate
+            scope.setdefault("state", {}).update(self.state)
             await self._app(scope, receive, send)
             return
+        route = self.find(scope["method"], scope["path"])
+        if route is not None:
+            answer = await self.answer(route, RawRequest(scope, receive))
+            if answer.status != _CLIENT_GONE:
+                await _send(send, answer)
+            return
         started = perf_counter()
-        at_once = scope.pop(WHOLE_ANSWER, None)  # which holds the scope: together they would wait for the collector
-        hot = self._hot.find(scope["method"], scope["path"])
-        if hot is not None:
-            route, handler = hot
-            status = await self._answer(RawRequest(scope, receive), handler, send, at_once)
-        else:
-            request_id = request_id_of(header_of(scope, b"x-request-id"))
-            scope[REQUEST_ID] = request_id.decode()
-            status = await self._pass_on(scope, receive, send, request_id)
-            route = scope.get("path_template") or "unknown"
-        self._count(route, scope["method"], status, perf_counter() - started)
+        request_id = request_id_of(header_of(scope, b"x-request-id"))
+        scope[REQUEST_ID] = request_id.decode()
+        status = await self._pass_on(scope, receive, send, request_id)
+        self._count(scope.get("path_template") or "unknown", scope["method"], status, perf_counter() - started)
 
-    async def _answer(self, request: RawRequest, handler: RawHandler, send: Send, at_once: WholeAnswer | None) -> int:
+    async def answer(self, route: HotRoute, request: RawRequest) -> RawAnswer:
+        """The answer of a hot route; every fault is one too."""
+        started = perf_counter()
         try:
-            answer = await handler(request)
+            answer = await route.handler(request)
         except DomainError as error:
             answer = _answer_of(refuse_domain_error(error, request.request_id.decode()))
         except ClientGoneError:
-            return _CLIENT_GONE
+            answer = RawAnswer(_CLIENT_GONE, [])
         except Exception:
             request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
             answer = _answer_of(internal_error(request_id))
-        await _send(request.scope, send, answer, request.request_id, at_once)
-        return answer.status
+        _complete(answer, request.scope, request.request_id)
+        self._count(route.template, request.scope["method"], answer.status, perf_counter() - started)
+        return answer
+
+    def count_gone(self, route: HotRoute, request: RawRequest) -> None:
+        """Count a client that hung up before its request was whole."""
+        self._count(route.template, request.scope["method"], _CLIENT_GONE, 0.0)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Let Litestar answer, but no later than the deadline: past it the client is told to come again."""
@@ -147,7 +155,7 @@ class Front:
 
         if "\x00" in scope["path"]:
             answer = _answer_of(refuse(404, "not_found", "There is nothing at this address.", request_id.decode()))
-            await _send(scope, send, answer, request_id)
+            await _send(send, _complete(answer, scope, request_id))
             return answer.status
         work = asyncio.ensure_future(self._app(scope, receive, send_with_id))
         unhurried = self._unhurried(scope["path"])
@@ -167,7 +175,7 @@ class Front:
             work.cancel()
             work.add_done_callback(_forget)
             answer = _answer_of(too_late(request_id.decode()))
-            await _send(scope, send, answer, request_id)
+            await _send(send, _complete(answer, scope, request_id))
             return answer.status
         await work
         return status
@@ -206,13 +214,15 @@ def _answer_of(refusal: Refusal) -> RawAnswer:
     return RawAnswer(refusal.status, refusal.headers, refusal.body)
 
 
-async def _send(
-    scope: Scope, send: Send, answer: RawAnswer, request_id: bytes, at_once: WholeAnswer | None = None
-) -> None:
+def _complete(answer: RawAnswer, scope: Scope, request_id: bytes) -> RawAnswer:
+    """Add the headers that every answer has."""
     headers = answer.headers
     headers.append((b"content-length", b"%d" % len(answer.body)))
     headers += headers_of(scope)
     headers.append((b"x-request-id", request_id))
-    if at_once is None or not at_once(answer.status, headers, answer.body):
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+    return answer
+
+
+async def _send(send: Send, answer: RawAnswer) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})

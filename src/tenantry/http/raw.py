@@ -1,9 +1,9 @@
-"""Requests and answers of the hot routes, which are plain ASGI: nothing but what they need."""
+"""Requests and answers of the hot routes, which no framework sees: nothing but what they need."""
 
 import random
 import re
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -13,15 +13,8 @@ from tenantry.http.problems import Header
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-WholeAnswer = Callable[[int, Sequence[Header], bytes], bool]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-WHOLE_ANSWER: Final = "tenantry.whole_answer"
-"""Where the ASGI scope holds the way to give an answer as a whole (`WholeAnswer`), if the server has one.
-
-It takes the status, the headers and the body; where it returns false, the answer goes as two messages. Take it out of
-the scope, which it holds itself.
-"""
 MAX_BODY: Final = 1_048_576
 _LENGTH_DIGITS: Final = 18
 # A credential that is sent as one by mistake must reach neither logs nor the audit trail.
@@ -53,12 +46,13 @@ def request_id_of(given: bytes | None) -> bytes:
 
 
 class RawRequest:
-    """An HTTP request."""
+    """An HTTP request. Without ``receive`` its whole body is put into ``whole``."""
 
-    __slots__ = ("_headers", "_receive", "path", "request_id", "scope")
+    __slots__ = ("_headers", "_receive", "path", "request_id", "scope", "whole")
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive | None = None) -> None:
         self.scope = scope
+        """As in ASGI, and no more of it than is asked for here."""
         self.path: str = scope["path"]
         self._headers: dict[bytes, bytes] | None = dict(scope["headers"])
         if len(self._headers) != len(scope["headers"]):
@@ -66,6 +60,7 @@ class RawRequest:
         self.request_id = request_id_of(self.header(b"x-request-id"))
         """Told with the answer."""
         self._receive = receive
+        self.whole = b""
 
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, as `header_of` has it."""
@@ -73,14 +68,16 @@ class RawRequest:
 
     async def body(self) -> bytes:
         """The body; raises `PayloadTooLargeError` past 1 MiB, before it is read whole, and `ClientGoneError`."""
+        if self._receive is None:
+            return self.whole
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and (len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY):
             raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
-        body, more = await self._next_part()
+        body, more = await _next_part(self._receive)
         if more:
             parts, size = [body], len(body)
             while more and size <= MAX_BODY:
-                body, more = await self._next_part()
+                body, more = await _next_part(self._receive)
                 parts.append(body)
                 size += len(body)
             body = b"".join(parts)
@@ -88,11 +85,12 @@ class RawRequest:
             raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
         return body
 
-    async def _next_part(self) -> tuple[bytes, bool]:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        return message.get("body", b""), message.get("more_body", False)
+
+async def _next_part(receive: Receive) -> tuple[bytes, bool]:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    return message.get("body", b""), message.get("more_body", False)
 
 
 class RawAnswer(msgspec.Struct):
@@ -114,3 +112,27 @@ class RawAnswer(msgspec.Struct):
 
 
 RawHandler = Callable[[RawRequest], Awaitable[RawAnswer]]
+
+
+class HotRoute(msgspec.Struct, frozen=True):
+    """A route that is answered without a framework; ``template`` is its name in the metrics."""
+
+    template: str
+    handler: RawHandler
+
+
+HOT_DOOR: Final = "tenantry.hot_door"
+"""Where the state of the ASGI lifespan holds the `HotDoor`."""
+
+
+class HotDoor(Protocol):
+    """Where the server's protocol hands in requests of hot routes, past ASGI."""
+
+    def find(self, method: str, path: str) -> HotRoute | None:
+        """The hot route that answers this."""
+
+    async def answer(self, route: HotRoute, request: RawRequest) -> RawAnswer:
+        """The answer with all its headers but the server's own; every fault is one too."""
+
+    def count_gone(self, route: HotRoute, request: RawRequest) -> None:
+        """Count a client that hung up before its request was whole."""

@@ -33,24 +33,18 @@ class SheddingProtocol(LeanProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
         self._gate: Gate | None = self.app_state.get(GATE)
-        self._is_reading = False
         self._is_arriving = False
         self._is_counted = False
         self._rest = 0
 
-    def on_message_begin(self) -> None:
-        """A request's first byte is there."""
-        self._is_reading = True
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
         """A request's head is there."""
-        self._is_arriving = True
         super().on_headers_complete()
+        self._is_arriving = self.hot is None  # those begin when they are whole
 
     def on_message_complete(self) -> None:
         """A request is there as a whole."""
-        self._is_reading = self._is_arriving = False
+        self._is_arriving = False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -90,7 +84,7 @@ class SheddingProtocol(LeanProtocol):
 
     def _refuse(self, gate: Gate, data: bytes) -> bool:
         """Refuse the request that begins here; false where that takes the parser: it is not the rule, or not sound."""
-        if self._is_reading or self.flow.write_paused or not getattr(self.cycle, "response_complete", True):
+        if self.is_reading or self.flow.write_paused or not getattr(self.cycle, "response_complete", True):
             return False
         request, end = _REQUEST.match(data), data.find(b"\r\n\r\n") + 4
         if request is None or end < len(b"\r\n\r\n"):

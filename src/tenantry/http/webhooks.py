@@ -54,6 +54,27 @@ class WebhookEndpoint:
             body = await request.body()
         except PayloadTooLargeError:
             return self._refuse(request, "too_large", 413, "Payload too large")
+        arrival = self._verified(request, body)
+        if isinstance(arrival, RawAnswer):
+            return arrival
+        event = arrival.event
+        try:
+            receipt = await self._service.receive(arrival)
+        except HandlingFailedError:
+            self._count(event, "failed")
+            return RawAnswer.text(500, "Handling failed")
+        except DatabaseUnavailableError:
+            self._count(event, "unavailable")
+            return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
+        self._count(event, receipt.outcome.value if receipt.outcome else _DUPLICATE)
+        for anomaly in receipt.anomalies:
+            self._metrics.anomalies.labels(anomaly.value).inc()
+        if receipt.outcome is Outcome.INVALID:
+            logger.warning("event %s is of no use: %s", event.id, event.problem)
+        return RawAnswer.text(200, "OK")
+
+    def _verified(self, request: RawRequest, body: bytes) -> Arrival | RawAnswer:
+        """The event that was sent, or the refusal."""
         signature = request.header(b"provider-signature")
         if signature is None:
             signature = request.header(b"stripe-signature")
@@ -71,24 +92,7 @@ class WebhookEndpoint:
             )
         except NotAnEventError:
             return self._refuse(request, "invalid_payload", 400, INVALID_PAYLOAD)
-        return await self._take_in(Arrival(event, now, body))
-
-    async def _take_in(self, arrival: Arrival) -> RawAnswer:
-        event = arrival.event
-        try:
-            receipt = await self._service.receive(arrival)
-        except HandlingFailedError:
-            self._count(event, "failed")
-            return RawAnswer.text(500, "Handling failed")
-        except DatabaseUnavailableError:
-            self._count(event, "unavailable")
-            return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
-        self._count(event, receipt.outcome.value if receipt.outcome else _DUPLICATE)
-        for anomaly in receipt.anomalies:
-            self._metrics.anomalies.labels(anomaly.value).inc()
-        if receipt.outcome is Outcome.INVALID:
-            logger.warning("event %s is of no use: %s", event.id, event.problem)
-        return RawAnswer.text(200, "OK")
+        return Arrival(event, now, body)
 
     def _count(self, event: BillingEvent, outcome: str) -> None:
         known = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE, outcome, event.livemode

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 import msgspec
@@ -51,12 +51,12 @@ class WebhookService:
         self._clock = clock
         self._batcher: Batcher[Arrival, Receipt] = Batcher(self.apply, at_once=len(lanes))
 
-    async def receive(self, arrival: Arrival) -> Receipt:
-        """Apply one event; returns after the commit.
+    def receive(self, arrival: Arrival) -> Awaitable[Receipt]:
+        """Apply one event; to be awaited until after the commit.
 
         Raises `HandlingFailedError` or `DatabaseUnavailableError`; then nothing of it was kept.
         """
-        return await self._batcher.submit(arrival)
+        return self._batcher.submit(arrival)
 
     async def close(self) -> None:
         """Wait for the batches under way."""
