@@ -16,7 +16,7 @@ from tenantry.http.raw import HOT_DOOR, HotDoor, HotRoute, RawAnswer, RawRequest
 _MOST_HELD: Final = 65_536
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 _PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
-_LENGTH_DIGITS: Final = 5
+_DIGITS: Final = 5
 
 
 class LeanProtocol(HttpToolsProtocol):
@@ -40,6 +40,8 @@ class LeanProtocol(HttpToolsProtocol):
         """The request whose head came last, where it goes the short way."""
         self.is_reading = False
         """Whether a request has begun and is not whole yet."""
+        self.is_awaited = False
+        """Whether somebody works on it already, and may wait for the rest of it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin on a transport of the event loop."""
@@ -53,6 +55,8 @@ class LeanProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
+        self.is_awaited = False
+        self.on_nobody_waits()
         if self.is_reading and self.hot is not None and not self.hot.response_complete and self._door is not None:
             self._door.count_gone(self.hot.route, self.hot.request)
 
@@ -61,7 +65,10 @@ class LeanProtocol(HttpToolsProtocol):
         self.is_reading = True
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of a request's head is there."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """A request's head is there."""
@@ -69,12 +76,14 @@ class LeanProtocol(HttpToolsProtocol):
         if self.hot is not None:
             self.cycle = cast("RequestResponseCycle", self.hot)  # it has all that uvicorn asks of one
             return
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers += headers
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
         super().on_headers_complete()
-        self._waits_to_send = self.cycle if expects else None
+        self.is_awaited = True
+        self._waits_to_send = self.cycle if self.expect_100_continue else None
 
     def on_body(self, body: bytes) -> None:
         """A part of a request's body is there."""
@@ -91,6 +100,7 @@ class LeanProtocol(HttpToolsProtocol):
             self.tasks.add(task)
             return
         self._waits_to_send = None
+        self.is_awaited = False
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self._wait_for_the_next()
@@ -98,6 +108,9 @@ class LeanProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Let the answer go, which is whole."""
         self._joined.flush()
+        if self.is_awaited:
+            self.is_awaited = False
+            self.on_nobody_waits()
         if self._waits_to_send is not None and self._waits_to_send.response_complete:
             self.transport.close()  # the client may rightly keep its body to itself now, or send it
         if self.pipeline:
@@ -107,6 +120,9 @@ class LeanProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self._wait_for_the_next()
+
+    def on_nobody_waits(self) -> None:
+        """Nobody works on the request any more, though more of it is to come."""
 
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection if it has been idle for so long."""
@@ -138,7 +154,7 @@ class LeanProtocol(HttpToolsProtocol):
             return None
         path, query = target
         route = door.find(method, path)
-        if route is None or self.expect_100_continue or parser.should_upgrade():
+        if route is None or parser.should_upgrade():
             return None
         if not getattr(self.cycle, "response_complete", True):
             return None
@@ -153,8 +169,9 @@ class LeanProtocol(HttpToolsProtocol):
                 "scheme": self.scheme,
             }
         )
-        length = request.header(b"content-length")
-        if request.header(b"transfer-encoding") is not None or (length and len(length) > _LENGTH_DIGITS):
+        header = request.header
+        length = header(b"content-length")
+        if header(b"transfer-encoding") is not None or header(b"expect") is not None or len(length or b"") > _DIGITS:
             return None
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         return HotCycle(route, request, keep_alive=keep_alive)

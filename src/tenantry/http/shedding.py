@@ -33,32 +33,12 @@ class SheddingProtocol(LeanProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
         self._gate: Gate | None = self.app_state.get(GATE)
-        self._is_arriving = False
         self._is_counted = False
         self._rest = 0
 
-    def on_headers_complete(self) -> None:
-        """A request's head is there."""
-        super().on_headers_complete()
-        self._is_arriving = self.hot is None  # those begin when they are whole
-
-    def on_message_complete(self) -> None:
-        """A request is there as a whole."""
-        self._is_arriving = False
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """An answer has left, maybe before its request had come."""
-        self._is_arriving = False
-        if self._is_counted:
-            self._tell_gate()
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self._is_arriving = False
+    def on_nobody_waits(self) -> None:
+        """Nobody works on the request any more, though more of it is to come."""
         self._tell_gate()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what has come, or refuse it where it is a request and the gate is full."""
@@ -78,9 +58,9 @@ class SheddingProtocol(LeanProtocol):
 
     def _tell_gate(self) -> None:
         """Whether this connection's request still arrives: it has a task, and nobody waits for what that does."""
-        if self._gate is not None and self._is_arriving is not self._is_counted:
-            self._is_counted = self._is_arriving
-            self._gate.arriving += 1 if self._is_arriving else -1
+        if self._gate is not None and self.is_awaited is not self._is_counted:
+            self._is_counted = self.is_awaited
+            self._gate.arriving += 1 if self.is_awaited else -1
 
     def _refuse(self, gate: Gate, data: bytes) -> bool:
         """Refuse the request that begins here; false where that takes the parser: it is not the rule, or not sound."""
