@@ -23,13 +23,14 @@ class Application:
     """Answers each request with its body, once it is let go; has room for one at a time."""
 
     def __init__(self) -> None:
+        self.gate = Gate(Metrics(several_processes=False), always=1, at_first=1)
         self.paths: list[str] = []
         self.let_go = asyncio.Event()
         self._has_begun = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            scope["state"][GATE] = Gate(Metrics(several_processes=False), always=1, at_first=1)
+            scope["state"][GATE] = self.gate
             for _ in range(2):
                 message = await receive()
                 await send({"type": f"{message['type']}.complete"})
@@ -38,8 +39,13 @@ class Application:
         message = await receive()
         self._has_begun.set()
         await self.let_go.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": message["body"]})
+        body = message["body"]
+        while message["more_body"]:
+            message = await receive()
+            body += message["body"]
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     async def begun(self) -> None:
         """Return once a request is under way."""
@@ -112,6 +118,20 @@ async def test_body_that_comes_later_is_not_taken_for_a_request(
     await line.send(API + END)
     assert (await line.answer())[0] == 200
     assert application.paths == ["/api/v1/projects"] * 2
+
+
+async def test_request_that_waits_behind_another_does_not_count_as_arriving(
+    first: Line, application: Application
+) -> None:
+    await first.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
+    assert application.gate.arriving == 0  # the one before it is under way
+    application.let_go.set()
+    assert (await first.answer())[0] == 200
+    await first.send(b"d")
+    assert application.gate.arriving == 1
+    await first.send(b"y")
+    assert (await first.answer())[0] == 200
+    assert application.gate.arriving == 0
 
 
 async def test_requests_that_never_arrive_keep_nobody_out(address: str, application: Application) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, MutableMapping
 from time import perf_counter
 from typing import Any, Final
 
+from prometheus_client import Counter
+
 from tenantry.domain.errors import DomainError
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
@@ -72,6 +74,8 @@ class HotRoutes:
 class Front:
     """The ASGI application, and the `HotDoor` for a server's protocol that knows of it.
 
+    What is put around it sees no request of the hot routes then: they come in by that door.
+
     ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``. ``paced`` says how
     many requests wait because they are made to.
     """
@@ -95,7 +99,7 @@ class Front:
         self._waiting = 0
         self.state: Final = {GATE: Gate(metrics, lambda: self._waiting + paced()), HOT_DOOR: self}
         """What the server's protocol finds in the state of the lifespan."""
-        self._counters: dict[tuple[str, str, int], Any] = {}
+        self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +139,12 @@ class Front:
 
     def count_gone(self, route: HotRoute, request: RawRequest) -> None:
         """Count a client that hung up before its request was whole."""
-        self._count(route.template, request.scope["method"], _CLIENT_GONE, 0.0)
+        self._counter(route.template, request.scope["method"], _CLIENT_GONE).inc()
+
+    def fault(self, request: RawRequest) -> RawAnswer:
+        """The answer where there is none that could be sent."""
+        refusal = internal_error(request.request_id.decode())
+        return _complete(_answer_of(refusal), request.scope, request.request_id)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Let Litestar answer, but no later than the deadline: past it the client is told to come again."""
@@ -181,15 +190,18 @@ class Front:
         return status
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
-        key = route, method if method in _METHODS else "other", status
-        counter = self._counters.get(key)
-        if counter is None:
-            counter = self._counters[key] = self._metrics.requests.labels(key[0], key[1], str(status))
-        counter.inc()
+        self._counter(route, method, status).inc()
         timer = self._timers.get(route)
         if timer is None:
             timer = self._timers[route] = self._metrics.seconds.labels(route)
         timer.observe(seconds)
+
+    def _counter(self, route: str, method: str, status: int) -> Counter:
+        key = route, method if method in _METHODS else "other", status
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = self._metrics.requests.labels(key[0], key[1], str(status))
+        return counter
 
 
 def internal_error(request_id: str) -> Refusal:

@@ -1,6 +1,7 @@
 """The server's HTTP protocol, at less cost for each request."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from copy import copy
@@ -16,16 +17,21 @@ from tenantry.http.raw import HOT_DOOR, HotDoor, HotRoute, RawAnswer, RawRequest
 _MOST_HELD: Final = 65_536
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 _PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
-_DIGITS: Final = 5
+_LENGTH_DIGITS: Final = 5
+_LONGEST_TARGET: Final = 256
+_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
+
+logger = logging.getLogger(__name__)
 
 
 class LeanProtocol(HttpToolsProtocol):
     """uvicorn's protocol on httptools, with a short way for hot routes, one write an answer, one timer a connection.
 
     Where the state of the lifespan holds a `HotDoor`, requests of its routes are handed in there once they are whole,
-    and each answer leaves in one write, both without ASGI's messages. That is for requests of the usual form: GET or
-    POST, a body of known length below 100 KB, nothing else under way on the connection. All others go the long way,
-    where the same routes are found again. The parser is uvicorn's on both.
+    and each answer leaves in one write, both without ASGI's messages. That is for requests of the usual form alone: a
+    GET without a body or a POST with one of known length below 100 KB, a short path that can be read in one way only,
+    no ``Expect`` or ``Upgrade``, and nothing else under way on the connection. All others go the long way, where the
+    same routes are found again. The parser is uvicorn's on both.
 
     On the long way what an answer writes is joined: two writes are two system calls and two packets, and wake the
     client twice.
@@ -35,13 +41,11 @@ class LeanProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._door: HotDoor | None = self.app_state.get(HOT_DOOR)
         self._proxies = _looking_through(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
-        self._waits_to_send: RequestResponseCycle | None = None
-        self.hot: HotCycle | None = None
-        """The request whose head came last, where it goes the short way."""
+        self._hot: HotCycle | None = None
         self.is_reading = False
         """Whether a request has begun and is not whole yet."""
-        self.is_awaited = False
-        """Whether somebody works on it already, and may wait for the rest of it."""
+        self.is_arriving = False
+        """Whether it has a task already, for which the rest of it has to come."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin on a transport of the event loop."""
@@ -55,14 +59,16 @@ class LeanProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
-        self.is_awaited = False
-        self.on_nobody_waits()
-        if self.is_reading and self.hot is not None and not self.hot.response_complete and self._door is not None:
-            self._door.count_gone(self.hot.route, self.hot.request)
+        self.is_arriving = False
+        self.on_arriving_changed()
+        if self.is_reading and self._hot is not None and self._door is not None:
+            self._door.count_gone(self._hot.route, self._hot.request)
 
     def on_message_begin(self) -> None:
         """A request's first byte is there."""
         self.is_reading = True
+        self._idle_since = None
+        self._hot = None
         self.url = b""
         self.headers = []
 
@@ -72,9 +78,9 @@ class LeanProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request's head is there."""
-        self.hot = self._hot_cycle()
-        if self.hot is not None:
-            self.cycle = cast("RequestResponseCycle", self.hot)  # it has all that uvicorn asks of one
+        self._hot = self._hot_cycle()
+        if self._hot is not None:
+            self.cycle = cast("RequestResponseCycle", self._hot)  # it has all that uvicorn asks of one
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -82,25 +88,30 @@ class LeanProtocol(HttpToolsProtocol):
         for name, value in headers:
             super().on_header(name, value)
         super().on_headers_complete()
-        self.is_awaited = True
-        self._waits_to_send = self.cycle if self.expect_100_continue else None
+        self.is_arriving = not self.pipeline
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False  # the parser would take a body for the next request
+        elif self.expect_100_continue and not self.pipeline and self.scope["http_version"] == "1.1":
+            # answered without a body asked for, the client might send it or not: nobody could tell what comes next
+            self.cycle.waiting_for_100_continue = False
+            self.write_now(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """A part of a request's body is there."""
-        if self.hot is not None:
-            self.hot.request.whole += body
+        if self._hot is not None:
+            self._hot.request.whole += body
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A request is there as a whole, maybe after its answer."""
         self.is_reading = False
-        if self.hot is not None:
-            self.hot.task = task = self.loop.create_task(self._serve(self.hot))
+        if self._hot is not None:
+            task = self.loop.create_task(self._serve(self._hot))
             self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
             return
-        self._waits_to_send = None
-        self.is_awaited = False
+        self.is_arriving = False
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self._wait_for_the_next()
@@ -108,21 +119,21 @@ class LeanProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Let the answer go, which is whole."""
         self._joined.flush()
-        if self.is_awaited:
-            self.is_awaited = False
-            self.on_nobody_waits()
-        if self._waits_to_send is not None and self._waits_to_send.response_complete:
-            self.transport.close()  # the client may rightly keep its body to itself now, or send it
         if self.pipeline:
             super().on_response_complete()
+            self.is_arriving = not self.pipeline and self.cycle.more_body
+            self.on_arriving_changed()
             return
+        if self.is_arriving:
+            self.is_arriving = False
+            self.on_arriving_changed()
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self._wait_for_the_next()
 
-    def on_nobody_waits(self) -> None:
-        """Nobody works on the request any more, though more of it is to come."""
+    def on_arriving_changed(self) -> None:
+        """`is_arriving` may have changed other than by what came in."""
 
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection if it has been idle for so long."""
@@ -149,7 +160,8 @@ class LeanProtocol(HttpToolsProtocol):
     def _hot_cycle(self) -> "HotCycle | None":
         """The request whose head has come, if it can go the short way."""
         parser, door = self.parser, self._door
-        method, target = _HOT_METHODS.get(parser.get_method()), _plain_target(self.url)
+        method = _HOT_METHODS.get(parser.get_method())
+        target = _plain_target(self.url) if len(self.url) <= _LONGEST_TARGET else None
         if door is None or method is None or target is None:
             return None
         path, query = target
@@ -171,7 +183,9 @@ class LeanProtocol(HttpToolsProtocol):
         )
         header = request.header
         length = header(b"content-length")
-        if header(b"transfer-encoding") is not None or header(b"expect") is not None or len(length or b"") > _DIGITS:
+        if length is not None and (len(length) > _LENGTH_DIGITS or method != "POST"):
+            return None
+        if header(b"transfer-encoding") is not None or header(b"expect") is not None:
             return None
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         return HotCycle(route, request, keep_alive=keep_alive)
@@ -186,20 +200,20 @@ class LeanProtocol(HttpToolsProtocol):
                 await self.flow.drain()
             if not cycle.disconnected and not self.transport.is_closing():
                 self._give(cycle, answer)
-        except Exception:
-            self.logger.exception("an answer could not be sent")
-            cycle.keep_alive = False
+        except BaseException as error:
+            request_id = cycle.request.request_id.decode()
             if not cycle.response_complete:
-                self._give(cycle, _fault())
-        finally:
-            self.tasks.discard(cast("asyncio.Task[None]", cycle.task))
-            cycle.task = None
+                cycle.keep_alive = False
+                self._give(cycle, cast("HotDoor", self._door).fault(cycle.request))
+            if not isinstance(error, Exception):
+                raise
+            logger.exception("request %s could not be answered", request_id)
 
     def _give(self, cycle: "HotCycle", answer: RawAnswer) -> None:
         headers = answer.headers
         fields = b"".join([b"%b: %b\r\n" % header for header in headers])
-        if not len(headers) == fields.count(b"\n") == fields.count(b"\r"):
-            raise RuntimeError("A header of the answer has a line break in it.")
+        if len(fields.translate(None, _CONTROLS)) != len(fields) - len(b"\r\n") * len(headers):
+            raise RuntimeError("A header of the answer has a control character in it.")
         last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
         common = COMMON_FIELDS.in_words(self.server_state.default_headers)
         cycle.response_complete = True
@@ -209,14 +223,13 @@ class LeanProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
 
-def _fault() -> RawAnswer:
-    return RawAnswer.text(500, "", (b"content-length", b"0"))
-
-
 class HotCycle:
     """A request of a hot route until it is answered, in the place of uvicorn's cycle of ASGI's messages."""
 
-    __slots__ = ("disconnected", "keep_alive", "request", "response_complete", "route", "task")
+    __slots__ = ("disconnected", "keep_alive", "request", "response_complete", "route")
+
+    message_event: Final = asyncio.Event()
+    """What uvicorn sets when something came in. Nobody waits for it here."""
 
     def __init__(self, route: HotRoute, request: RawRequest, *, keep_alive: bool) -> None:
         self.route = route
@@ -224,23 +237,16 @@ class HotCycle:
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
-        self.task: asyncio.Task[None] | None = None
-
-    class message_event:  # noqa: N801  # uvicorn's name
-        """Whom uvicorn tells that something came in: nobody waits for it here."""
-
-        @staticmethod
-        def set() -> None:
-            """Nothing."""
 
 
 @lru_cache(256)
 def _plain_target(url: bytes) -> tuple[str, bytes] | None:
     """The path and the query, where the path can be read in one way only."""
     path, _, query = url.partition(b"?")
-    return (path.decode(), query) if _PLAIN_PATH.fullmatch(path) else None
+    return (path.decode(), query) if _PLAIN_PATH.fullmatch(path) and b"#" not in query else None
 
 
+@lru_cache(1)
 def _looking_through(middleware: ProxyHeadersMiddleware) -> ProxyHeadersMiddleware:
     """Puts the client's address into a scope in the place of a trusted proxy's, and does nothing else."""
     alone = copy(middleware)

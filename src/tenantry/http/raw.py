@@ -46,7 +46,7 @@ def request_id_of(given: bytes | None) -> bytes:
 
 
 class RawRequest:
-    """An HTTP request. Without ``receive`` its whole body is put into ``whole``."""
+    """An HTTP request. Without ``receive``, ``whole`` is its body, and it is handed on once that is there."""
 
     __slots__ = ("_headers", "_receive", "path", "request_id", "scope", "whole")
 
@@ -136,3 +136,6 @@ class HotDoor(Protocol):
 
     def count_gone(self, route: HotRoute, request: RawRequest) -> None:
         """Count a client that hung up before its request was whole."""
+
+    def fault(self, request: RawRequest) -> RawAnswer:
+        """The answer where there is none that could be sent: a fault of ours."""

@@ -36,8 +36,8 @@ class SheddingProtocol(LeanProtocol):
         self._is_counted = False
         self._rest = 0
 
-    def on_nobody_waits(self) -> None:
-        """Nobody works on the request any more, though more of it is to come."""
+    def on_arriving_changed(self) -> None:
+        """`is_arriving` may have changed other than by what came in."""
         self._tell_gate()
 
     def data_received(self, data: bytes) -> None:
@@ -58,9 +58,9 @@ class SheddingProtocol(LeanProtocol):
 
     def _tell_gate(self) -> None:
         """Whether this connection's request still arrives: it has a task, and nobody waits for what that does."""
-        if self._gate is not None and self.is_awaited is not self._is_counted:
-            self._is_counted = self.is_awaited
-            self._gate.arriving += 1 if self.is_awaited else -1
+        if self._gate is not None and self.is_arriving is not self._is_counted:
+            self._is_counted = self.is_arriving
+            self._gate.arriving += 1 if self.is_arriving else -1
 
     def _refuse(self, gate: Gate, data: bytes) -> bool:
         """Refuse the request that begins here; false where that takes the parser: it is not the rule, or not sound."""
