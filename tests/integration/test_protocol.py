@@ -87,6 +87,14 @@ async def line(address: str) -> AsyncIterator[Line]:
     line.close()
 
 
+async def is_closed_as_idle(address: str, path: bytes = b"/other/a") -> None:
+    """A connection that is made now is used, and closed once it has been idle for too long: so would others be."""
+    idle = await Line.to(address)
+    await idle.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
+    assert (await idle.answer())[0] == 200
+    assert await idle.is_closed()
+
+
 @pytest.mark.parametrize("end", [b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b" HTTP/1.1\r\nConnection: close\r\n"])
 async def test_answer_is_the_same_both_ways(address: str, end: bytes) -> None:
     answers = {}
@@ -199,10 +207,7 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
     assert (await line.answer())[0] == 200
     await line.send(b"GET /hot/held/b HTTP/1.1\r\n" + HOST)
     for path in (b"/hot/a", b"/other/a"):
-        idle = await Line.to(address)
-        await idle.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
-        assert (await idle.answer())[0] == 200
-        assert await idle.is_closed()
+        await is_closed_as_idle(address, path)
     application.let_go.set()
     assert (await line.answer())[2] == b"/hot/held/b"
     assert await line.is_closed()
@@ -233,11 +238,12 @@ async def test_body_of_a_get_is_not_waited_for(line: Line) -> None:
     assert (await line.answer())[2] == b"/hot/a"
 
 
-async def test_request_after_a_late_body_is_not_cut_off(line: Line, application: Application) -> None:
+async def test_request_after_a_late_body_is_not_cut_off(address: str, line: Line, application: Application) -> None:
     await line.send(b"POST /other/a HTTP/1.1\r\nContent-Length: 4\r\n" + HOST)
     assert (await line.answer())[2] == b"/other/a"
     await line.send(b"body" + b"GET /hot/held/b HTTP/1.1\r\n" + HOST)
-    asyncio.get_running_loop().call_later(1.5, application.let_go.set)  # the connection may be idle for one second
+    await is_closed_as_idle(address)
+    application.let_go.set()
     assert (await line.answer())[2] == b"/hot/held/b"
 
 
@@ -283,14 +289,20 @@ async def test_client_that_is_gone_is_no_fault(address: str, application: Applic
     assert 'method="GET",route="/hot/{anything}",status="499"' not in metrics
 
 
+async def go_on_once_it_ends(idle: Line, half: Line, application: Application) -> None:
+    """A server that ends closes idle connections first."""
+    assert await idle.is_closed()
+    await half.send(b"dy")
+    application.let_go.set()
+
+
 async def test_requests_under_way_are_answered_when_the_server_ends(application: Application) -> None:
     async with served(application.front, http=LeanProtocol) as address:
         line = await Line.to(address)
         await line.send(b"GET /hot/held/a HTTP/1.1\r\n" + HOST)
         half = await Line.to(address)
         await half.send(b"POST /hot/echo HTTP/1.1\r\nContent-Length: 4\r\n" + HOST, b"bo")
-        asyncio.get_running_loop().call_later(0.2, application.let_go.set)
-        ending = asyncio.create_task(half.send(b"dy"))
+        ending = asyncio.create_task(go_on_once_it_ends(await Line.to(address), half, application))
     await ending
     for one, body in ((line, b"/hot/held/a"), (half, b"body")):
         status, _, answer = await one.answer()

@@ -18,11 +18,16 @@ class Doubler:
         self.batches: list[list[int]] = []
         self.gate = asyncio.Event()
         self.begun = asyncio.Event()
+        self.under_way = 0
+        self.most_at_once = 0
 
     async def run(self, items: Sequence[int]) -> Answers:
         self.batches.append(list(items))
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
         self.begun.set()
         await self.gate.wait()
+        self.under_way -= 1
         return [item * 2 for item in items]
 
 
@@ -58,11 +63,10 @@ async def test_another_batch_is_begun_beside_the_first_where_a_crowd_waits() -> 
     await doubler.begun.wait()
     assert doubler.batches == [[0], [*range(1, CROWD + 1)]]
     third = await submitted(batcher, *range(100, 100 + CROWD))
-    await asyncio.sleep(0)  # the turn in which a third run would begin
-    assert len(doubler.batches) == 2
     doubler.gate.set()
     answers = await asyncio.gather(first, *few, *crowd, *third)
     assert answers == [2 * item for item in (*range(CROWD + 1), *range(100, 100 + CROWD))]
+    assert doubler.most_at_once == 2
 
 
 async def test_all_batches_are_waited_for_on_closing() -> None:
