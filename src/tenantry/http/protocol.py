@@ -194,7 +194,7 @@ class LeanProtocol(HttpToolsProtocol):
         try:
             request = cycle.request
             if self._proxies is not None:
-                await self._proxies(request.scope, _no_message, _no_answer)  # type: ignore[arg-type]  # a plain dict
+                await self._proxies(cast("Any", request.scope), _nobody, _nobody)
             answer = await cast("HotDoor", self._door).answer(cycle.route, request)
             if self.flow.write_paused:
                 await self.flow.drain()
@@ -202,7 +202,7 @@ class LeanProtocol(HttpToolsProtocol):
                 self._give(cycle, answer)
         except BaseException as error:
             request_id = cycle.request.request_id.decode()
-            if not cycle.response_complete:
+            if not cycle.response_complete and not cycle.disconnected and not self.transport.is_closing():
                 cycle.keep_alive = False
                 self._give(cycle, cast("HotDoor", self._door).fault(cycle.request))
             if not isinstance(error, Exception):
@@ -254,16 +254,8 @@ def _looking_through(middleware: ProxyHeadersMiddleware) -> ProxyHeadersMiddlewa
     return alone
 
 
-async def _nobody(*_: object) -> None:
-    """No application."""
-
-
-async def _no_message() -> Any:  # noqa: ANN401
-    raise NotImplementedError
-
-
-async def _no_answer(_: object) -> None:
-    raise NotImplementedError
+async def _nobody(*_: object) -> Any:  # noqa: ANN401  # in the place of whatever ASGI asks for
+    """Nobody asks, and nobody answers."""
 
 
 class _CommonFields:
