@@ -27,7 +27,7 @@ from bench.support import SECRET, TENANTS
 PATIENCE: Final = 10.0
 """Seconds after which a request without an answer is lost."""
 CLOSED: Final = 0
-"""The rate of a phase in which every connection sends its next request at once: a closed loop."""
+"""The ``times`` of a phase in which every connection sends its next request at once: a closed loop."""
 LOST: Final = "lost"
 BROKEN: Final = "broken"
 _BURST: Final = 64
@@ -35,9 +35,9 @@ _PIECE: Final = 65536
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """So many requests a second for so many seconds; `CLOSED` for as many as so many connections take."""
+    """So many times what could be done in the closed phase before it; `CLOSED` for what so many connections take."""
 
-    rate: float
+    times: float
     seconds: float
     connections: int = 0
 
@@ -174,12 +174,14 @@ class OpenLoad:
             self._receive(0.001)
         began_at = time.time()
         self._began = end = time.perf_counter()
+        capacity = 0.0
         for number, phase in enumerate(self._plan.phases):
             start, end = end, end + phase.seconds
-            if phase.rate == CLOSED:
+            if phase.times == CLOSED:
                 self._send_closed(number, end, phase.connections)
+                capacity = len(self._taken_in[number, "200"]) / phase.seconds
             else:
-                self._send_open(number, start, end, phase.rate)
+                self._send_open(number, start, end, phase.times * capacity)
         until = time.perf_counter() + PATIENCE
         while any(connection.due for connection in self._open.values()) and time.perf_counter() < until:
             self._receive(0.01)

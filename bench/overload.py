@@ -3,8 +3,8 @@
 The service and PostgreSQL share all processors but the last one, which is the load generator's own, so what they are
 given does not depend on the load. First the capacity is found: the most answers of 200 a second that any number of
 connections gets which ask again at once. Then requests come at fixed rates, whatever has become of those before. Before
-and after each rate the capacity is measured anew, as its peak: a machine is not always as fast as it was. Needs nothing
-but what the service needs. Writes a JSON file and two charts.
+and after each rate the capacity is measured anew, as its peak: a machine is not always as fast as it was. Rates are
+multiples of the peak just before them. Needs nothing but what the service needs. Writes a JSON file and two charts.
 """
 
 import argparse
@@ -152,16 +152,14 @@ class Bench:
             found = {many: self._capacity(job, port, many) for many in CONNECTIONS}
             connections = max(found, key=lambda many: found[many])
             capacity = found[connections]
-            phases = self._phases(capacity, connections)
+            phases = self._phases(connections)
             before = _mib(pid)
             with _sampled(pid) as samples:
                 report = self._send(job, port, phases, OPEN)
         stored = self._stored() if job == "webhook" else 0
         steps = [
-            self._step(number, phases, report, samples) for number, phase in enumerate(phases) if phase.rate != CLOSED
+            self._step(number, phases, report, samples) for number, phase in enumerate(phases) if phase.times != CLOSED
         ]
-        for step, times in zip(steps, TIMES, strict=True):
-            step.times = times
         return Result(
             job=job, seconds=self._seconds, capacity=capacity, connections=connections, mib=before,
             untold=report.untold, acknowledged=sum(_count(answers, "200") for answers in report.phases),
@@ -169,10 +167,10 @@ class Bench:
             memory=[_most(samples, report.began + n, 1) for n in range(len(report.seconds))],
         )  # fmt: skip
 
-    def _phases(self, capacity: float, connections: int) -> list[Phase]:
+    def _phases(self, connections: int) -> list[Phase]:
         """The steps, and the capacity measured anew between them: no machine is always as fast as it was."""
         probe = Phase(CLOSED, PROBE_SECONDS, connections)
-        steps = [Phase(times * capacity, self._seconds) for times in TIMES]
+        steps = [Phase(times, self._seconds) for times in TIMES]
         return [probe, *(part for step in steps[:-2] for part in (step, probe)), *steps[-2:], probe]
 
     def _capacity(self, job: str, port: int, connections: int) -> float:
@@ -198,7 +196,7 @@ class Bench:
 
     def _step(self, number: int, phases: Sequence[Phase], report: Report, samples: Sequence[Sample]) -> Step:
         start = round(sum(phase.seconds for phase in phases[:number]))
-        probes = [n for n, phase in enumerate(phases) if phase.rate == CLOSED]
+        probes = [n for n, phase in enumerate(phases) if phase.times == CLOSED]
         around = (max(n for n in probes if n < number), min(n for n in probes if n > number))
         peaks = [_count(report.phases[n], "200") / PROBE_SECONDS for n in around]
         within = report.seconds[start : start + self._seconds]
@@ -209,7 +207,7 @@ class Bench:
         }
         spans = [s for s in samples if start <= s.at - report.began < start + self._seconds]
         return Step(
-            times=0.0,
+            times=phases[number].times,
             start=start,
             peak=sum(peaks) / len(peaks),
             offered=sum(second.offered for second in within) / self._seconds,

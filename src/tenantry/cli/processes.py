@@ -26,7 +26,7 @@ from tenantry.settings import Settings, export_environment
 
 _POLL_SECONDS: Final = 0.05
 _DRAIN_SECONDS: Final = 20
-_ACCEPTS: Final = 16
+_ACCEPTS: Final = 64
 
 
 def end_on_sigterm() -> None:

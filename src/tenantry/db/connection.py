@@ -1,6 +1,7 @@
 """A connection that takes several statements in one go."""
 
 import asyncio
+import select
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -110,6 +111,8 @@ class _Exchange:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._results: list[pq.abc.PGresult] = []
+        self._incoming = select.poll()
+        self._incoming.register(self._socket, select.POLLIN)
 
     async def run(self) -> list[pq.abc.PGresult]:
         """The results. Raises the driver's error when the connection is lost."""
@@ -129,7 +132,13 @@ class _Exchange:
 
     def _read(self) -> None:
         self._pgconn.consume_input()
-        while not self._done.done() and not self._pgconn.is_busy():
+        while not self._done.done():
+            if self._pgconn.is_busy():
+                # libpq takes a few KB at a time, and the event loop's turns are long where there is much to do
+                if not self._incoming.poll(0):
+                    return
+                self._pgconn.consume_input()
+                continue
             result = self._pgconn.get_result()
             if result is None:
                 continue  # the end of one statement's results
