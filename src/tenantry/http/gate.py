@@ -9,14 +9,14 @@ from tenantry.http.metrics import Metrics
 
 GATE: Final = "tenantry.gate"
 """Where the state of the ASGI lifespan holds the process's `Gate`."""
-WAIT: Final = 0.15
+WAIT: Final = 0.2
 """Seconds that a request may be expected to wait.
 
 Refusals take from what can be answered, so who was let in before they begin may wait several times as long.
 """
 ALWAYS: Final = 256
 """Requests that may be under way however slow they are: as many as share one transaction."""
-AT_FIRST: Final = 512
+AT_FIRST: Final = 1024
 """The same before it is known how many are answered in a second."""
 
 _LOOK: Final = 0.25

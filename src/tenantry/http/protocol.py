@@ -109,7 +109,6 @@ class LeanProtocol(HttpToolsProtocol):
         if self._hot is not None:
             task = self.loop.create_task(self._serve(self._hot))
             self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
             return
         self.is_arriving = False
         super().on_message_complete()
@@ -208,6 +207,9 @@ class LeanProtocol(HttpToolsProtocol):
             if not isinstance(error, Exception):
                 raise
             logger.exception("request %s could not be answered", request_id)
+        finally:
+            # at once: the client's next request, which may be there already, must not find itself among those under way
+            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _give(self, cycle: "HotCycle", answer: RawAnswer) -> None:
         headers = answer.headers
