@@ -21,6 +21,7 @@ from bench import events
 from bench.support import PEPPER, PROJECTS
 from tenantry.domain import api_keys
 from tenantry.domain.access import Mode
+from tenantry.store.bodies import pack
 
 LEDGER: Final = "billing_events"
 BODIES: Final = "billing_bodies"
@@ -30,6 +31,7 @@ KNOWN_KEYS: Final = 200_000
 _BEFORE_INDEXES: Final = 0.9
 _CHUNK: Final = 10_000
 _HOUR: Final = 3600
+_SAMPLES: Final = 1000
 _PARKED_SHARE: Final = 0.05
 """The part of a year in which events may still be parked: the rest has been let go."""
 _BARE: Final = ("customers", "memberships", "api_keys", "projects", LEDGER)
@@ -131,10 +133,12 @@ def go_on(conninfo: str, size: Size) -> float:
 def fill_bodies(conninfo: str, size: Size, number: int) -> dict[str, float]:
     """Give the newest ``number`` events of the loaded ledger a raw body, and no other; returns the seconds by step."""
     seconds: dict[str, float] = {}
-    body = events.compose(0, "<id>", 0).decode().replace("t0", "<tenant>").replace("_0", "_<n>")
+    samples = [(number, pack(events.compose(number, f"evt_{number:025}", number))) for number in range(_SAMPLES)]
     with psycopg.connect(conninfo) as connection:
+        connection.execute("CREATE TEMPORARY TABLE samples (number int PRIMARY KEY, body bytea)")
+        connection.cursor().executemany("INSERT INTO samples VALUES (%s, %s)", samples)
         with _timed(seconds, BODIES), _bare(connection, BODIES):
-            _run(connection, _BODIES, {"number": number, "template": body, "ledger": size.ledger})
+            _run(connection, _BODIES, {"number": number, "ledger": size.ledger, "samples": _SAMPLES})
         connection.commit()
         connection.autocommit = True
         _vacuum(connection, BODIES, seconds)
@@ -329,10 +333,10 @@ SELECT 'evt_1' || <id>, number + 1,
 """
 _BODIES: Final = """
 INSERT INTO billing_bodies (arrival, received_at, body)
-SELECT arrival, received_at, convert_to(replace(replace(replace({template},
-         '<tenant>', coalesce(org_id, 't')), '<n>', substr(customer_id, 5)), '<id>', id), 'UTF8')
-  FROM billing_events WHERE arrival > {ledger} - {number} AND arrival <= {ledger}
- ORDER BY arrival
+SELECT e.arrival, e.received_at, s.body
+  FROM billing_events e JOIN samples s ON s.number = e.arrival % {samples}
+ WHERE e.arrival > {ledger} - {number} AND e.arrival <= {ledger}
+ ORDER BY e.arrival
 """
 _ROWS: Final = {
     "customers": """

@@ -22,6 +22,7 @@ from bench.cluster import Cluster
 from bench.contestant import Job
 from bench.events import compose
 from tenantry.db.migrate import migrate
+from tenantry.store.bodies import pack
 
 GROUP: Final = 32
 CLIENTS: Final = 64
@@ -51,8 +52,7 @@ WITH numbers AS MATERIALIZED (
     ON CONFLICT (id) DO NOTHING
 ), bodies AS (
     INSERT INTO billing_bodies (arrival, received_at, body)
-    SELECT arrival, now(), convert_to(overlay(sample.body PLACING 'evt_' || arrival FROM 12), 'UTF8')
-      FROM numbers, sample
+    SELECT arrival, now(), sample.body FROM numbers, sample
 )
 UPDATE tenants t
    SET plan = 'pro', subscription_status = 'active', current_period_end = {begin} + arrival,
@@ -150,9 +150,9 @@ def _prepare(url: str) -> None:
     support.load(url)
     with psycopg.connect(url) as connection:
         connection.execute("CREATE SEQUENCE pgbench_events CACHE 1024")
-        connection.execute("CREATE TABLE sample (body text)")
-        body = compose(0, "evt_run_00000000", int(time.time())).decode()
-        connection.execute("INSERT INTO sample VALUES (%s)", (body,))
+        connection.execute("CREATE TABLE sample (body bytea)")
+        body = compose(0, "evt_run_00000000", int(time.time()))
+        connection.execute("INSERT INTO sample VALUES (%s)", (pack(body),))
 
 
 def _run(program: str, url: str, script: Path, clients: int, seconds: int) -> tuple[float, float]:

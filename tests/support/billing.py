@@ -9,6 +9,7 @@ import httpx2
 import psycopg
 from psycopg.rows import dict_row
 
+from tenantry.store.bodies import unpack
 from tests.support.events import INVOICE_URL
 from tests.support.service import Organization, Service
 from tests.support.signing import deliver
@@ -102,6 +103,8 @@ class Provider:
             "SELECT e.*, b.body FROM billing_events e LEFT JOIN billing_bodies b USING (arrival) WHERE id = %s",
             event_id,
         )
+        for row in found:
+            row["body"] = unpack(row["body"]) if row["body"] is not None else None
         return found[0] if found else None
 
 

@@ -4,8 +4,9 @@ from datetime import datetime
 
 import click
 
-from tenantry.cli.on_database import Moment
+from tenantry.cli.on_database import Moment, on_database
 from tenantry.cli.replay import run
+from tenantry.services.billing import raw_body
 from tenantry.services.replay import Selection
 
 
@@ -27,3 +28,13 @@ def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, a
     found differences.
     """
     run(Selection(tenants or None, since), dry_run=dry_run, as_json=as_json, in_full=False)
+
+
+@events.command("body")
+@click.argument("event_id", metavar="EVENT")
+def body(event_id: str) -> None:
+    """Print what the provider sent for an event, byte for byte.
+
+    Bodies are kept for RAW_BODY_DAYS. Exits with 5 where there is no such event, or no body of it any more.
+    """
+    click.echo(on_database(lambda _, database: raw_body(database, event_id)), nl=False)

@@ -1,4 +1,4 @@
-"""What a tenant may read of its billing ledger."""
+"""What may be read of the billing ledger: by a tenant of its own, by the operator of all."""
 
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from tenantry.domain.pages import Page
 from tenantry.kit.clock import from_epoch
 from tenantry.kit.cursor import Position
 from tenantry.services.paging import parse_cursor, to_page
-from tenantry.store import billing
+from tenantry.store import billing, bodies
 from tenantry.store.billing import LedgerRecord
 
 
@@ -91,3 +91,16 @@ def _fields(state: BillingState | None) -> BillingFields | None:
     return BillingFields(
         state.plan, state.subscription_status, from_epoch(state.current_period_end), state.cancel_at_period_end
     )
+
+
+async def raw_body(database: Database, event_id: str) -> bytes:
+    """What the provider sent, byte for byte, whoever the event is of. Raises `NotFoundError`."""
+    async with database.transaction() as connection:
+        is_there, body = await bodies.find_body(connection, event_id)
+    if not is_there:
+        raise NotFoundError(f"There is no event {event_id}.")
+    if body is None:
+        raise NotFoundError(
+            f"The body of {event_id} is not kept any more (RAW_BODY_DAYS); its facts are in the ledger."
+        )
+    return body

@@ -13,11 +13,12 @@ import msgspec
 import psycopg
 
 from tenantry.db.connection import Connection
-from tenantry.db.statements import BIGINTS, BLOBS, BOOLEANS, JSONS, MOMENT, MOMENTS, TEXT, TEXTS, Call, Statement, Type
+from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, MOMENTS, TEXT, TEXTS, Call, Statement, Type
 from tenantry.domain.billing.events import Anomaly, BillingEvent
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Reach
+from tenantry.store.bodies import insert_bodies
 
 ARRIVALS_PER_BATCH: Final = 1024
 ACCOUNT_COLUMNS: Final = (
@@ -212,13 +213,6 @@ SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies,
 """,  # noqa: S608  # our own columns
     *_ENTRY_TYPES.values(),
 )
-INSERT_BODIES: Final = Statement(
-    """
-INSERT INTO billing_bodies (arrival, received_at, body)
-SELECT arrival, $1, body FROM unnest($2, $3) AS kept (arrival, body)
-""",
-    MOMENT, BIGINTS, BLOBS,
-)  # fmt: skip
 _ACCOUNT_TYPES: Final[Mapping[str, Type[Any]]] = {
     "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
     "cancel_at_period_end": BOOLEANS, "provider_status": TEXTS, "subscription_id": TEXTS,
@@ -286,9 +280,7 @@ def insert_entries(entries: Sequence[Entry], now: datetime) -> list[Call]:
         )
     ]  # fmt: skip
     kept = [(entry.arrival.event.arrival, entry.arrival.body) for entry in entries if entry.arrival.body is not None]
-    if kept:
-        calls.append(INSERT_BODIES(now, *zip(*kept, strict=True)))
-    return calls
+    return calls + insert_bodies(kept, now)
 
 
 def _decisions(entries: Sequence[Entry]) -> tuple[list[Any], ...]:

@@ -1,0 +1,49 @@
+"""The raw bodies of events: kept as they came, in little room."""
+
+import json
+
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.domain.errors import NotFoundError
+from tenantry.services.billing import raw_body
+from tests.support import events
+from tests.support.billing import rows
+from tests.support.service import Service
+from tests.support.signing import deliver
+
+BODIES = "SELECT body FROM billing_bodies"
+
+
+async def kept(conninfo: str, event_id: str) -> bytes:
+    database = Database(conninfo, 1)
+    await database.open()
+    try:
+        return await raw_body(database, event_id)
+    finally:
+        await database.close()
+
+
+async def test_body_is_kept_byte_for_byte_in_less_room(service: Service) -> None:
+    event = events.updated(event_id="evt_1") | {"note": "Zürich " * 500}
+    body = json.dumps(event, indent=3, ensure_ascii=False).encode() + b" \r\n"
+    await deliver(service.client, body)
+    assert await kept(service.conninfo, "evt_1") == body
+    [stored] = await rows(service.conninfo, BODIES)
+    assert len(stored["body"]) < len(body) / 3
+
+
+async def test_body_of_before_they_were_compressed_is_read_as_it_is(service: Service) -> None:
+    event = events.updated(event_id="evt_1")
+    await deliver(service.client, events.body(event))
+    await rows(service.conninfo, "UPDATE billing_bodies SET body = %s", events.body(event))
+    assert await kept(service.conninfo, "evt_1") == events.body(event)
+
+
+async def test_body_that_is_gone_and_event_that_never_was_are_not_found(service: Service) -> None:
+    await deliver(service.client, events.body(events.updated(event_id="evt_1")))
+    await rows(service.conninfo, "DELETE FROM billing_bodies")
+    with pytest.raises(NotFoundError, match="not kept any more"):
+        await kept(service.conninfo, "evt_1")
+    with pytest.raises(NotFoundError, match="There is no event evt_2"):
+        await kept(service.conninfo, "evt_2")
