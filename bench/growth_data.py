@@ -133,7 +133,7 @@ def go_on(conninfo: str, size: Size) -> float:
 def fill_bodies(conninfo: str, size: Size, number: int) -> dict[str, float]:
     """Give the newest ``number`` events of the loaded ledger a raw body, and no other; returns the seconds by step."""
     seconds: dict[str, float] = {}
-    samples = [(number, pack(events.compose(number, f"evt_{number:025}", number))) for number in range(_SAMPLES)]
+    samples = [(place, pack(events.compose(place, f"evt_{place:025}", place))) for place in range(_SAMPLES)]
     with psycopg.connect(conninfo) as connection:
         connection.execute("CREATE TEMPORARY TABLE samples (number int PRIMARY KEY, body bytea)")
         connection.cursor().executemany("INSERT INTO samples VALUES (%s, %s)", samples)

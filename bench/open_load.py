@@ -35,7 +35,7 @@ _PIECE: Final = 65536
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """So many times what could be done in the closed phase before it; `CLOSED` for what so many connections take."""
+    """So many times what could be done in the last closed phase; `CLOSED` for what so many connections take."""
 
     times: float
     seconds: float
@@ -180,6 +180,8 @@ class OpenLoad:
             if phase.times == CLOSED:
                 self._send_closed(number, end, phase.connections)
                 capacity = len(self._taken_in[number, "200"]) / phase.seconds
+                if not capacity:
+                    sys.exit("bench: nothing was served, so there is nothing to offer multiples of")
             else:
                 self._send_open(number, start, end, phase.times * capacity)
         until = time.perf_counter() + PATIENCE

@@ -2,9 +2,10 @@
 
 The service and PostgreSQL share all processors but the last one, which is the load generator's own, so what they are
 given does not depend on the load. First the capacity is found: the most answers of 200 a second that any number of
-connections gets which ask again at once. Then requests come at fixed rates, whatever has become of those before. Before
-and after each rate the capacity is measured anew, as its peak: a machine is not always as fast as it was. Rates are
-multiples of the peak just before them. Needs nothing but what the service needs. Writes a JSON file and two charts.
+connections gets which ask again at once. Then requests come at fixed rates, whatever has become of those before.
+Between the rates the capacity is measured anew: a machine is not always as fast as it was. Each rate is a multiple of
+what was found last, and its peak is the mean of what was found last before it and first after it. Needs nothing but
+what the service needs. Writes a JSON file and two charts.
 """
 
 import argparse

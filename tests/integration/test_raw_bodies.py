@@ -43,7 +43,10 @@ async def test_body_of_before_they_were_compressed_is_read_as_it_is(service: Ser
 async def test_body_that_is_gone_and_event_that_never_was_are_not_found(service: Service) -> None:
     await deliver(service.client, events.body(events.updated(event_id="evt_1")))
     await rows(service.conninfo, "DELETE FROM billing_bodies")
-    with pytest.raises(NotFoundError, match="not kept any more"):
+    with pytest.raises(
+        NotFoundError,
+        match=r"^There is no such body any more: evt_1 is older than RAW_BODY_DAYS, its facts are in the ledger\.$",
+    ):
         await kept(service.conninfo, "evt_1")
-    with pytest.raises(NotFoundError, match="There is no event evt_2"):
+    with pytest.raises(NotFoundError, match=r"^There is no such event: evt_2\.$"):
         await kept(service.conninfo, "evt_2")

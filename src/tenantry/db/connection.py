@@ -1,9 +1,7 @@
 """A connection that takes several statements in one go."""
 
 import asyncio
-import os
 import select
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,8 +13,6 @@ from tenantry.db.statements import Call, Statement
 
 Rows = list[tuple[Any, ...]]
 
-_SEND_BUFFER: Final = 2 * 2**20
-"""Bytes: a batch of events with their bodies."""
 _BEGIN: Final = Statement("BEGIN")
 _COMMIT: Final = Statement("COMMIT")
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
@@ -34,9 +30,6 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
-        with socket.socket(fileno=os.dup(pgconn.socket)) as own:
-            if own.family == socket.AF_UNIX:  # TCP's buffers grow by themselves
-                own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
     async def together(self, *calls: Call, commit: bool = False) -> list[Rows]:
         """Send these statements, and wait for the rows of each; with ``commit`` the transaction ends with them.

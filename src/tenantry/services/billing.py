@@ -96,11 +96,9 @@ def _fields(state: BillingState | None) -> BillingFields | None:
 async def raw_body(database: Database, event_id: str) -> bytes:
     """What the provider sent, byte for byte, whoever the event is of. Raises `NotFoundError`."""
     async with database.transaction() as connection:
-        is_there, body = await bodies.find_body(connection, event_id)
+        is_there, body = await bodies.find_body(connection, event_id) if event_id.isprintable() else (False, None)
     if not is_there:
-        raise NotFoundError(f"There is no event {event_id}.")
+        raise NotFoundError(f"event: {event_id}")
     if body is None:
-        raise NotFoundError(
-            f"The body of {event_id} is not kept any more (RAW_BODY_DAYS); its facts are in the ledger."
-        )
+        raise NotFoundError(f"body any more: {event_id} is older than RAW_BODY_DAYS, its facts are in the ledger")
     return body
