@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from tenantry.cli.environment import fail
+from tenantry.http.listening import Loop
 from tenantry.http.raw import AsgiApp
 from tenantry.http.shedding import SheddingProtocol
 from tenantry.kit import collector, logs
@@ -26,7 +27,6 @@ from tenantry.settings import Settings, export_environment
 
 _POLL_SECONDS: Final = 0.05
 _DRAIN_SECONDS: Final = 20
-_ACCEPTS: Final = 64
 
 
 def end_on_sigterm() -> None:
@@ -74,19 +74,14 @@ def _run_one(settings: Settings, conninfo: str, bound: socket.socket) -> None:
 
     app = build_app(settings, conninfo)
     collector.set_for_serving()
-    uvicorn.Server(server_config(settings, app=app)).run(sockets=_listeners(bound))
+    uvicorn.Server(server_config(settings, app=app)).run(sockets=[bound])
 
 
 def _run_several(settings: Settings, conninfo: str, values: dict[str, str], bound: socket.socket) -> None:
     with _metrics_directory() as directory:
         export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
         config = server_config(settings, app="tenantry.main:create_app", factory=True, workers=settings.workers)
-        Multiprocess(config, sockets=_listeners(bound)).run()
-
-
-def _listeners(bound: socket.socket) -> list[socket.socket]:
-    """The socket several times over: in each turn the loop accepts one connection of each."""
-    return [bound, *(bound.dup() for _ in range(_ACCEPTS - 1))]
+        Multiprocess(config, sockets=[bound]).run()
 
 
 def server_config(settings: Settings, *, app: AsgiApp | str, factory: bool = False, workers: int = 1) -> uvicorn.Config:
@@ -95,7 +90,7 @@ def server_config(settings: Settings, *, app: AsgiApp | str, factory: bool = Fal
         app,
         factory=factory,
         workers=workers,
-        loop="uvloop",
+        loop=f"{Loop.__module__}:{Loop.__qualname__}",
         http=SheddingProtocol,
         ws="none",
         lifespan="on",
