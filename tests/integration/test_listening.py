@@ -7,9 +7,8 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import QueueHandler
 from typing import Any
-
-import pytest
 
 from tenantry.http import listening
 from tenantry.http.listening import MOST_IN_A_TURN, Loop
@@ -18,28 +17,31 @@ CLIENTS = 2 * MOST_IN_A_TURN
 
 
 class Arrivals:
-    """The connections that were taken in."""
+    """Counts the connections that are taken in, and the turns of the event loop until as many as were wanted are."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: int = 1) -> None:
         self.number = 0
+        self.turns = 0
+        self.all = asyncio.Event()
+        self._wanted = wanted
+        self._turn()
+
+    def _turn(self) -> None:
+        self.turns += 1
+        if not self.all.is_set():
+            asyncio.get_running_loop().call_soon(self._turn)
 
     def protocol(self) -> asyncio.Protocol:
         arrivals = self
 
         class Counted(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                arrivals.number += 1
                 transport.close()
+                arrivals.number += 1
+                if arrivals.number == arrivals._wanted:
+                    arrivals.all.set()
 
         return Counted()
-
-
-async def turns_until(arrivals: Arrivals, number: int) -> int:
-    turns = 0
-    while arrivals.number < number:
-        turns += 1
-        await asyncio.sleep(0)
-    return turns
 
 
 @contextmanager
@@ -56,11 +58,11 @@ def run(main: Any) -> None:
 
 def test_a_burst_is_taken_in_within_a_few_turns() -> None:
     async def main(bound: socket.socket) -> None:
-        arrivals = Arrivals()
+        arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
-        turns = await turns_until(arrivals, CLIENTS)
-        assert turns < CLIENTS / 4
+        await arrivals.all.wait()
+        assert arrivals.turns < CLIENTS / 4
         server.close()
         await server.wait_closed()
         for client in clients:
@@ -79,23 +81,12 @@ def test_what_is_closed_takes_in_no_more() -> None:
         with socket.create_connection(bound.getsockname()):
             other = await loop.create_server(arrivals.protocol, "127.0.0.1", 0)  # as usual, without a socket of ours
             with socket.create_connection(other.sockets[0].getsockname()):
-                await turns_until(arrivals, 1)
+                await arrivals.all.wait()
             other.close()
         assert arrivals.number == 1
 
     with bound_socket() as bound:
         run(main(bound))
-
-
-class Told(logging.Handler):
-    """Notes that something was logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.event = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        self.event.set()
 
 
 @contextmanager
@@ -110,23 +101,20 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_without_descriptors_it_waits_for_some(caplog: pytest.LogCaptureFixture) -> None:
-    told = Told()
-
+def test_without_descriptors_it_waits_for_some() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals()
+        logged: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
+        handler = QueueHandler(logged)
+        listening.logger.addHandler(handler)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound)
         with socket.create_connection(bound.getsockname()):
             with no_descriptors():
-                await told.event.wait()
-            assert arrivals.number == 0
-            await turns_until(arrivals, 1)
+                record = await logged.get()
+            assert (record.getMessage().startswith("no connection can be taken in"), arrivals.number) == (True, 0)
+            await arrivals.all.wait()
+        listening.logger.removeHandler(handler)
         server.close()
 
-    listening.logger.addHandler(told)
-    try:
-        with bound_socket() as bound:
-            run(main(bound))
-    finally:
-        listening.logger.removeHandler(told)
-    assert "no connection can be taken in" in caplog.text
+    with bound_socket() as bound:
+        run(main(bound))

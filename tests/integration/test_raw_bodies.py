@@ -45,7 +45,7 @@ async def test_body_that_is_gone_and_event_that_never_was_are_not_found(service:
     await rows(service.conninfo, "DELETE FROM billing_bodies")
     with pytest.raises(
         NotFoundError,
-        match=r"^There is no such body any more: evt_1 is older than RAW_BODY_DAYS, its facts are in the ledger\.$",
+        match=r"^There is no such body: evt_1 is older than RAW_BODY_DAYS, or an answer that was asked for\.$",
     ):
         await kept(service.conninfo, "evt_1")
     with pytest.raises(NotFoundError, match=r"^There is no such event: evt_2\.$"):

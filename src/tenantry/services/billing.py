@@ -100,5 +100,5 @@ async def raw_body(database: Database, event_id: str) -> bytes:
     if not is_there:
         raise NotFoundError(f"event: {event_id}")
     if body is None:
-        raise NotFoundError(f"body any more: {event_id} is older than RAW_BODY_DAYS, its facts are in the ledger")
+        raise NotFoundError(f"body: {event_id} is older than RAW_BODY_DAYS, or an answer that was asked for")
     return body
