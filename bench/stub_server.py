@@ -54,6 +54,8 @@ def _key(projects: list[str]) -> KeyRow:
         subscription_status="none",
         suspended=False,
         deleted=False,
+        digest=b"",
+        lately_from=None,
         projects=projects,
     )
 
@@ -68,7 +70,7 @@ _WITHOUT_PROJECTS: Final = _key([])
 _WITH_PROJECTS: Final = _key(_documents())
 
 
-async def _find_keys(_connection: None, queries: Sequence[KeyQuery]) -> list[KeyRow]:
+async def _find_keys(_connection: None, queries: Sequence[KeyQuery], _now: datetime) -> list[KeyRow]:
     return [_WITHOUT_PROJECTS if query.window is None else _WITH_PROJECTS for query in queries]
 
 

@@ -1,13 +1,18 @@
 """When and from where a key was last used."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.domain.api_keys import Pepper
+from tenantry.services.authentication import Authenticator
 from tenantry.services.key_use import KeyUse
 from tenantry.store.api_keys import Use
-from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, running_service
+from tests.support.app import PEPPER
+from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, JsonObject, Key, Service, running_service
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -68,6 +73,48 @@ async def test_older_use_does_not_replace_a_newer_one(conninfo: str) -> None:
         await database.close()
         shown = (await organization.owner.get(key.path)).json()
     assert shown["lastUsedAt"] == "2026-03-01T12:00:00Z"
+
+
+@asynccontextmanager
+async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awaitable[JsonObject]]]:
+    """Lets in a key from an address, writes its use, and gives what is then shown of the key."""
+    database = Database(service.conninfo, pool_size=1)
+    use = KeyUse(database)
+    authenticator = Authenticator(
+        keys=database.lane(), users=database.lane(), peppers=[Pepper(PEPPER.encode())], tokens=None,
+        clock=service.clock, key_used=use.record,
+    )  # fmt: skip
+    await database.open()
+
+    async def let_in(key: Key, address: str) -> JsonObject:
+        await authenticator.authenticate(f"Bearer {key.caller.credential}".encode(), None, address)
+        await use.write()
+        shown: JsonObject = (await key.caller.get(key.path)).json()
+        return shown
+
+    yield let_in
+    await authenticator.close()
+    await database.close()
+
+
+async def test_key_that_is_in_use_is_written_once_a_minute(conninfo: str) -> None:
+    async with running_service(conninfo) as service, recording(service) as let_in:
+        key = (await service.organization()).key
+        first = await let_in(key, "192.0.2.1")
+        service.clock.advance(seconds=59)
+        within = await let_in(key, "192.0.2.1")
+        service.clock.advance(seconds=2)
+        after = await let_in(key, "192.0.2.1")
+    assert within["lastUsedAt"] == first["lastUsedAt"]
+    assert after["lastUsedAt"] > first["lastUsedAt"]
+
+
+async def test_use_from_another_address_is_written_at_once(conninfo: str) -> None:
+    async with running_service(conninfo) as service, recording(service) as let_in:
+        key = (await service.organization()).key
+        shown = [await let_in(key, address) for address in ("192.0.2.1", "192.0.2.2")]
+    assert [key["lastUsedAddress"] for key in shown] == ["192.0.2.1", "192.0.2.2"]
+    assert shown[0]["lastUsedAt"] < shown[1]["lastUsedAt"]
 
 
 async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(conninfo: str) -> None:

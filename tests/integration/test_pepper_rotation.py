@@ -37,6 +37,17 @@ async def test_key_that_was_used_meanwhile_no_longer_needs_the_old_pepper(connin
         assert refusal(await after.caller(unused.caller.credential).get(PROJECTS)) == (401, "invalid_credential")
 
 
+async def test_key_moves_though_it_was_used_a_moment_before(conninfo: str) -> None:
+    async with running_service(conninfo, API_KEY_PEPPER=OLD) as before:
+        org = await before.organization()
+        assert (await org.owner.get(PROJECTS)).status_code == 200
+    async with running_service(conninfo, API_KEY_PEPPER=f"{NEW},{OLD}") as during:
+        during.clock.advance(seconds=1)
+        assert (await during.caller(org.owner.credential).get(PROJECTS)).status_code == 200
+    async with running_service(conninfo, API_KEY_PEPPER=NEW) as after:
+        assert (await after.caller(org.owner.credential).get(PROJECTS)).status_code == 200
+
+
 async def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(conninfo: str) -> None:
     async with running_service(conninfo, API_KEY_PEPPER=OLD) as service:
         await service.organization()

@@ -207,7 +207,7 @@ _API_KEY_FIELDS: Final = {
     "last4": "The last 4 characters of the secret.",
     "createdAt": _CREATED_AT,
     "createdBy": "The id of the user or key that made it.",
-    "lastUsedAt": "When it was last used; up to 5 seconds behind.",
+    "lastUsedAt": "When it was last used; up to a minute behind.",
     "lastUsedAddress": "The address of the client that last used it.",
     "revokedAt": "When it was revoked; null if it was not.",
     "rotatedFrom": "The key that this one took the place of.",

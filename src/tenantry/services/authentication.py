@@ -71,8 +71,9 @@ class Authenticator:
         key_used: Callable[[Use], None] = lambda _: None,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
     ) -> None:
-        """``key_used`` is told of every key that was let in; ``owner_seen`` of every owner whose address has changed
-        at the identity provider, with the tenant's id.
+        """``key_used`` is told of keys that were let in: of each at least once a minute, and when its client's address
+        or its pepper is another than what is written of it. ``owner_seen`` is told of every owner whose address has
+        changed at the identity provider, with the tenant's id.
         """
         self._key_lane = keys
         self._user_lane = users
@@ -128,7 +129,8 @@ class Authenticator:
             raise InvalidCredentialError("The API key is not valid.")
         now = self._clock()
         principal = _principal_of_key(key, now)
-        self._key_used(Use(key.id, now, address, digests[0], self._peppers[0].id))
+        if key.lately_from != (address or "") or key.digest != digests[0]:
+            self._key_used(Use(key.id, now, address, digests[0], self._peppers[0].id))
         return Authenticated(principal, key.projects)
 
     async def _by_claims(self, claims: Claims, organization: bytes | None, window: Window | None) -> Authenticated:
@@ -147,7 +149,7 @@ class Authenticator:
 
     async def _find_keys(self, secrets: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self._key_lane.use(autocommit=True) as connection:
-            return list(await find_keys(connection, secrets))
+            return list(await find_keys(connection, secrets, self._clock()))
 
     async def _find_seats(self, users: Sequence[UserQuery]) -> list[list[SeatRow] | Exception]:
         async with self._user_lane.use(autocommit=True) as connection:

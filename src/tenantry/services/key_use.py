@@ -1,4 +1,4 @@
-"""When and from where each API key was last used, at constant cost: remembered here, written every few seconds."""
+"""When and from where API keys were last used, at constant cost: remembered here, written every few seconds."""
 
 import asyncio
 import logging

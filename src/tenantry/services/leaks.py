@@ -62,7 +62,7 @@ class LeakService:
         async with self._turn, self._database.transaction() as connection:
             now = self._clock()
             digests = [pepper.digest(presented) for pepper in self._peppers]
-            [row] = await access.find_keys(connection, [access.KeyQuery(digests)])
+            [row] = await access.find_keys(connection, [access.KeyQuery(digests)], now)
             if row and row.revoked_at is not None:  # nothing changes: whoever holds a dead key holds up nobody
                 return EndedKey(row.id, "revoked", row.revoked_at)
             account = row and await billing.lock_account(connection, row.org_id)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.statements import BIGINTS, BLOBS, MOMENTS, TEXTS, Statement
+from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
 from tenantry.domain.projects import Window
 
 _NO_WINDOW: Final = Window(-1)
@@ -31,6 +31,9 @@ class KeyRow(msgspec.Struct, frozen=True):
     subscription_status: str
     suspended: bool
     deleted: bool
+    digest: bytes
+    lately_from: str | None
+    """The address of its last use that is written, empty if it is not known, where that was within the last minute."""
     projects: list[str]
     """The JSON of each project of the page, and of one more if there are more."""
 
@@ -84,13 +87,14 @@ def _keys(page: str) -> Statement:
     return Statement(
         f"""
 SELECT asked.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
-       t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
+       t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL, k.digest,
+       CASE WHEN k.last_used_at > $6 - interval '1 minute' THEN coalesce(k.last_used_address, '') END,
        {page}
   FROM unnest($1, $2, $3, $4, $5) AS asked (number, digest, most, after_at, after_id)
   JOIN api_keys k ON k.digest = asked.digest
   JOIN tenants t ON t.id = k.org_id
 """,  # noqa: S608  # our own columns
-        BIGINTS, BLOBS, BIGINTS, MOMENTS, TEXTS,
+        BIGINTS, BLOBS, BIGINTS, MOMENTS, TEXTS, MOMENT,
     )  # fmt: skip
 
 
@@ -117,14 +121,14 @@ SEATS: Final = _seats(_NO_PAGE)
 SEATS_WITH_PAGES: Final = _seats(_page("t.id", "'live'"))
 
 
-async def find_keys(connection: Connection, queries: Sequence[KeyQuery]) -> list[KeyRow | None]:
+async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: datetime) -> list[KeyRow | None]:
     """The key that each secret is, if it is one."""
     found: list[KeyRow | None] = [None] * len(queries)
     asked = [
         (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
     ]
     statement = KEYS_WITH_PAGES if any(query.window for query in queries) else KEYS
-    [rows] = await connection.together(statement(*zip(*asked, strict=True)))
+    [rows] = await connection.together(statement(*zip(*asked, strict=True), now))
     for number, *key in rows:
         found[number] = KeyRow(*key)
     return found
