@@ -23,12 +23,15 @@ test: $(VENV)/.dev ## Run the whole test suite
 check: $(VENV)/.dev ## Check style, types and the floors (what CI runs beside the tests)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/python sdk/make_sync.py --check
 	@$(BIN)/mypy
+	@$(BIN)/mypy --python-version 3.10 sdk/src
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+	@$(BIN)/python sdk/make_sync.py
 
 bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; BENCH=--quick: ours alone)
 	@$(BIN)/python -m bench.compare $(BENCH)
@@ -41,11 +44,11 @@ $(VENV)/bin/python:
 	  { echo "tenantry needs Python 3.11 or newer: $$($(PYTHON) --version) is $(PYTHON). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: requirements/build.txt requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/.runtime: requirements/build.txt requirements/runtime.txt pyproject.toml sdk/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing the pinned dependencies into $(VENV) ..."
 	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/runtime.txt
-	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m compileall -q src
+	@$(PIP) install --no-deps --no-build-isolation --editable ./sdk --editable .
+	@$(BIN)/python -m compileall -q src sdk/src
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime

@@ -1,0 +1,1 @@
+"""The asynchronous client; the synchronous one is made from it."""

@@ -1,0 +1,198 @@
+"""What the API answers with. Fields that a newer service adds are ignored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tenantry_sdk._secret import Secret
+
+T = TypeVar("T")
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A record as the API gives it, its fields in Python's spelling."""
+
+
+class ApiKey(Model, frozen=True, kw_only=True):
+    """An API key, without its secret."""
+
+    id: str
+    org_id: str
+    name: str
+    scopes: list[str]
+    access_level: str
+    """``SCOPED``, or ``OWNER`` for a key that may do everything."""
+    mode: str
+    """``live`` or ``test``; the two never see each other's objects."""
+    expires_at: datetime | None
+    status: str
+    """``active``, ``revoked`` or ``expired``."""
+    start: str
+    last4: str
+    created_at: datetime
+    created_by: str
+    last_used_at: datetime | None = None
+    last_used_address: str | None = None
+    revoked_at: datetime | None = None
+    rotated_from: str | None = None
+    superseded_by: str | None = None
+    rotated_from_last_used_at: datetime | None = None
+
+
+class NewApiKey(ApiKey, frozen=True, kw_only=True):
+    """A key that was just made, with its secret: in this answer and never again."""
+
+    secret: Secret
+
+
+class RevokedKey(Model, frozen=True, kw_only=True):
+    """A key that a report of its leak has ended."""
+
+    id: str
+    status: str
+    revoked_at: datetime
+
+
+class Project(Model, frozen=True, kw_only=True):
+    """A project of the tenant."""
+
+    id: str
+    org_id: str
+    name: str
+    description: str | None
+    mode: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class BillingState(Model, frozen=True, kw_only=True):
+    """What billing events decide of a tenant."""
+
+    plan: str
+    subscription_status: str
+    """The provider's word, such as ``active``, ``past_due`` or ``canceled``; ``none`` before any."""
+    current_period_end: datetime | None
+    cancel_at_period_end: bool
+
+
+class Tenant(BillingState, frozen=True, kw_only=True):
+    """A tenant: an organization with its plan and subscription."""
+
+    id: str
+    name: str
+    stripe_customer_id: str | None
+    owner_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class Limits(Model, frozen=True, kw_only=True):
+    """What a plan allows; None is no limit."""
+
+    projects: int | None = None
+    api_keys: int | None = None
+    requests_per_minute: int | None = None
+    requests_per_minute_per_key: int | None = None
+
+
+class Plan(Model, frozen=True, kw_only=True):
+    """A plan of the catalog."""
+
+    id: str
+    name: str
+    stripe_price_id: str | None
+    limits: Limits
+
+
+class Member(Model, frozen=True, kw_only=True):
+    """A user of the tenant, and the role."""
+
+    id: str
+    org_id: str
+    user_id: str
+    role: str
+    """``owner``, ``admin`` or ``member``."""
+    status: str
+    created_at: datetime
+    updated_at: datetime
+    removed_at: datetime | None
+
+
+class BillingEvent(Model, frozen=True, kw_only=True):
+    """An entry of the tenant's ledger: a provider event and what it did."""
+
+    id: str
+    type: str
+    created: datetime
+    received_at: datetime
+    livemode: bool | None
+    outcome: str
+    reason: str
+    before: BillingState | None
+    after: BillingState | None
+    anomalies: list[str]
+
+
+class AuditEvent(Model, frozen=True, kw_only=True):
+    """Who changed what, from where."""
+
+    id: str
+    org_id: str
+    at: datetime
+    action: str
+    actor_kind: str
+    actor_id: str | None
+    address: str | None
+    request_id: str | None
+    target_id: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class HostedSession(Model, frozen=True, kw_only=True):
+    """A page of the payment provider's. Send the browser to ``url``; who knows it acts for the tenant there."""
+
+    url: str
+
+
+class Whoami(Model, frozen=True, kw_only=True):
+    """Who the credential is."""
+
+    kind: str
+    """``api_key`` or ``user``."""
+    id: str
+    org_id: str
+    mode: str
+    scopes: list[str]
+    access_level: str
+    plan: str
+    subscription_status: str
+    expires_at: datetime | None
+
+
+class Page(Model, Generic[T], frozen=True, kw_only=True):
+    """A page of a list. ``next_cursor`` is None on the last one."""
+
+    data: list[T]
+    next_cursor: str | None
+
+
+class Fault(Model, frozen=True, kw_only=True):
+    """What is wrong with one field or parameter of a request."""
+
+    location: str
+    message: str
+
+
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401
+    """A decoder of ``kind``, which may hold secrets."""
+    return msgspec.json.Decoder(kind, dec_hook=_decode)
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Secret and isinstance(value, str):
+        return Secret(value)
+    raise ValueError(f"{kind.__name__} has to be a string")

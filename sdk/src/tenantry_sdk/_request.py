@@ -1,0 +1,141 @@
+"""One call of the API as a value, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timezone
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from tenantry_sdk._models import decoder
+from tenantry_sdk.errors import UnreadableAnswerError
+
+T = TypeVar("T")
+
+Query = Mapping[str, "str | int | bool | datetime | None"]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A request: where to, and what with. ``repeatable`` ones may be sent again when an answer is lost."""
+
+    method: str
+    path: str
+    query: dict[str, str] = {}
+    body: bytes | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Reads and deletes are, and creates that carry an idempotency key (CONTRACT 4)."""
+        return self.method in {"GET", "HEAD", "DELETE"} or self.idempotency_key is not None
+
+
+class Response(msgspec.Struct, frozen=True):
+    """An answer as it came. The names of ``headers`` are in lower case."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def request_id(self) -> str | None:
+        """The name of the request in the service's log."""
+        return self.headers.get("x-request-id")
+
+    def json(self) -> Any:  # noqa: ANN401
+        """The content as plain Python values. Raises `UnreadableAnswerError`."""
+        return self.parse(Any)
+
+    def parse(self, kind: Any) -> Any:  # noqa: ANN401
+        """The content as ``kind``. Raises `UnreadableAnswerError`."""
+        try:
+            return decoder(kind).decode(self.content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnreadableAnswerError(
+                f"The answer ({self.status_code}, request {self.request_id}) is not what tenantry sends: {error}"
+            ) from error
+
+    def __repr__(self) -> str:
+        # The content may hold a secret.
+        return f"Response({self.status_code}, {len(self.content)} bytes, request {self.request_id})"
+
+
+def is_whole(response: Response) -> bool:
+    """Whether nothing is missing of an answer that succeeded: one that closed the connection too early says so not."""
+    if not 200 <= response.status_code < 300 or response.status_code == 204:  # noqa: PLR2004
+        return True
+    if not response.headers.get("content-type", "").startswith("application/json"):
+        return True
+    try:
+        msgspec.json.decode(response.content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+_recorders: Final[ContextVar[tuple[list[Response], ...]]] = ContextVar("tenantry_sdk_recorders", default=())
+
+
+@contextmanager
+def record_responses() -> Generator[list[Response]]:
+    """Collect every answer that comes within the block, of every attempt, with its headers and request id."""
+    responses: list[Response] = []
+    token = _recorders.set((*_recorders.get(), responses))
+    try:
+        yield responses
+    finally:
+        _recorders.reset(token)
+
+
+def record(response: Response) -> None:
+    """Hand an answer to whoever records."""
+    for responses in _recorders.get():
+        responses.append(response)
+
+
+def path(template: str, *parts: str) -> str:
+    """The template with its ``{}`` replaced by these ids, each as one segment."""
+    for part in parts:
+        if not part or part in {".", ".."}:
+            raise ValueError(f"an id is needed, not {part!r}")
+    return template.format(*(quote(part, safe="") for part in parts))
+
+
+def query(**values: str | int | bool | datetime | None) -> dict[str, str]:
+    """Query parameters in the API's spelling; None is left out."""
+    return {_camel(name): _text(value) for name, value in values.items() if value is not None}
+
+
+def body(**values: Any) -> bytes:  # noqa: ANN401
+    """A JSON object in the API's spelling; `msgspec.UNSET` is left out."""
+    fields = {_camel(name): _field(value) for name, value in values.items() if value is not msgspec.UNSET}
+    return msgspec.json.encode(fields)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.rstrip("_").split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _text(value: str | float | datetime) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            return _utc(value)
+        case _:
+            return str(value)
+
+
+def _field(value: object) -> object:
+    return _utc(value) if isinstance(value, datetime) else value
+
+
+def _utc(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise ValueError("a datetime needs a time zone, such as datetime.timezone.utc")
+    return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")

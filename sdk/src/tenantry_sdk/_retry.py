@@ -1,0 +1,97 @@
+"""Which calls are sent again, when, and how long they wait. Nothing here waits, and nothing looks at a clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Final
+
+import msgspec
+
+from tenantry_sdk._request import Call, Response
+from tenantry_sdk.errors import ConnectionFailedError, TenantryError, TimedOutError, error_of
+
+_AGAIN: Final = frozenset({408, 429, 502, 503, 504})
+_IN_FLIGHT: Final = "idempotency_in_flight"
+_NOT_FOUND: Final = 404
+
+_FIRST: Final = 0.25
+_LONGEST: Final = 8.0
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long a call goes on: seconds for all of it, seconds for each attempt, and the most attempts."""
+
+    timeout: float = 30.0
+    attempt_timeout: float = 10.0
+    attempts: int = 4
+
+    def __post_init__(self) -> None:
+        if not (self.timeout > 0 and self.attempt_timeout > 0 and self.attempts >= 1):
+            raise ValueError("timeout and attempt_timeout have to be above 0, and attempts at least 1")
+
+
+def wait_before(
+    attempt: int, retry_after: float | None, chance: Callable[[float, float], float] = random.uniform
+) -> float:
+    """Seconds to wait before attempt ``attempt`` + 1: full jitter below a doubling bound, and never less than asked."""
+    jitter = chance(0.0, min(_LONGEST, _FIRST * 2.0 ** (attempt - 1)))
+    return jitter if retry_after is None else retry_after + jitter
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds that an answer asks to wait for (RFC 9110, 10.2.3), where it does."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # slow to import
+
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (moment.replace(tzinfo=moment.tzinfo or timezone.utc) - now).total_seconds())
+
+
+class Progress:
+    """How far a call has come: each answer or loss either ends it or says how long to wait for the next attempt."""
+
+    def __init__(self, call: Call, patience: Patience, ends: float) -> None:
+        """``ends`` is when the call gives up, by the monotonic clock."""
+        self._call = call
+        self._patience = patience
+        self._ends = ends
+        self._attempt = 1
+        self._lost = False
+
+    def seconds(self, now: float) -> float:
+        """How long the next attempt may take. Raises `TimedOutError` where there is no time left."""
+        seconds = min(self._patience.attempt_timeout, self._ends - now)
+        if seconds <= 0:
+            raise TimedOutError("There was no time left for an answer.", idempotency_key=self._call.idempotency_key)
+        return seconds
+
+    def after_loss(self, error: ConnectionFailedError, now: float) -> float:
+        """Seconds to wait where no answer came. Raises ``error`` where that is the end of it."""
+        self._lost = True
+        return self._wait(error, None, now, again=True)
+
+    def after(self, response: Response, at: datetime, now: float) -> float | None:
+        """None for an answer that is the call's, else seconds to wait. Raises the error that it tells of."""
+        status = response.status_code
+        if status < 300:  # noqa: PLR2004
+            return None
+        if status == _NOT_FOUND and self._lost and self._call.method == "DELETE":
+            return None  # the attempt whose answer was lost has done it
+        pause = retry_after(response.headers, at)
+        error = error_of(status, response.headers, response.content, pause)
+        return self._wait(error, pause, now, again=status in _AGAIN or (self._lost and error.code == _IN_FLIGHT))
+
+    def _wait(self, error: TenantryError, pause: float | None, now: float, *, again: bool) -> float:
+        wait = wait_before(self._attempt, pause)
+        is_over = self._attempt >= self._patience.attempts or now + wait >= self._ends
+        if not again or not self._call.repeatable or is_over:
+            raise error
+        self._attempt += 1
+        return wait

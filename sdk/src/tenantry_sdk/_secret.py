@@ -1,0 +1,44 @@
+"""Values that must not be shown by accident."""
+
+from __future__ import annotations
+
+import hmac
+
+
+class Secret:
+    """A credential that no ``repr``, ``str``, log line or traceback shows; ``reveal()`` gives it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret('**********')"
+
+    def __str__(self) -> str:
+        return "**********"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self._value.encode(), other._value.encode())
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce__(self) -> str:
+        raise TypeError("A Secret is not written out; reveal() it where it has to be.")
+
+
+def revealed(value: str | Secret) -> str:
+    """The text of a value that may be wrapped."""
+    return value.reveal() if isinstance(value, Secret) else value

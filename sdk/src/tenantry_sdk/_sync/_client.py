@@ -1,0 +1,112 @@
+# Made from _async/_client.py by sdk/make_sync.py: change that one.
+"""The client."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tenantry_sdk._request import Call, Response
+from tenantry_sdk._retry import Patience
+from tenantry_sdk._secret import Secret
+from tenantry_sdk._settings import base_url_of, credential_of
+from tenantry_sdk._sync._engine import Credentials, Engine
+from tenantry_sdk._sync._keeper import Fixed, Keeper
+from tenantry_sdk._sync._resources import (
+    ApiKeys,
+    AuditEvents,
+    Auth,
+    Billing,
+    Members,
+    Plans,
+    Projects,
+    Tenants,
+)
+from tenantry_sdk._tokens import TokenSource
+from tenantry_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import httpx2
+    from typing_extensions import Self
+
+
+class Tenantry:
+    """A client of one service with one credential, for synchronous code.
+
+    ``api_key`` is the credential, or ``tokens`` says where access tokens come from: a `RefreshToken`,
+    `ClientCredentials`, or a function of the caller's. Without either, ``TENANTRY_API_KEY`` is. ``base_url`` is
+    ``TENANTRY_BASE_URL``'s, or http://127.0.0.1:3001. ``organization`` says which one a user acts for, of several.
+
+    A call takes ``timeout`` seconds at most, waits and further attempts included, and each attempt
+    ``attempt_timeout``. Reads, deletes and creates are attempted ``attempts`` times where an answer is lost, or is
+    408, 429, 502, 503 or 504; the rest once. ``http_client`` is for proxies, certificates and tests; whoever passes one
+    closes it. ``allow_http`` lets a credential go to another machine unencrypted.
+
+    Raises `ConfigurationError`. It holds connections: use it in ``with``, or call `close`.
+    """
+
+    def __init__(
+        self,
+        api_key: str | Secret | None = None,
+        *,
+        base_url: str | None = None,
+        tokens: TokenSource | None = None,
+        organization: str | None = None,
+        timeout: float = 30.0,
+        attempt_timeout: float = 10.0,
+        attempts: int = 4,
+        http_client: httpx2.Client | None = None,
+        allow_http: bool = False,
+    ) -> None:
+        if tokens is not None and api_key is not None:
+            raise ConfigurationError("Pass api_key= or tokens=, not both.")
+        patience = Patience(timeout, attempt_timeout, attempts)
+        address = base_url_of(base_url, allow_http=allow_http)
+        self._own: httpx2.Client | None = None
+        if http_client is None:
+            from httpx2 import Client  # noqa: PLC0415  # slow to import
+
+            http_client = self._own = Client()
+        credentials: Credentials = (
+            Fixed(credential_of(api_key)) if tokens is None else Keeper(tokens, http_client, attempt_timeout)
+        )
+        self._engine = Engine(http_client, address, credentials, patience, organization)
+        self.api_keys = ApiKeys(self._engine)
+        self.projects = Projects(self._engine)
+        self.tenants = Tenants(self._engine)
+        self.members = Members(self._engine)
+        self.plans = Plans(self._engine)
+        self.billing = Billing(self._engine)
+        self.auth = Auth(self._engine)
+        self.audit_events = AuditEvents(self._engine)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: bytes | None = None,
+        idempotency_key: str | None = None,
+    ) -> Response:
+        """Any call at all, with its answer as it came: ``path`` begins with ``/api/v1/``, ``body`` is JSON.
+
+        It is sent again as other calls are, and raises the same errors.
+        """
+        return self._engine.send(Call(method, path, query or {}, body, idempotency_key))
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._own is not None:
+            self._own.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Tenantry at {self._engine.base_url}>"

@@ -1,0 +1,107 @@
+# Made from _async/_engine.py by sdk/make_sync.py: change that one.
+"""Sends calls: again where that is safe, with another token where one has ended, and for no longer than allowed."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+from tenantry_sdk._request import Call, Response, is_whole, record
+from tenantry_sdk._retry import Patience, Progress
+from tenantry_sdk._store import Token
+from tenantry_sdk._sync._compat import fetch, sleep
+from tenantry_sdk._sync._keeper import Fixed, Keeper
+from tenantry_sdk._version import __version__
+from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
+
+if TYPE_CHECKING:
+    import httpx2
+
+_UNAUTHORIZED: Final = 401
+
+Credentials = Fixed | Keeper
+
+
+class Engine:
+    """Sends calls to one service, with one credential."""
+
+    def __init__(
+        self,
+        http: httpx2.Client,
+        base_url: str,
+        credentials: Credentials,
+        patience: Patience,
+        organization: str | None,
+    ) -> None:
+        self._http = http
+        self.base_url = base_url
+        self._credentials = credentials
+        self._patience = patience
+        self._headers = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
+        if organization is not None:
+            self._headers["X-Organization-Id"] = organization
+
+    def deadline(self) -> float:
+        """When a call that begins now gives up, by the monotonic clock."""
+        return time.monotonic() + self._patience.timeout
+
+    def send(self, call: Call, ends: float | None = None) -> Response:
+        """The whole answer to a call that succeeded, by ``ends`` at the latest. Raises a `TenantryError` for all else.
+
+        What is not repeatable is sent once, and again only with another token after a 401.
+        """
+        if ends is None:
+            ends = self.deadline()
+        progress = Progress(call, self._patience, ends)
+        renewed = False
+        while True:
+            token = self._credentials.current(ends)
+            try:
+                response = self._attempt(call, token, progress.seconds(time.monotonic()))
+            except ConnectionFailedError as error:
+                wait = progress.after_loss(error, time.monotonic())
+            else:
+                if response.status_code == _UNAUTHORIZED and not renewed:
+                    renewed = True
+                    if self._credentials.renewed(token, ends) is not token:
+                        continue
+                pause = progress.after(response, datetime.now(timezone.utc), time.monotonic())
+                if pause is None:
+                    return response
+                wait = pause
+            sleep(wait)
+
+    def _attempt(self, call: Call, token: Token, seconds: float) -> Response:
+        from httpx2 import RequestError, TimeoutException  # noqa: PLC0415  # slow to import
+
+        headers = {**self._headers, "Authorization": f"Bearer {token.access_token.reveal()}"}
+        if call.body is not None:
+            headers["Content-Type"] = "application/json"
+        if call.idempotency_key is not None:
+            headers["Idempotency-Key"] = call.idempotency_key
+        request = self._http.build_request(
+            call.method,
+            self.base_url + call.path,
+            params=call.query,
+            content=call.body,
+            headers=headers,
+            timeout=seconds,
+        )
+        try:
+            response = fetch(self._http, request, seconds)
+        except (TimeoutException, TimeoutError) as error:
+            raise TimedOutError(
+                f"{call.method} {call.path}: no whole answer within {seconds:.1f} s.",
+                idempotency_key=call.idempotency_key,
+            ) from error
+        except RequestError as error:
+            raise ConnectionFailedError(
+                f"{call.method} {call.path}: no whole answer: {error}", idempotency_key=call.idempotency_key
+            ) from error
+        record(response)
+        if not is_whole(response):
+            raise ConnectionFailedError(
+                f"{call.method} {call.path}: the answer was cut off.", idempotency_key=call.idempotency_key
+            )
+        return response

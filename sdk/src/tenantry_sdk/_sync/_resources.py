@@ -1,0 +1,393 @@
+# Made from _async/_resources.py by sdk/make_sync.py: change that one.
+"""The calls of the API, by what they are about."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from tenantry_sdk._models import (
+    ApiKey,
+    AuditEvent,
+    BillingEvent,
+    HostedSession,
+    Member,
+    NewApiKey,
+    Plan,
+    Project,
+    RevokedKey,
+    Tenant,
+    Whoami,
+)
+from tenantry_sdk._request import Call, body, path, query
+from tenantry_sdk._secret import Secret, revealed
+from tenantry_sdk._sync._engine import Engine
+from tenantry_sdk._sync._pager import Pager
+from tenantry_sdk.errors import ConflictError, LostKeyError, TenantryError
+
+T = TypeVar("T")
+
+_REPLAY: Final = "idempotency_replay"
+_LOST_KEYS: Final = 3
+
+
+class _Resource:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def _get(self, kind: type[T], path: str) -> T:
+        response = self._engine.send(Call("GET", path))
+        record: T = response.parse(kind)
+        return record
+
+    def _post(
+        self, kind: type[T], path: str, content: bytes, idempotency_key: str | None, ends: float | None = None
+    ) -> T:
+        call = Call("POST", path, {}, content, idempotency_key or uuid.uuid4().hex)
+        record: T = (self._engine.send(call, ends)).parse(kind)
+        return record
+
+    def _write(self, method: str, kind: type[T], path: str, content: bytes) -> T:
+        record: T = (self._engine.send(Call(method, path, {}, content))).parse(kind)
+        return record
+
+    def _delete(self, path: str, ends: float | None = None, **parameters: bool | None) -> None:
+        self._engine.send(Call("DELETE", path, query(**parameters)), ends)
+
+
+class ApiKeys(_Resource):
+    """API keys of the caller's organization."""
+
+    def create(
+        self,
+        *,
+        org_id: str,
+        name: str,
+        scopes: Sequence[str] = (),
+        expires_at: datetime | None = None,
+        access_level: str | None = None,
+        mode: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> NewApiKey:
+        """Make a key; its ``secret`` is in the result and never again.
+
+        ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"`` takes none.
+        ``mode`` is ``live`` or ``test``, the caller's own where it is left out. ``expires_at`` needs a time zone.
+
+        No key is left behind whose secret nobody saw: where the answer is lost, the key it told of is revoked and
+        another one made. A caller that passes an ``idempotency_key`` keeps that to itself, and gets `ConflictError`
+        with the code ``idempotency_replay`` for a key that was made before. Raises `LostKeyError` where the lost key
+        could not be revoked.
+        """
+        content = body(
+            org_id=org_id,
+            name=name,
+            scopes=list(scopes),
+            expires_at=expires_at,
+            access_level=UNSET if access_level is None else access_level,
+            mode=UNSET if mode is None else mode,
+        )
+        if idempotency_key is not None:
+            return self._post(NewApiKey, "/api/v1/api-keys", content, idempotency_key)
+        ends = self._engine.deadline()
+        for _ in range(_LOST_KEYS):
+            try:
+                return self._post(NewApiKey, "/api/v1/api-keys", content, None, ends)
+            except ConflictError as error:
+                lost = _lost_key(error)
+                self._revoke_lost(lost, ends)
+        raise LostKeyError("Every answer with a key's secret was lost on its way; those keys are revoked.", None)
+
+    def _revoke_lost(self, key_id: str, ends: float) -> None:
+        try:
+            self._delete(path("/api/v1/api-keys/{}", key_id), ends)
+        except TenantryError as error:
+            raise LostKeyError(
+                f"The key {key_id} was made, its secret was lost with the answer, and it could not be revoked: "
+                "revoke it.",
+                key_id,
+            ) from error
+
+    def list(
+        self,
+        *,
+        org_id: str | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pager[ApiKey]:
+        """Keys, the newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is of a page."""
+        parameters = query(org_id=org_id, status=status, limit=limit, cursor=cursor)
+        return Pager(self._engine, "/api/v1/api-keys", parameters, ApiKey)
+
+    def get(self, key_id: str) -> ApiKey:
+        """One key, without its secret."""
+        return self._get(ApiKey, path("/api/v1/api-keys/{}", key_id))
+
+    def update(
+        self,
+        key_id: str,
+        *,
+        name: str | UnsetType = UNSET,
+        scopes: Sequence[str] | UnsetType = UNSET,
+        expires_at: datetime | UnsetType | None = UNSET,
+    ) -> ApiKey:
+        """Change an active key; what is left out stays. ``expires_at=None`` is for never."""
+        content = body(name=name, scopes=scopes if isinstance(scopes, UnsetType) else [*scopes], expires_at=expires_at)
+        return self._write("PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content)
+
+    def rotate(self, key_id: str, *, overlap_seconds: int = 0, idempotency_key: str | None = None) -> NewApiKey:
+        """Put a new key in the place of this one, which goes on for ``overlap_seconds`` (a week at most).
+
+        Where the answer is lost, the key it told of is rotated in turn, and ends at once: ``rotated_from`` of the
+        result is then that key. With an ``idempotency_key`` of the caller's own it is as in `create`.
+        """
+        return self._rotate(key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
+
+    def delete(self, key_id: str, *, force: bool | None = None) -> None:
+        """Revoke a key: the next request with it is refused. Revoking it again changes nothing.
+
+        ``force`` is for the last OWNER key of an organization that has no owner.
+        """
+        self._delete(path("/api/v1/api-keys/{}", key_id), force=force)
+
+    def report_leak(self, secret: str | Secret) -> RevokedKey:
+        """Revoke a key that was found where it should not be. Whoever knows a key may end it."""
+        content = body(secret=revealed(secret))
+        return self._write("POST", RevokedKey, "/api/v1/api-keys/report-leak", content)
+
+    def _rotate(self, key_id: str, content: bytes, idempotency_key: str | None) -> NewApiKey:
+        ends = self._engine.deadline()
+        for _ in range(_LOST_KEYS):
+            try:
+                return self._post(NewApiKey, path("/api/v1/api-keys/{}/rotate", key_id), content, idempotency_key, ends)
+            except ConflictError as error:
+                if idempotency_key is not None:
+                    raise
+                key_id, content = _lost_key(error), body(overlap_seconds=0)
+        raise LostKeyError(f"Every answer with the new key's secret was lost; the last one was {key_id}.", key_id)
+
+
+class Projects(_Resource):
+    """Projects of the caller's organization and mode."""
+
+    def create(self, *, name: str, description: str | None = None, idempotency_key: str | None = None) -> Project:
+        """Make a project."""
+        content = body(name=name, description=UNSET if description is None else description)
+        return self._post(Project, "/api/v1/projects", content, idempotency_key)
+
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Pager[Project]:
+        """Projects, the newest first."""
+        return Pager(self._engine, "/api/v1/projects", query(limit=limit, cursor=cursor), Project)
+
+    def get(self, project_id: str) -> Project:
+        """One project."""
+        return self._get(Project, path("/api/v1/projects/{}", project_id))
+
+    def update(
+        self, project_id: str, *, name: str | UnsetType = UNSET, description: str | UnsetType | None = UNSET
+    ) -> Project:
+        """Change a project; what is left out stays. ``description=None`` clears it."""
+        content = body(name=name, description=description)
+        return self._write("PATCH", Project, path("/api/v1/projects/{}", project_id), content)
+
+    def delete(self, project_id: str) -> None:
+        """Delete a project."""
+        self._delete(path("/api/v1/projects/{}", project_id))
+
+
+class Tenants(_Resource):
+    """Tenants: the caller's own; all of them for the operator, whose token is then the credential."""
+
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Pager[Tenant]:
+        """The tenants that the caller belongs to."""
+        return Pager(self._engine, "/api/v1/tenants", query(limit=limit, cursor=cursor), Tenant)
+
+    def get(self, tenant_id: str) -> Tenant:
+        """One tenant, with its plan and subscription."""
+        return self._get(Tenant, path("/api/v1/tenants/{}", tenant_id))
+
+    def create(self, *, name: str, owner_email: str | None = None, idempotency_key: str | None = None) -> Tenant:
+        """Make a tenant whose owner is the caller: a user, not an API key."""
+        content = body(name=name, owner_email=UNSET if owner_email is None else owner_email)
+        return self._post(Tenant, "/api/v1/tenants", content, idempotency_key)
+
+    def update(self, tenant_id: str, *, name: str | UnsetType = UNSET, owner_email: str | UnsetType = UNSET) -> Tenant:
+        """Change a tenant; what is left out stays."""
+        content = body(name=name, owner_email=owner_email)
+        return self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
+
+    def transfer(
+        self,
+        tenant_id: str,
+        *,
+        user_id: str,
+        owner_email: str | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+    ) -> Tenant:
+        """Hand the tenant to another owner, who has to be a member."""
+        content = body(user_id=user_id, owner_email=owner_email)
+        return self._post(Tenant, path("/api/v1/tenants/{}/transfer", tenant_id), content, idempotency_key)
+
+    def put(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        owner_email: str,
+        owner_id: str | UnsetType | None = UNSET,
+        stripe_customer_id: str | UnsetType | None = UNSET,
+        suspended: bool | UnsetType = UNSET,
+    ) -> Tenant:
+        """Create a tenant or set it (the operator)."""
+        content = body(
+            name=name,
+            owner_email=owner_email,
+            owner_id=owner_id,
+            stripe_customer_id=stripe_customer_id,
+            suspended=suspended,
+        )
+        return self._write("PUT", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
+
+    def delete(self, tenant_id: str) -> None:
+        """End a tenant: its keys die at once, and its data 30 days later (the operator)."""
+        self._delete(path("/api/v1/tenants/{}", tenant_id))
+
+    def export(self, tenant_id: str) -> dict[str, Any]:
+        """Everything that is kept of a tenant, as the API gives it (the operator)."""
+        return self._get(dict[str, Any], path("/api/v1/tenants/{}/export", tenant_id))
+
+
+class Members(_Resource):
+    """Users of the caller's organization, and their roles."""
+
+    def create(self, *, user_id: str, role: str, idempotency_key: str | None = None) -> Member:
+        """Add a user. ``role`` is ``owner``, ``admin`` or ``member``."""
+        content = body(user_id=user_id, role=role)
+        return self._post(Member, "/api/v1/members", content, idempotency_key)
+
+    def list(
+        self,
+        *,
+        user_id: str | None = None,
+        role: str | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pager[Member]:
+        """Members, the newest first."""
+        parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
+        return Pager(self._engine, "/api/v1/members", parameters, Member)
+
+    def get(self, member_id: str) -> Member:
+        """One member."""
+        return self._get(Member, path("/api/v1/members/{}", member_id))
+
+    def update(self, member_id: str, *, role: str) -> Member:
+        """Give a member another role."""
+        return self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role))
+
+    def delete(self, member_id: str) -> None:
+        """Remove a member: the user's next request is refused."""
+        self._delete(path("/api/v1/members/{}", member_id))
+
+
+class Plans(_Resource):
+    """The plan catalog."""
+
+    def list(self) -> Pager[Plan]:
+        """All plans."""
+        return Pager(self._engine, "/api/v1/plans", {}, Plan)
+
+
+class BillingEvents(_Resource):
+    """The organization's ledger of provider events."""
+
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Pager[BillingEvent]:
+        """Events, the newest first."""
+        return Pager(self._engine, "/api/v1/billing/events", query(limit=limit, cursor=cursor), BillingEvent)
+
+    def get(self, event_id: str) -> BillingEvent:
+        """One event, by the provider's id."""
+        return self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id))
+
+
+class CheckoutSessions(_Resource):
+    """The provider's pages where a plan is bought."""
+
+    def create(
+        self,
+        *,
+        plan: str,
+        success_url: str | UnsetType = UNSET,
+        cancel_url: str | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+    ) -> HostedSession:
+        """Begin a checkout of a plan."""
+        content = body(plan=plan, success_url=success_url, cancel_url=cancel_url)
+        return self._post(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key)
+
+
+class PortalSessions(_Resource):
+    """The provider's pages where a customer manages the subscription."""
+
+    def create(self, *, return_url: str | UnsetType = UNSET, idempotency_key: str | None = None) -> HostedSession:
+        """Open the portal for the organization's customer."""
+        content = body(return_url=return_url)
+        return self._post(HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key)
+
+
+class Billing:
+    """The ledger, and the provider's pages."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.events = BillingEvents(engine)
+        self.checkout_sessions = CheckoutSessions(engine)
+        self.portal_sessions = PortalSessions(engine)
+
+
+class Auth(_Resource):
+    """The caller."""
+
+    def whoami(self) -> Whoami:
+        """Who the credential is, and what it may do."""
+        return self._get(Whoami, "/api/v1/auth/whoami")
+
+
+class AuditEvents(_Resource):
+    """Who changed what."""
+
+    def list(
+        self,
+        *,
+        action: str | None = None,
+        actor_id: str | None = None,
+        target_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pager[AuditEvent]:
+        """Entries of the audit trail, the newest first."""
+        parameters = query(
+            action=action,
+            actor_id=actor_id,
+            target_id=target_id,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
+        )
+        return Pager(self._engine, "/api/v1/audit-events", parameters, AuditEvent)
+
+
+def _lost_key(error: ConflictError) -> str:
+    """The key that the lost answer told of. Raises ``error`` where it is about something else."""
+    key_id = error.document.get("id")
+    if error.code != _REPLAY or not isinstance(key_id, str):
+        raise error
+    return key_id

@@ -1,0 +1,106 @@
+"""The payment provider's signature, for endpoints of your own and for tests."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from tenantry_sdk._secret import Secret, revealed
+from tenantry_sdk.errors import TenantryError
+
+HEADER: Final = "Provider-Signature"
+"""The header that carries the signature. The provider's own name for it, `Stripe-Signature`, is read too."""
+
+_OTHER: Final = "Stripe-Signature"
+_MOST_SIGNATURES: Final = 16
+_MOST_TIME_DIGITS: Final = 12
+
+
+class SignatureError(TenantryError):
+    """The body is not vouched for. ``reason`` is for the log, never for the answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The event's signature is refused: {reason}.")
+        self.reason = reason
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A provider event: ``data["object"]`` is what it is about."""
+
+    type: str
+    data: dict[str, Any]
+    id: str | None = None
+    created: int | None = None
+    livemode: bool | None = None
+
+
+def verify(
+    body: bytes | str,
+    headers: Mapping[str, str],
+    secrets: str | Secret | Sequence[str | Secret],
+    *,
+    tolerance: int = 300,
+    now: float | None = None,
+) -> Event:
+    """The event in a request that the provider has signed.
+
+    ``body`` is the raw body, unparsed, and ``headers`` the request's, in any case. Any of several ``secrets`` may have
+    signed. ``tolerance`` is in seconds, both ways; ``now`` is Unix time, the present where it is left out.
+
+    Raises `SignatureError`, and `ValueError` where the body is signed but is no event, or a secret is empty.
+    """
+    raw = body.encode() if isinstance(body, str) else body
+    keys = [secrets] if isinstance(secrets, (str, Secret)) else list(secrets)
+    if not keys or not all(revealed(key) for key in keys):
+        raise ValueError("at least one secret is needed, and none may be empty")
+    by_name = {name.lower(): value for name, value in headers.items()}
+    header = by_name.get(HEADER.lower(), by_name.get(_OTHER.lower()))
+    if not header:
+        raise SignatureError(f"there is no {HEADER} header")
+    stamp, signatures = _parse(header)
+    expected = [_signature(raw, revealed(key), stamp).encode() for key in keys]
+    if not any([hmac.compare_digest(one, given) for one in expected for given in signatures]):  # noqa: C419  # all
+        raise SignatureError("no signature matches")
+    age = (time.time() if now is None else now) - int(stamp)
+    if abs(age) > tolerance:
+        raise SignatureError("it is too old" if age > 0 else "it is from the future")
+    try:
+        return msgspec.json.decode(raw, type=Event)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"the body is signed, but is no event: {error}") from error
+
+
+def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None = None) -> str:
+    """The `Provider-Signature` header of a body, made at Unix time or moment ``at``, now where it is left out."""
+    moment = time.time() if at is None else at.timestamp() if isinstance(at, datetime) else at
+    raw = body.encode() if isinstance(body, str) else body
+    stamp = str(int(moment))
+    return f"t={stamp},v1={_signature(raw, revealed(secret), stamp)}"
+
+
+def _signature(body: bytes, secret: str, stamp: str) -> str:
+    return hmac.new(secret.encode(), stamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def _parse(header: str) -> tuple[str, list[bytes]]:
+    stamps: list[str] = []
+    signatures: list[bytes] = []
+    for part in header.split(","):
+        scheme, _, value = part.strip().partition("=")
+        if scheme == "t":
+            stamps.append(value)
+        elif scheme == "v1":
+            signatures.append(value.encode())
+    if (
+        len(stamps) != 1
+        or not (stamps[0].isascii() and stamps[0].isdigit() and len(stamps[0]) <= _MOST_TIME_DIGITS)
+        or not 1 <= len(signatures) <= _MOST_SIGNATURES
+    ):
+        raise SignatureError("the header is malformed")
+    return stamps[0], signatures
