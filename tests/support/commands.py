@@ -109,9 +109,9 @@ async def still_running(processes: list[psutil.Process]) -> list[psutil.Process]
     return list(alive)
 
 
-async def run(*arguments: str, folder: Path, **values: str) -> Done:
+async def run(*arguments: str, folder: Path, module: str = "tenantry", **values: str) -> Done:
     """The same for a command that ends by itself."""
-    process = await _start(arguments, folder, values)
+    process = await _start(arguments, folder, values, module)
     async with asyncio.timeout(_PATIENCE):
         out, err = await process.communicate()
     assert process.returncode is not None
@@ -119,7 +119,7 @@ async def run(*arguments: str, folder: Path, **values: str) -> Done:
 
 
 async def _start(
-    arguments: tuple[str, ...], folder: Path, values: Mapping[str, str], module: str = "tenantry"
+    arguments: tuple[str, ...], folder: Path, values: Mapping[str, str], module: str
 ) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return await asyncio.create_subprocess_exec(

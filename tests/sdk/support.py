@@ -1,0 +1,98 @@
+"""What tests of the SDK share: the service at an address, and both clients under one surface."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tenantry.main import build_app
+from tenantry_sdk import AsyncTenantry, Pager, Secret, Tenantry
+from tests.support.app import make_settings
+from tests.support.browser import served
+from tests.support.issuer import AUDIENCE, CLIENT_ID
+from tests.support.service import Organization, Service, running_service
+
+SDK: Final = Path(__file__).parents[2] / "sdk"
+
+
+class Served(NamedTuple):
+    """The service, which listens on loopback."""
+
+    url: str
+    service: Service
+
+
+@asynccontextmanager
+async def serving(conninfo: str, **values: str) -> AsyncIterator[Served]:
+    """The service on this database at an address of its own; ``values`` are settings."""
+    async with running_service(conninfo, **values) as service:
+        identity = {"OIDC_ISSUER": service.issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+        app = build_app(make_settings(**{**identity, **values}), conninfo, service.clock)
+        async with served(app) as url:
+            yield Served(url, service)
+
+
+class Flavour(NamedTuple):
+    """One of the two clients; `make` gives it with methods to be awaited, whichever it is."""
+
+    name: str
+    make: Callable[..., Any]
+
+    @asynccontextmanager
+    async def client(self, credential: str | Secret | None = None, **arguments: Any) -> AsyncIterator[Any]:
+        """A client that is closed after the block."""
+        client = self.make(credential, **arguments)
+        yield client
+        await client.aclose()
+
+    def client_of(self, served: Served, organization: Organization, **arguments: Any) -> Any:
+        """`client`, with the OWNER key of this organization."""
+        return self.client(str(organization.owner.credential), base_url=served.url, **arguments)
+
+
+class Threaded:
+    """The synchronous client as if it were the other one: its methods run in threads."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, "close" if name == "aclose" else name)
+        if not callable(value):
+            return Threaded(value)
+        if name == "list":
+            return lambda **arguments: ThreadedPager(value(**arguments))
+
+        async def call(*positional: Any, **arguments: Any) -> Any:
+            return await asyncio.to_thread(value, *positional, **arguments)
+
+        return call
+
+
+class ThreadedPager:
+    """A `Pager` as if it were the other one."""
+
+    def __init__(self, pager: Pager[Any]) -> None:
+        self._pager = pager
+
+    async def first_page(self) -> Any:
+        return await asyncio.to_thread(self._pager.first_page)
+
+    async def pages(self) -> AsyncIterator[Any]:
+        async for page in _in_thread(self._pager.pages()):
+            yield page
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in _in_thread(iter(self._pager)):
+            yield item
+
+
+async def _in_thread(items: Iterator[Any]) -> AsyncIterator[Any]:
+    end = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item
+
+
+ASYNC: Final = Flavour("async", AsyncTenantry)
+SYNC: Final = Flavour("sync", lambda *positional, **arguments: Threaded(Tenantry(*positional, **arguments)))

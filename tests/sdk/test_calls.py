@@ -1,0 +1,174 @@
+"""Both clients against the service."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tenantry_sdk import Secret, errors, record_responses
+from tests.sdk.support import Flavour, Served
+from tests.support.app import OPERATOR_TOKEN
+from tests.support.issuer import NOW
+
+
+async def test_key_is_made_used_rotated_and_ended(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    ends = NOW + timedelta(days=30)
+    async with flavour.client_of(served, organization) as owner:
+        made = await owner.api_keys.create(org_id=organization.id, name="CI", scopes=["projects:read"], expires_at=ends)
+        async with flavour.client(made.secret, base_url=served.url) as ci:
+            assert (await ci.auth.whoami()).scopes == ["projects:read"]
+            renamed = await owner.api_keys.update(made.id, name="CI of the app")
+            rotated = await owner.api_keys.rotate(made.id)
+            with pytest.raises(errors.AuthenticationError) as revoked:
+                await ci.auth.whoami()
+        await owner.api_keys.delete(rotated.id)
+        shown = await owner.api_keys.get(rotated.id)
+    assert (renamed.name, renamed.expires_at, renamed.scopes) == ("CI of the app", ends, ["projects:read"])
+    assert (rotated.rotated_from, rotated.secret == made.secret) == (made.id, False)
+    assert revoked.value.code == "api_key_revoked"
+    assert revoked.value.request_id is not None
+    assert (shown.status, shown.revoked_at is not None) == ("revoked", True)
+
+
+async def test_list_goes_over_all_pages(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        made = [(await owner.projects.create(name=f"Project {number}")).id for number in range(3)]
+        listed = [project.id async for project in owner.projects.list(limit=2)]
+        pages = [len(page.data) async for page in owner.projects.list(limit=2).pages()]
+        first = await owner.projects.list(limit=2).first_page()
+        rest = [project.id async for project in owner.projects.list(cursor=first.next_cursor)]
+    assert listed == made[::-1]
+    assert pages == [2, 1]
+    assert rest == made[:1]
+
+
+async def test_list_may_be_gone_through_again(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        keys = owner.api_keys.list(status="active")
+        before = [key.id async for key in keys]
+        await owner.api_keys.create(org_id=organization.id, name="new", scopes=["projects:read"])
+        after = [key.id async for key in keys]
+    assert (len(before), len(after)) == (1, 2)
+
+
+async def test_project_is_changed_and_deleted(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        made = await owner.projects.create(name="Zoë", description="First")
+        renamed = await owner.projects.update(made.id, name="Zoé")
+        cleared = await owner.projects.update(made.id, description=None)
+        await owner.projects.delete(made.id)
+        with pytest.raises(errors.NotFoundError):
+            await owner.projects.get(made.id)
+    assert (renamed.name, renamed.description) == ("Zoé", "First")
+    assert (cleared.name, cleared.description) == ("Zoé", None)
+
+
+async def test_operator_sets_exports_and_ends_a_tenant(served: Served, flavour: Flavour) -> None:
+    async with flavour.client(OPERATOR_TOKEN, base_url=served.url) as operator:
+        made = await operator.tenants.put("acme", name="Acme", owner_email="owner@acme.example")
+        suspended = await operator.tenants.put(
+            "acme", name="Acme Inc.", owner_email="owner@acme.example", suspended=True, stripe_customer_id="cus_1"
+        )
+        exported = await operator.tenants.export("acme")
+        await operator.tenants.delete("acme")
+        with pytest.raises(errors.ConflictError) as ended:
+            await operator.tenants.put("acme", name="Acme", owner_email="owner@acme.example")
+    assert (made.plan, made.subscription_status, made.stripe_customer_id) == ("free", "none", None)
+    assert (suspended.name, suspended.stripe_customer_id) == ("Acme Inc.", "cus_1")
+    assert exported["tenant"]["id"] == "acme"
+    assert ended.value.code == "tenant_deleted"
+
+
+async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Flavour) -> None:
+    owner = served.service.user("olivia", email="olivia@x.example", email_verified=True)
+    async with flavour.client(owner.credential, base_url=served.url) as user:
+        made = await user.tenants.create(name="Olivia's", owner_email="olivia@x.example")
+        async with flavour.client(owner.credential, base_url=served.url, organization=made.id) as olivia:
+            member = await olivia.members.create(user_id="mia", role="member")
+            admin = await olivia.members.update(member.id, role="admin")
+            renamed = await olivia.tenants.update(made.id, name="Mia's")
+            listed = [one.user_id async for one in olivia.members.list()]
+            handed = await olivia.tenants.transfer(made.id, user_id="mia", owner_email="mia@x.example")
+    assert made.owner_id == "olivia"
+    assert (admin.role, renamed.name) == ("admin", "Mia's")
+    assert sorted(listed) == ["mia", "olivia"]
+    assert handed.owner_id == "mia"
+
+
+async def test_plans_events_and_trail_are_read(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        plans = {plan.id async for plan in owner.plans.list()}
+        events = [event.id async for event in owner.billing.events.list()]
+        actions = {entry.action async for entry in owner.audit_events.list(since=NOW - timedelta(days=1))}
+        with pytest.raises(errors.NotConfiguredError) as raised:
+            await owner.billing.checkout_sessions.create(plan="pro")
+    assert {"free", "pro", "business"} <= plans
+    assert events == []
+    assert "api_key.created" in actions
+    assert raised.value.code == "provider_not_configured"
+
+
+async def test_fields_at_fault_are_named(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        with pytest.raises(errors.ValidationFailedError) as raised:
+            await owner.api_keys.create(org_id=organization.id, name="", scopes=["Projects"])
+    assert {fault.location for fault in raised.value.errors} >= {"name"}
+
+
+async def test_leaked_key_is_ended_by_who_found_it(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        leaked = await owner.api_keys.create(org_id=organization.id, name="CI", scopes=["projects:read"])
+        ended = await owner.api_keys.report_leak(leaked.secret)
+    assert (ended.id, ended.status) == (leaked.id, "revoked")
+
+
+async def test_create_under_a_key_of_ones_own_is_made_once(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        once = {"name": "Once", "idempotency_key": "order-17"}
+        assert await owner.projects.create(**once) == await owner.projects.create(**once)
+        key = {"org_id": organization.id, "name": "CI", "scopes": ["projects:read"], "idempotency_key": "order-18"}
+        made = await owner.api_keys.create(**key)
+        with pytest.raises(errors.ConflictError) as raised:
+            await owner.api_keys.create(**key)
+    assert (raised.value.code, raised.value.document["id"]) == ("idempotency_replay", made.id)
+
+
+async def test_answers_are_at_hand_as_they_came(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        with record_responses() as responses:
+            made = await owner.projects.create(name="First")
+            answer = await owner.request("GET", f"/api/v1/projects/{made.id}")
+    assert [response.status_code for response in responses] == [201, 200]
+    assert responses[0].headers["location"].endswith(made.id)
+    assert responses[0].request_id not in {None, responses[1].request_id}
+    assert answer.json()["name"] == "First"
+
+
+@pytest.mark.parametrize("org_id", ["../tenants", "a/b", "ä", "x?y"])
+def test_id_is_one_segment_of_the_address(org_id: str) -> None:
+    from tenantry_sdk._request import path  # noqa: PLC0415
+
+    assert path("/api/v1/tenants/{}", org_id).count("/") == 4
+    assert "?" not in path("/api/v1/tenants/{}", org_id)
+
+
+async def test_time_without_a_zone_is_refused_before_it_is_sent(flavour: Flavour) -> None:
+    async with flavour.client("key") as client:
+        with pytest.raises(ValueError, match="time zone"):
+            await client.api_keys.create(org_id="acme", name="CI", expires_at=datetime(2027, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("zone", [UTC, None])
+async def test_secret_may_be_passed_as_it_came(served: Served, flavour: Flavour, zone: object) -> None:
+    organization = await served.service.organization()
+    credential = Secret(str(organization.owner.credential)) if zone else str(organization.owner.credential)
+    async with flavour.client(credential, base_url=f"{served.url}/") as client:
+        assert (await client.auth.whoami()).org_id == organization.id

@@ -1,0 +1,74 @@
+"""What callers are told when a call fails."""
+
+from typing import Final
+
+import msgspec
+import pytest
+
+from tenantry.http.error_codes import ErrorCode, all_codes
+from tenantry_sdk import Project, errors
+from tenantry_sdk._request import Response
+
+PROBLEM: Final = {
+    "type": "urn:tenantry:problem:validation_failed",
+    "title": "Unprocessable Entity",
+    "status": 422,
+    "detail": "The request has 1 fault.",
+    "code": "validation_failed",
+    "requestId": "4f2a",
+    "errors": [{"location": "expiresAt", "message": "is in the past"}],
+}
+CODES: Final = all_codes().values()
+
+
+def error_of(status: int, content: bytes, **headers: str) -> errors.APIError:
+    return errors.error_of(status, headers, content, None)
+
+
+@pytest.mark.parametrize("code", CODES, ids=[code.code for code in CODES])
+def test_every_code_of_the_api_has_a_class_and_a_next_step(code: ErrorCode) -> None:
+    error = error_of(code.status, msgspec.json.encode({"code": code.code, "detail": "Why."}))
+    assert type(error).status == error.status_code
+    assert error.next_step
+
+
+def test_error_says_what_where_and_what_to_do() -> None:
+    error = error_of(422, msgspec.json.encode(PROBLEM), **{"x-request-id": "4f2a"})
+    assert isinstance(error, errors.ValidationFailedError)
+    assert (error.code, error.detail, error.request_id) == ("validation_failed", "The request has 1 fault.", "4f2a")
+    assert [(fault.location, fault.message) for fault in error.errors] == [("expiresAt", "is in the past")]
+    assert str(error).splitlines() == [
+        "422 validation_failed: The request has 1 fault.",
+        "  expiresAt: is in the past",
+        "Correct what errors names.",
+        "(request 4f2a)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "detail"),
+    [
+        (b"<html>  Bad\n gateway</html>", "<html> Bad gateway</html>"),
+        (b"", "The answer says no more."),
+        (b"\xff\x1b[31mred", "\ufffd[31mred"),
+        (b'{"code": 3}', '{"code": 3}'),
+        (b"x" * 5000, "x" * 200),
+    ],
+)
+def test_answer_of_something_before_the_service_is_an_error_too(content: bytes, detail: str) -> None:
+    error = error_of(502, content)
+    assert isinstance(error, errors.BadGatewayError)
+    assert (error.code, error.detail) == ("http_502", detail)
+
+
+@pytest.mark.parametrize("status", [418, 599, 301])
+def test_status_that_nobody_knows_is_an_api_error(status: int) -> None:
+    error = error_of(status, b"")
+    assert type(error) is errors.APIError
+    assert error.status_code == status
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b'{"id": 1}', b'{"id": "x"', b"\xff"])
+def test_success_that_is_no_record_is_told_as_such(content: bytes) -> None:
+    with pytest.raises(errors.UnreadableAnswerError, match="request 4f2a"):
+        Response(200, {"x-request-id": "4f2a"}, content).parse(Project)

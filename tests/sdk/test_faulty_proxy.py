@@ -1,0 +1,167 @@
+"""Whatever happens between the client and the service: no key too many, none unseen, and every call comes to an end."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from tenantry_sdk import NewApiKey, errors
+from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.support import Flavour, Served, serving
+from tests.support import figures
+from tests.support.figures import RecordProperty
+from tests.support.service import Organization
+
+FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
+ENDS_THE_ANSWER: Final = [
+    Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED, Fault.TRUNCATED_HEAD, Fault.SILENT, Fault.SLOW_HEAD,
+    Fault.SLOW_BODY,
+]  # fmt: skip
+BRIEFLY: Final = {"attempt_timeout": 1.0, "timeout": 20.0}
+CALLS: Final = 200
+AT_ONCE: Final = 8
+
+
+@pytest.fixture
+async def served(conninfo: str, tmp_path: Path) -> AsyncIterator[Served]:
+    """The service, whose plans limit nothing."""
+    plans = tmp_path / "plans.toml"
+    plans.write_text('[[plans]]\nid = "free"\n')
+    async with serving(conninfo, TENANTRY_PLANS=str(plans)) as running:
+        yield running
+
+
+async def active_keys(served: Served, organization: Organization) -> dict[str, list[str]]:
+    """The ids of a tenant's active keys, by their names."""
+    async with await psycopg.AsyncConnection.connect(served.service.conninfo) as connection:
+        cursor = await connection.execute(
+            "SELECT name, array_agg(id) FROM api_keys WHERE org_id = %s AND revoked_at IS NULL GROUP BY name",
+            (organization.id,),
+        )
+        return dict(await cursor.fetchall())
+
+
+class Once:
+    """One fault, and then none."""
+
+    def __init__(self, fault: Fault, times: int = 1) -> None:
+        self._left = [fault] * times
+
+    def __call__(self) -> Fault:
+        return self._left.pop() if self._left else Fault.NONE
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_key_is_made_once_whatever_becomes_of_the_first_attempt(
+    served: Served, flavour: Flavour, fault: Fault
+) -> None:
+    organization = await served.service.organization()
+    async with (
+        faulty_proxy(served.url, Once(fault)) as (url, _),
+        flavour.client(str(organization.owner.credential), base_url=url, **BRIEFLY) as owner,
+    ):
+        made = await owner.api_keys.create(org_id=organization.id, name="CI", scopes=["projects:read"])
+        async with flavour.client(made.secret, base_url=served.url) as ci:
+            assert (await ci.auth.whoami()).id == made.id
+    assert (await active_keys(served, organization))["CI"] == [made.id]
+
+
+@pytest.mark.parametrize("fault", ENDS_THE_ANSWER)
+async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
+    served: Served, flavour: Flavour, fault: Fault
+) -> None:
+    organization = await served.service.organization()
+    old = await served.service.key(organization.owner, organization.id, "projects:read", name="CI")
+    async with (
+        faulty_proxy(served.url, Once(fault)) as (url, _),
+        flavour.client(str(organization.owner.credential), base_url=url, **BRIEFLY) as owner,
+    ):
+        new = await owner.api_keys.rotate(old.id)
+        async with flavour.client(new.secret, base_url=served.url) as ci:
+            assert (await ci.auth.whoami()).id == new.id
+    assert (await active_keys(served, organization))["CI"] == [new.id]
+
+
+@pytest.mark.parametrize("fault", ENDS_THE_ANSWER)
+async def test_lost_answers_without_end_are_told_as_such(served: Served, flavour: Flavour, fault: Fault) -> None:
+    organization = await served.service.organization()
+    async with faulty_proxy(served.url, lambda: fault) as (url, proxy):
+        patience = {"attempt_timeout": 0.2, "timeout": 20.0, "attempts": 2}
+        async with flavour.client(str(organization.owner.credential), base_url=url, **patience) as owner:
+            with pytest.raises((errors.ConnectionFailedError, errors.UnavailableError)):
+                await owner.projects.create(name="Lost")
+    assert len(proxy.met) == 2
+    answer = (await organization.owner.get("/api/v1/projects")).json()
+    assert [project["name"] for project in answer["data"]] == ["Lost"]
+
+
+async def test_project_is_revoked_or_gone_though_the_answer_is_lost(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with (
+        faulty_proxy(served.url, Once(Fault.RESET_AFTER, times=2)) as (url, _),
+        flavour.client(str(organization.owner.credential), base_url=url, **BRIEFLY) as owner,
+    ):
+        project = await owner.projects.create(name="First")
+        await owner.projects.delete(project.id)
+        assert [one async for one in owner.projects.list()] == []
+
+
+async def test_change_is_not_sent_twice(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    key = await served.service.key(organization.owner, organization.id, "projects:read")
+    async with (
+        faulty_proxy(served.url, Once(Fault.RESET_BEFORE)) as (url, proxy),
+        flavour.client(str(organization.owner.credential), base_url=url, **BRIEFLY) as owner,
+    ):
+        with pytest.raises(errors.ConnectionFailedError):
+            await owner.api_keys.update(key.id, name="other")
+    assert proxy.met == [Fault.RESET_BEFORE]
+
+
+async def test_no_key_is_made_twice_on_a_bad_day(
+    served: Served, flavour: Flavour, record_property: RecordProperty
+) -> None:
+    organization = await served.service.organization()
+    chance = random.Random(20)  # noqa: S311  # the same day each time
+
+    def bad_day() -> Fault:
+        return chance.choice(FAULTS) if chance.random() < 0.4 else Fault.NONE
+
+    async with faulty_proxy(served.url, bad_day) as (url, proxy):
+        patience = {"attempt_timeout": 0.5, "timeout": 30.0, "attempts": 6}
+        async with flavour.client(str(organization.owner.credential), base_url=url, **patience) as owner:
+            room = asyncio.Semaphore(AT_ONCE)
+
+            async def create(number: int) -> NewApiKey | errors.TenantryError:
+                async with room:
+                    try:
+                        made: NewApiKey = await owner.api_keys.create(
+                            org_id=organization.id, name=f"key {number}", scopes=["projects:read"]
+                        )
+                    except errors.TenantryError as error:
+                        return error
+                    return made
+
+            results = await asyncio.gather(*(create(number) for number in range(CALLS)))
+    active = await active_keys(served, organization)
+    wrong = count_wrong(results, active)
+    ran = {"calls": len(results), "faults": sum(fault is not Fault.NONE for fault in proxy.met)}
+    figures.record(record_property, "keys made through a faulty proxy", ran, {"made twice or left unseen": wrong})
+    assert wrong == 0
+    assert sum(isinstance(result, NewApiKey) for result in results) > CALLS / 2
+
+
+def count_wrong(results: Sequence[NewApiKey | errors.TenantryError], active: dict[str, list[str]]) -> int:
+    """Calls after which there is another key than the one that they gave, or more than one key unseen."""
+    wrong = 0
+    for number, result in enumerate(results):
+        there = active.get(f"key {number}", [])
+        if isinstance(result, NewApiKey):
+            wrong += there != [result.id]
+        else:
+            wrong += len(there) > 1
+    return wrong

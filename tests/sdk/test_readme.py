@@ -1,0 +1,34 @@
+"""What the SDK's page shows is true."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from tests.sdk.support import SDK, Served
+from tests.support.commands import run
+from tests.support.service import TENANTS
+
+BEFORE: Final = "def store_it_where_secrets_go(secret: str) -> None:\n    assert secret.startswith('svc_live_')\n"
+AFTER: Final = "import asyncio\nprint(asyncio.run(names_of_projects()))\n"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+async def test_code_of_the_page_runs_from_its_beginning_to_its_end(served: Served, tmp_path: Path) -> None:
+    service = served.service
+    await service.operator.put(f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"})
+    key = await service.key(service.user("first", org="acme", role="owner"), "acme", accessLevel="OWNER")
+    await key.caller.post("/api/v1/projects", {"name": "First"})
+    (tmp_path / "page.py").write_text("\n".join([BEFORE, *blocks(SDK / "README.md", "python"), AFTER]))
+    values = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": str(key.caller.credential), "HOME": str(tmp_path)}
+    done = await run(folder=tmp_path, module="page", **values)
+    assert (done.code, done.err) == (0, "")
+    shown = done.out.splitlines()
+    assert re.fullmatch(r"key_\w+ \*+", shown[0])
+    assert any(line.startswith("422 validation_failed: ") for line in shown)
+    assert "invoice.payment_failed in_1" in shown
+    assert shown[-1] == "['First']"
+    assert not re.search(r"svc_\w{20}", done.out)

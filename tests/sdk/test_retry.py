@@ -1,0 +1,144 @@
+"""Which calls are sent again, when, and how long they wait."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import pytest
+
+from tenantry_sdk import errors
+from tenantry_sdk._request import Call, Response
+from tenantry_sdk._retry import Patience, Progress, retry_after, wait_before
+
+NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+READ: Final = Call("GET", "/api/v1/projects")
+REVOKE: Final = Call("DELETE", "/api/v1/api-keys/key_1")
+CREATE: Final = Call("POST", "/api/v1/api-keys", idempotency_key="once")
+CREATE_UNSAFE: Final = Call("POST", "/api/v1/api-keys/report-leak")
+CHANGE: Final = Call("PATCH", "/api/v1/projects/proj_1")
+LOST: Final = errors.ConnectionFailedError("no answer")
+
+
+def answer(status: int, code: str = "some_code", **headers: str) -> Response:
+    return Response(status, headers, b'{"code": "%s", "detail": "Why."}' % code.encode())
+
+
+def progress(call: Call, *, attempts: int = 4, ends: float = 30.0) -> Progress:
+    return Progress(call, Patience(ends, 10.0, attempts), ends)
+
+
+@pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
+@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+def test_what_may_pass_is_tried_again(call: Call, status: int) -> None:
+    assert progress(call).after(answer(status), NOW, 0.0) is not None
+
+
+@pytest.mark.parametrize("call", [CREATE_UNSAFE, CHANGE])
+@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+def test_what_could_happen_twice_is_sent_once(call: Call, status: int) -> None:
+    with pytest.raises(errors.APIError) as raised:
+        progress(call).after(answer(status), NOW, 0.0)
+    assert raised.value.status_code == status
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 422, 500, 501])
+def test_an_answer_that_stands_is_not_asked_for_again(status: int) -> None:
+    with pytest.raises(errors.APIError) as raised:
+        progress(READ).after(answer(status), NOW, 0.0)
+    assert type(raised.value).status == status
+
+
+@pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
+def test_a_lost_answer_is_asked_for_again(call: Call) -> None:
+    assert progress(call).after_loss(LOST, 0.0) >= 0
+
+
+@pytest.mark.parametrize("call", [CREATE_UNSAFE, CHANGE])
+def test_a_lost_answer_ends_what_could_happen_twice(call: Call) -> None:
+    with pytest.raises(errors.ConnectionFailedError):
+        progress(call).after_loss(LOST, 0.0)
+
+
+def test_attempts_are_counted() -> None:
+    going = progress(READ, attempts=3)
+    going.after(answer(503), NOW, 0.0)
+    going.after_loss(LOST, 0.0)
+    with pytest.raises(errors.UnavailableError):
+        going.after(answer(503), NOW, 0.0)
+
+
+def test_no_wait_goes_past_the_end() -> None:
+    with pytest.raises(errors.RateLimitedError) as raised:
+        progress(READ, ends=30.0).after(answer(429, **{"retry-after": "31"}), NOW, 0.0)
+    assert raised.value.retry_after == 31
+
+
+def test_no_attempt_begins_after_the_end() -> None:
+    with pytest.raises(errors.TimedOutError):
+        progress(READ, ends=30.0).seconds(30.0)
+
+
+def test_last_attempt_gets_what_is_left() -> None:
+    assert progress(READ, ends=30.0).seconds(27.5) == 2.5
+
+
+def test_key_that_is_gone_after_a_lost_answer_was_revoked_by_it() -> None:
+    going = progress(REVOKE)
+    going.after_loss(LOST, 0.0)
+    assert going.after(answer(404, "not_found"), NOW, 0.0) is None
+
+
+def test_key_that_was_never_there_is_not_found() -> None:
+    with pytest.raises(errors.NotFoundError):
+        progress(REVOKE).after(answer(404, "not_found"), NOW, 0.0)
+
+
+def test_create_whose_lost_attempt_still_runs_is_waited_for() -> None:
+    going = progress(CREATE)
+    going.after_loss(LOST, 0.0)
+    assert going.after(answer(409, "idempotency_in_flight"), NOW, 0.0) is not None
+
+
+def test_create_of_somebody_else_under_the_same_key_is_not_waited_for() -> None:
+    with pytest.raises(errors.ConflictError):
+        progress(CREATE).after(answer(409, "idempotency_in_flight"), NOW, 0.0)
+
+
+@pytest.mark.parametrize(("attempt", "most"), [(1, 0.25), (2, 0.5), (3, 1.0), (6, 8.0), (40, 8.0)])
+def test_waits_are_spread_below_a_bound_that_doubles(attempt: int, most: float) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def chance(low: float, high: float) -> float:
+        asked.append((low, high))
+        return high
+
+    assert wait_before(attempt, None, chance) == most
+    assert asked == [(0.0, most)]
+
+
+def test_never_sooner_than_the_service_asks() -> None:
+    assert wait_before(1, 3.0, lambda _low, _high: 0.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("0", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("Sun, 01 Mar 2026 12:00:30 GMT", 30.0),
+        ("Sun, 01 Mar 2026 11:00:00 GMT", 0.0),
+        ("soon", None),
+        ("-5", None),
+        ("1.5", None),
+        ("\u0661\u0662", None),
+        ("", None),
+    ],
+)
+def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
+    assert retry_after({"retry-after": value}, NOW) == seconds
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"attempt_timeout": -1.0}, {"attempts": 0}])
+def test_patience_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Patience(**wrong)  # type: ignore[arg-type]

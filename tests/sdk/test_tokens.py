@@ -1,0 +1,216 @@
+"""Access tokens: where they come from, and that they are renewed once for all who wait."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tenantry_sdk import AsyncTenantry, ClientCredentials, FileStore, RefreshToken, Secret, Token, errors
+from tests.sdk.support import Flavour, Served
+from tests.sdk.token_endpoint import CLIENT_ID, CLIENT_SECRET, TokenEndpoint, token_endpoint
+from tests.support.service import Organization
+
+AT_ONCE: Final = 50
+
+
+@pytest.fixture
+async def organization(served: Served) -> Organization:
+    return await served.service.organization()
+
+
+@pytest.fixture
+async def endpoint(served: Served, organization: Organization) -> AsyncIterator[TokenEndpoint]:
+    """Its tokens are of an owner of the organization, and each is another."""
+    numbers = itertools.count()
+
+    def mint() -> str:
+        return str(served.service.user("olivia", org=organization.id, role="owner", jti=str(next(numbers))).credential)
+
+    async with token_endpoint(mint) as running:
+        yield running
+
+
+def refreshing(endpoint: TokenEndpoint, **more: object) -> RefreshToken:
+    return RefreshToken(issuer=endpoint.url, client_id=CLIENT_ID, **{"refresh_token": "refresh-0", **more})  # type: ignore[arg-type]
+
+
+def kept(access_token: str, *, ends_in: float) -> Token:
+    return Token(Secret(access_token), time.time() + ends_in, Secret("refresh-0"), 3600.0)
+
+
+async def test_first_call_fetches_a_token(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client:
+        who = [await client.auth.whoami() for _ in range(3)]
+    assert {one.id for one in who} == {"olivia"}
+    assert [form["grant_type"] for form in endpoint.grants] == ["refresh_token"]
+
+
+async def test_token_that_has_ended_is_renewed_once_for_all_who_wait(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path / "token")
+    store.save(kept("old", ends_in=-1))
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+        who = await asyncio.gather(*(client.auth.whoami() for _ in range(AT_ONCE)))
+    assert [one.id for one in who] == ["olivia"] * AT_ONCE
+    assert len(endpoint.grants) == 1
+    assert (store.load() or kept("", ends_in=0)).refresh_token == Secret(endpoint.refresh_token)
+
+
+async def test_token_is_renewed_before_it_ends(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path / "token")
+    store.save(kept("old", ends_in=29))
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+        assert (await client.auth.whoami()).id == "olivia"
+    assert len(endpoint.grants) == 1
+
+
+async def test_token_that_the_service_refuses_is_renewed_once_for_all_who_meet_that(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client:
+        await client.auth.whoami()
+        served.service.clock.advance(hours=2)
+        who = await asyncio.gather(*(client.auth.whoami() for _ in range(AT_ONCE)))
+    assert [one.id for one in who] == ["olivia"] * AT_ONCE
+    assert len(endpoint.grants) == 2
+
+
+async def test_create_is_carried_out_once_though_its_token_was_refused(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client:
+        await client.auth.whoami()
+        served.service.clock.advance(hours=2)
+        made = await client.projects.create(name="Once")
+        listed = [project.id async for project in client.projects.list()]
+    assert listed == [made.id]
+
+
+async def test_token_that_is_refused_again_is_an_error_and_no_loop(served: Served, flavour: Flavour) -> None:
+    async with (
+        token_endpoint(lambda: "a.b.c") as endpoint,
+        flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client,
+    ):
+        with pytest.raises(errors.AuthenticationError):
+            await client.auth.whoami()
+        assert len(endpoint.grants) == 2
+
+
+async def test_refusal_of_the_identity_provider_is_told_without_the_refresh_token(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    tokens = refreshing(endpoint, refresh_token="stolen-and-used")
+    async with flavour.client(base_url=served.url, tokens=tokens) as client:
+        with pytest.raises(errors.TokenRefreshError, match="used before") as raised:
+            await client.auth.whoami()
+    assert raised.value.code == "invalid_grant"
+    assert "stolen-and-used" not in f"{raised.value} {raised.value!r} {tokens!r}"
+
+
+async def test_token_that_still_lasts_is_used_while_the_identity_provider_is_away(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client:
+        await client.auth.whoami()
+        good = served.service.user("olivia", org="org-1", role="owner").credential
+    store = FileStore(tmp_path / "token")
+    store.save(kept(str(good), ends_in=29))
+    away = RefreshToken(issuer="http://127.0.0.1:9", client_id=CLIENT_ID, store=store)
+    async with flavour.client(base_url=served.url, tokens=away) as client:
+        assert (await client.auth.whoami()).id == "olivia"
+
+
+async def test_without_a_token_that_lasts_the_identity_provider_is_needed(served: Served, flavour: Flavour) -> None:
+    away = RefreshToken(issuer="http://127.0.0.1:9", client_id=CLIENT_ID, refresh_token="refresh-0")
+    async with flavour.client(base_url=served.url, tokens=away) as client:
+        with pytest.raises(errors.TokenRefreshError, match=r"127\.0\.0\.1 cannot be asked"):
+            await client.auth.whoami()
+
+
+async def test_identity_provider_that_hangs_holds_nobody_up_for_longer_than_allowed(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    endpoint.open.clear()
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), attempt_timeout=0.2) as client:
+        with pytest.raises(errors.TokenRefreshError):
+            await client.auth.whoami()
+    endpoint.open.set()
+
+
+async def test_program_signs_in_by_its_own_secret(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+    tokens = ClientCredentials(
+        issuer=endpoint.url, client_id=CLIENT_ID, client_secret=CLIENT_SECRET, audience="tenantry-api"
+    )
+    async with flavour.client(base_url=served.url, tokens=tokens) as client:
+        assert (await client.auth.whoami()).id == "olivia"
+    assert endpoint.grants == [
+        {
+            "grant_type": "client_credentials",
+            "audience": "tenantry-api",
+            "resource": "tenantry-api",
+            "basic": "cli:secret%20of%20the%20client%3A%20100%25",
+        }
+    ]
+    assert CLIENT_SECRET not in repr(tokens)
+
+
+async def test_function_gives_tokens(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+    given = []
+
+    def tokens() -> str:
+        given.append(endpoint._mint())
+        return given[-1]
+
+    async with flavour.client(base_url=served.url, tokens=tokens) as client:
+        await client.auth.whoami()
+        await client.auth.whoami()
+        served.service.clock.advance(hours=2)
+        await client.auth.whoami()
+    # The tokens say themselves when they end, and by this machine's clock they have: each call asks for another.
+    assert len(given) >= 3
+
+
+async def test_asynchronous_function_gives_tokens(served: Served, endpoint: TokenEndpoint) -> None:
+    async def tokens() -> Token:
+        return kept(endpoint._mint(), ends_in=3600)
+
+    async with AsyncTenantry(base_url=served.url, tokens=tokens) as client:
+        assert (await client.auth.whoami()).id == "olivia"
+
+
+async def test_clients_that_share_a_store_renew_once(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    FileStore(tmp_path / "token").save(kept("old", ends_in=-1))
+
+    async def call() -> str:
+        tokens = RefreshToken(issuer=endpoint.url, client_id=CLIENT_ID, store=FileStore(tmp_path / "token"))
+        async with flavour.client(base_url=served.url, tokens=tokens) as client:
+            return str((await client.auth.whoami()).id)
+
+    assert await asyncio.gather(*(call() for _ in range(8))) == ["olivia"] * 8
+    assert len(endpoint.grants) == 1
+
+
+@pytest.mark.parametrize("issuer", ["http://login.example.com", "login.example.com", "ftp://127.0.0.1"])
+async def test_secret_is_not_sent_where_it_can_be_read(flavour: Flavour, issuer: str) -> None:
+    tokens = RefreshToken(issuer=issuer, client_id=CLIENT_ID, refresh_token="refresh-0")
+    async with flavour.client(tokens=tokens) as client:
+        with pytest.raises(errors.ConfigurationError, match="https"):
+            await client.auth.whoami()
+
+
+async def test_issuer_that_calls_itself_otherwise_is_not_believed(endpoint: TokenEndpoint, flavour: Flavour) -> None:
+    tokens = refreshing(endpoint)
+    endpoint.url = "https://login.example.com"
+    async with flavour.client(tokens=tokens) as client:
+        with pytest.raises(errors.TokenRefreshError, match="calls itself"):
+            await client.auth.whoami()
+    assert endpoint.grants == []
