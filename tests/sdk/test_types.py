@@ -43,7 +43,8 @@ def test_pyright_finds_nothing_to_complain_of(tmp_path: Path) -> None:
         "reportPrivateUsage": False,
     }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [node, PYRIGHT / "node_modules/pyright/index.js", "--project", tmp_path, "--pythonpath", sys.executable]
+    script = PYRIGHT / "node_modules" / "pyright" / "index.js"
+    command = [node, str(script), "--project", str(tmp_path), "--pythonpath", sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
