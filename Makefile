@@ -24,6 +24,7 @@ check: $(VENV)/.dev ## Check style, types and the floors (what CI runs beside th
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/python sdk/make_sync.py --check
+	@$(BIN)/python docs/make_reference.py --check
 	@$(BIN)/mypy
 	@$(BIN)/mypy --python-version 3.10 sdk/src
 	@$(BIN)/lint-imports
@@ -32,6 +33,7 @@ format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/python sdk/make_sync.py
+	@$(BIN)/python docs/make_reference.py
 
 bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; BENCH=--quick: ours alone)
 	@$(BIN)/python -m bench.compare $(BENCH)

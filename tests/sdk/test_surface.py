@@ -73,6 +73,12 @@ def test_synchronous_modules_are_what_the_asynchronous_ones_say() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_import_waits_for_nothing_that_is_slow() -> None:
+    code = "import sys, tenantry_sdk; print(*{'anyio', 'asyncio', 'hashlib', 'httpx2', 'ssl'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
 def test_every_method_says_what_it_does() -> None:
     silent = [name for name, method in members(AsyncTenantry("key")) if not (method.__doc__ or "").strip()]
     assert silent == []

@@ -3,9 +3,12 @@
 `Tenantry` is the client, `AsyncTenantry` the same for asynchronous code.
 """
 
-from tenantry_sdk import errors, webhooks
-from tenantry_sdk._async._client import AsyncTenantry
-from tenantry_sdk._async._pager import AsyncPager
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from tenantry_sdk import errors
 from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
@@ -30,6 +33,11 @@ from tenantry_sdk._sync._client import Tenantry
 from tenantry_sdk._sync._pager import Pager
 from tenantry_sdk._tokens import ClientCredentials, RefreshToken
 from tenantry_sdk._version import __version__
+
+if TYPE_CHECKING:
+    from tenantry_sdk import webhooks
+    from tenantry_sdk._async._client import AsyncTenantry
+    from tenantry_sdk._async._pager import AsyncPager
 
 __all__ = [
     "ApiKey",
@@ -64,3 +72,21 @@ __all__ = [
     "record_responses",
     "webhooks",
 ]
+
+# What not every program needs is imported when it is asked for.
+_LATER: Final = {
+    "webhooks": "tenantry_sdk.webhooks",
+    "AsyncTenantry": "tenantry_sdk._async._client",
+    "AsyncPager": "tenantry_sdk._async._pager",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_LATER[name])
+    return getattr(module, name, module)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 
 class Secret:
     """A credential that no ``repr``, ``str``, log line or traceback shows; ``reveal()`` gives it."""
@@ -24,6 +22,8 @@ class Secret:
         return "**********"
 
     def __eq__(self, other: object) -> bool:
+        import hmac  # noqa: PLC0415  # slow to import
+
         return isinstance(other, Secret) and hmac.compare_digest(self._value.encode(), other._value.encode())
 
     def __hash__(self) -> int:

@@ -1,0 +1,132 @@
+"""Writes docs/reference/ from docstrings and `--help`: `python docs/make_reference.py`, or `--check` only compares."""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+import tenantry_sdk
+from tenantry.cli import main as tenantry
+from tenantry_sdk import Tenantry, errors, webhooks
+
+FOLDER: Final = Path(__file__).parent / "reference"
+_WIDTH: Final = 80
+_LONGEST: Final = 100
+_QUOTED: Final = re.compile(r": '([^']*)'")
+_MADE: Final = "<!-- Made by docs/make_reference.py from the code: change that. -->\n"
+
+
+def command_line() -> str:
+    """Each command's help, as the terminal shows it."""
+    parts = [
+        _MADE,
+        "# The command line\n",
+        "What `--help` says of each command; how they are used is in [command-line.md](../command-line.md).\n",
+    ]
+    for path, context in _commands(tenantry, "tenantry", None):
+        parts.append(f"{'##' if path.count(' ') < 2 else '###'} {path}\n\n```text\n{context.get_help()}\n```\n")  # noqa: PLR2004
+    return "\n".join(parts)
+
+
+def _commands(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, click.Context]]:
+    name = path.rpartition(" ")[2]
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=_WIDTH, max_content_width=_WIDTH)
+    yield path, context
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            if found is not None and not found.hidden:
+                yield from _commands(found, f"{path} {child}", context)
+
+
+def sdk() -> str:
+    """The client's methods, the records, errors and functions, with their docstrings."""
+    parts = [
+        _MADE,
+        "# The SDK\n",
+        "How it is used is in [sdk/README.md](../../sdk/README.md); `AsyncTenantry` has the same, to be awaited.\n",
+        f"## Tenantry\n\n{_call('Tenantry', Tenantry.__init__)}\n\n{_text(Tenantry)}\n",
+    ]
+    client = Tenantry("key")
+    for name, method in _methods(client, ""):
+        parts.append(f"### {name}\n\n{_call(name, method)}\n\n{_text(method)}\n")
+    client.close()
+    records = {name: getattr(tenantry_sdk, name) for name in tenantry_sdk.__all__}
+    others = {name: kind for name, kind in records.items() if inspect.isclass(kind) and "Tenantry" not in name}
+    parts.append("## Classes\n")
+    parts += [f"### {name}\n\n{_text(kind)}{_fields(kind)}\n" for name, kind in sorted(others.items())]
+    parts.append(f"## Functions\n\n### record_responses\n\n{_text(tenantry_sdk.record_responses)}\n")
+    parts += [
+        f"### webhooks.{name}\n\n{_call(name, getattr(webhooks, name))}\n\n{_text(getattr(webhooks, name))}\n"
+        for name in ("verify", "sign")
+    ]
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.TenantryError)]
+    parts.append("## Errors\n\n| class | is | |\n|---|---|---|")
+    parts += [
+        f"| `{kind.__name__}` | {_base(kind)} | {(inspect.getdoc(kind) or '').partition(chr(10))[0]} |"
+        for kind in kinds
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _methods(thing: object, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in [*vars(thing).items(), *vars(type(thing)).items()]:
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(value):
+            yield prefix + name, value
+        elif type(value).__module__.startswith("tenantry_sdk._"):
+            yield from _methods(value, f"{prefix}{name}.")
+
+
+def _call(name: str, function: Any) -> str:  # noqa: ANN401
+    """How it is called, without what a caller does not write."""
+    signature = inspect.signature(function)
+    parameters = []
+    for one in signature.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
+        if one.name != "self":
+            parameters.append(_QUOTED.sub(r": \1", str(one)))
+    result = signature.return_annotation
+    begin, end = f"{name.rpartition('.')[2]}(", f") -> {result}" if result not in (None, "None") else ")"
+    line = begin + ", ".join(parameters) + end
+    if len(line) > _LONGEST:
+        line = "\n".join([begin, *(f"    {parameter}," for parameter in parameters), end])
+    return f"```python\n{line}\n```"
+
+
+def _text(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").strip()
+
+
+def _fields(kind: type) -> str:
+    own = getattr(kind, "__struct_fields__", ())
+    return f"\n\nFields: {', '.join(f'`{name}`' for name in own)}." if own else ""
+
+
+def _base(kind: type) -> str:
+    base = kind.__bases__[0].__name__
+    return f"`{base}`" if base != "Exception" else ""
+
+
+def main(*, check: bool) -> int:
+    """Write the pages, or say which ones are not what the code says."""
+    stale = []
+    for name, text in {"command-line.md": command_line(), "sdk.md": sdk()}.items():
+        page = FOLDER / name
+        if not page.exists() or page.read_text() != text:
+            stale.append(page)
+            if not check:
+                page.write_text(text)
+    for page in stale:
+        sys.stderr.write(f"{page}: {'is not what the code says: make format' if check else 'made'}\n")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))
