@@ -3,13 +3,16 @@
 ``_compat.py`` holds what really differs, and is written by hand for each.
 """
 
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 from typing import Final
 
-PACKAGE: Final = Path(__file__).parent / "src" / "tenantry_sdk"
+SDK: Final = Path(__file__).resolve().parent
+PACKAGE: Final = SDK / "src" / "tenantry_sdk"
 BY_HAND: Final = "_compat.py"
 _HEADER: Final = "# Made from _async/{} by sdk/make_sync.py: change that one.\n"
 _CHANGES: Final = [
@@ -26,41 +29,47 @@ _CHANGES: Final = [
     (r"asynchronous", "synchronous"),
     (r" \(asyncio and trio\)", ""),
 ]
+_KEYWORD: Final = re.compile(r"\bawait\b|\basync\b(?! with)")
 
 
 def synchronous(source: str, name: str) -> str:
-    """The synchronous text of an asynchronous module."""
+    """The synchronous text of an asynchronous module. Raises `ValueError` where words would be cut out of a text."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in {tokenize.STRING, tokenize.COMMENT} and _KEYWORD.search(token.string):
+            raise ValueError(f"{name}:{token.start[0]}: say it without the words of asynchronous code")
     for pattern, replacement in _CHANGES:
         source = re.sub(pattern, replacement, source)
     return _HEADER.format(name) + source
 
 
-def formatted(source: str) -> str:
+def formatted(source: str, target: Path) -> str:
     """The text as the rest of the code is formatted."""
-    command = [sys.executable, "-m", "ruff"]
-    fixed = _piped([*command, "check", "--quiet", "--fix", "--select", "I", "--stdin-filename", "_.py", "-"], source)
-    return _piped([*command, "format", "--stdin-filename", "_.py", "-"], fixed)
+    command, name = [sys.executable, "-m", "ruff"], ["--stdin-filename", str(target), "-"]
+    fixed = _piped([*command, "check", "--quiet", "--fix", "--select", "I", *name], source)
+    return _piped([*command, "format", *name], fixed)
 
 
 def _piped(command: list[str], text: str) -> str:
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=SDK.parent).stdout  # noqa: S603
 
 
 def main(*, check: bool) -> int:
     """Write the synchronous modules, or say which ones are not what they should be."""
-    stale = []
-    for source in sorted((PACKAGE / "_async").glob("*.py")):
-        if source.name == BY_HAND:
-            continue
+    sources = [source for source in sorted((PACKAGE / "_async").glob("*.py")) if source.name != BY_HAND]
+    wanted = {}
+    for source in sources:
         target = PACKAGE / "_sync" / source.name
-        text = formatted(synchronous(source.read_text(), source.name))
-        if not target.exists() or target.read_text() != text:
-            stale.append(target)
-            if not check:
-                target.write_text(text)
-    for target in stale:
-        sys.stderr.write(f"{target}: {'is not what _async says' if check else 'made'}\n")
-    return int(check and bool(stale))
+        wanted[target] = formatted(synchronous(source.read_text(), source.name), target)
+    stale = [target for target, text in wanted.items() if not target.exists() or target.read_text() != text]
+    extra = {*(PACKAGE / "_sync").glob("*.py")} - wanted.keys() - {PACKAGE / "_sync" / BY_HAND}
+    if not check:
+        for target in stale:
+            target.write_text(wanted[target])
+        for target in extra:
+            target.unlink()
+    for target in [*stale, *sorted(extra)]:
+        sys.stderr.write(f"{target}: {'is not what _async says: make format' if check else 'made anew'}\n")
+    return int(check and bool(stale or extra))
 
 
 if __name__ == "__main__":

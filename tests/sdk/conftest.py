@@ -1,6 +1,7 @@
 """Fixtures of the SDK's tests."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,15 @@ from tests.sdk.support import ASYNC, SYNC, Flavour, Served, serving
 async def served(conninfo: str) -> AsyncIterator[Served]:
     """The service, on an empty database."""
     async with serving(conninfo) as running:
+        yield running
+
+
+@pytest.fixture
+async def unlimited(conninfo: str, tmp_path: Path) -> AsyncIterator[Served]:
+    """The service, whose plans limit nothing."""
+    plans = tmp_path / "plans.toml"
+    plans.write_text('[[plans]]\nid = "free"\n')
+    async with serving(conninfo, TENANTRY_PLANS=str(plans)) as running:
         yield running
 
 

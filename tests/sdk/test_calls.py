@@ -1,7 +1,13 @@
 """Both clients against the service."""
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import httpx2
 import pytest
 
 from tenantry_sdk import Secret, errors, record_responses
@@ -172,3 +178,87 @@ async def test_secret_may_be_passed_as_it_came(served: Served, flavour: Flavour,
     credential = Secret(str(organization.owner.credential)) if zone else str(organization.owner.credential)
     async with flavour.client(credential, base_url=f"{served.url}/") as client:
         assert (await client.auth.whoami()).org_id == organization.id
+
+
+async def test_deletion_that_something_else_answers_is_no_success(flavour: Flavour) -> None:
+    async with answering(flavour, 200, "<html>Sign in</html>", **{"content-type": "text/html"}) as client:
+        with pytest.raises(errors.UnreadableAnswerError):
+            await client.api_keys.delete("key_1")
+
+
+@pytest.mark.parametrize("path", [".evil.example/api/v1/x", "@evil.example/", "api/v1/projects", ""])
+async def test_call_goes_to_the_service_and_nowhere_else(flavour: Flavour, path: str) -> None:
+    async with flavour.client("key") as client:
+        with pytest.raises(ValueError, match="begin with /"):
+            await client.request("GET", path)
+
+
+async def test_query_in_a_path_is_sent(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        assert len((await owner.request("GET", "/api/v1/api-keys?status=revoked")).json()["data"]) == 0
+
+
+@pytest.mark.parametrize("wrong", ["", "a b", "line\nbreak", "ü", "x" * 256])
+async def test_idempotency_key_that_no_header_carries_is_refused(flavour: Flavour, wrong: str) -> None:
+    async with flavour.client("key") as client:
+        with pytest.raises(ValueError, match="visible ASCII"):
+            await client.projects.create(name="x", idempotency_key=wrong)
+        with pytest.raises(ValueError, match="visible ASCII"):
+            flavour.make("key", organization=wrong)
+
+
+async def test_scopes_as_one_text_are_refused(flavour: Flavour) -> None:
+    async with flavour.client("key") as client:
+        with pytest.raises(TypeError, match="list of texts"):
+            await client.api_keys.create(org_id="acme", name="x", scopes="projects:read")
+
+
+@pytest.mark.parametrize(
+    "address", ["https://u:hunter2@x.example", "https://:hunter2@x.example", "x.example", "ftp://x", "http://x.example"]
+)
+def test_address_that_cannot_be_is_refused_without_its_password(flavour: Flavour, address: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as raised:
+        flavour.make("key", base_url=address)
+    assert "hunter2" not in str(raised.value)
+
+
+async def test_client_that_is_closed_says_so(served: Served, flavour: Flavour) -> None:
+    client = flavour.make("key", base_url=served.url)
+    await client.aclose()
+    with pytest.raises(errors.ConfigurationError, match="closed"):
+        await client.auth.whoami()
+
+
+async def test_answer_without_end_is_given_up(flavour: Flavour) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(b" " * 1_000_000)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with flavour.client("key", base_url=url, timeout=60, attempt_timeout=60) as client:
+            with pytest.raises(errors.UnreadableAnswerError, match="does not end"):
+                await client.auth.whoami()
+
+
+@asynccontextmanager
+async def answering(flavour: Flavour, status: int, content: str, **headers: str) -> AsyncIterator[Any]:
+    """A client of something that always answers the same."""
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, text=content, headers=headers)
+
+    transport = httpx2.MockTransport(answer)
+    http_client = (httpx2.AsyncClient if flavour.name == "async" else httpx2.Client)(transport=transport)
+    async with flavour.client("key", http_client=http_client) as client:
+        yield client
+    await (
+        http_client.aclose() if isinstance(http_client, httpx2.AsyncClient) else asyncio.to_thread(http_client.close)
+    )

@@ -1,5 +1,8 @@
 """What callers are told when a call fails."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -72,3 +75,23 @@ def test_status_that_nobody_knows_is_an_api_error(status: int) -> None:
 def test_success_that_is_no_record_is_told_as_such(content: bytes) -> None:
     with pytest.raises(errors.UnreadableAnswerError, match="request 4f2a"):
         Response(200, {"x-request-id": "4f2a"}, content).parse(Project)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        error_of(422, msgspec.json.encode(PROBLEM), **{"x-request-id": "4f2a"}),
+        errors.LostKeyError("lost", "key_1"),
+        errors.TokenRefreshError("no token", code="invalid_grant"),
+        errors.TimedOutError("too late"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])  # noqa: S301
+def test_errors_come_back_from_other_processes(
+    error: errors.TenantryError, copied: Callable[[errors.TenantryError], errors.TenantryError]
+) -> None:
+    error.idempotency_key = "once"
+    again = copied(error)
+    assert (type(again), str(again)) == (type(error), str(error))
+    assert {**vars(again), "errors": None} == {**vars(error), "errors": None}

@@ -2,16 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import psycopg
 import pytest
 
 from tenantry_sdk import NewApiKey, errors
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
-from tests.sdk.support import Flavour, Served, serving
+from tests.sdk.support import Flavour, Served
 from tests.support import figures
 from tests.support.figures import RecordProperty
 from tests.support.service import Organization
@@ -27,12 +26,9 @@ AT_ONCE: Final = 8
 
 
 @pytest.fixture
-async def served(conninfo: str, tmp_path: Path) -> AsyncIterator[Served]:
+def served(unlimited: Served) -> Served:
     """The service, whose plans limit nothing."""
-    plans = tmp_path / "plans.toml"
-    plans.write_text('[[plans]]\nid = "free"\n')
-    async with serving(conninfo, TENANTRY_PLANS=str(plans)) as running:
-        yield running
+    return unlimited
 
 
 async def active_keys(served: Served, organization: Organization) -> dict[str, list[str]]:
@@ -99,14 +95,47 @@ async def test_lost_answers_without_end_are_told_as_such(served: Served, flavour
     assert [project["name"] for project in answer["data"]] == ["Lost"]
 
 
-async def test_project_is_revoked_or_gone_though_the_answer_is_lost(served: Served, flavour: Flavour) -> None:
+@pytest.mark.parametrize("overlap", [0, 3600])
+async def test_key_that_rotates_itself_and_never_hears_of_it_is_told_what_is_left(
+    served: Served, flavour: Flavour, overlap: int
+) -> None:
     organization = await served.service.organization()
+    own = await served.service.key(organization.owner, organization.id, accessLevel="OWNER", name="own")
     async with (
-        faulty_proxy(served.url, Once(Fault.RESET_AFTER, times=2)) as (url, _),
+        faulty_proxy(served.url, Once(Fault.RESET_AFTER)) as (url, _),
+        flavour.client(str(own.caller.credential), base_url=url, **BRIEFLY) as client,
+    ):
+        with pytest.raises(errors.LostKeyError, match=own.id) as raised:
+            await client.api_keys.rotate(own.id, overlap_seconds=overlap)
+    left = set((await active_keys(served, organization))["own"])
+    assert left == ({raised.value.key_id, own.id} if overlap else left)
+    assert len(left - {own.id}) == 1
+
+
+async def test_rotation_whose_healing_fails_names_the_key_that_is_left(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    old = await served.service.key(organization.owner, organization.id, "projects:read", name="CI")
+    faults = iter([Fault.RESET_AFTER, Fault.NONE])
+    patience = {"attempt_timeout": 1.0, "timeout": 20.0, "attempts": 2}
+    async with (
+        faulty_proxy(served.url, lambda: next(faults, Fault.RESET_BEFORE)) as (url, _),
+        flavour.client(str(organization.owner.credential), base_url=url, **patience) as owner,
+    ):
+        with pytest.raises(errors.LostKeyError) as raised:
+            await owner.api_keys.rotate(old.id)
+    assert (await active_keys(served, organization))["CI"] == [raised.value.key_id]
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED_HEAD])
+async def test_project_is_deleted_though_the_answer_is_lost(served: Served, flavour: Flavour, fault: Fault) -> None:
+    organization = await served.service.organization()
+    project = (await organization.owner.post("/api/v1/projects", {"name": "First"})).json()
+    async with (
+        faulty_proxy(served.url, Once(fault)) as (url, proxy),
         flavour.client(str(organization.owner.credential), base_url=url, **BRIEFLY) as owner,
     ):
-        project = await owner.projects.create(name="First")
-        await owner.projects.delete(project.id)
+        await owner.projects.delete(project["id"])
+        assert proxy.met == [fault, Fault.NONE]
         assert [one async for one in owner.projects.list()] == []
 
 
@@ -147,21 +176,37 @@ async def test_no_key_is_made_twice_on_a_bad_day(
                     return made
 
             results = await asyncio.gather(*(create(number) for number in range(CALLS)))
-    active = await active_keys(served, organization)
-    wrong = count_wrong(results, active)
+    async with flavour.client(str(organization.owner.credential), base_url=served.url) as owner:
+        wrong = await count_wrong(owner, organization, results, served)
     ran = {"calls": len(results), "faults": sum(fault is not Fault.NONE for fault in proxy.met)}
     figures.record(record_property, "keys made through a faulty proxy", ran, {"made twice or left unseen": wrong})
     assert wrong == 0
     assert sum(isinstance(result, NewApiKey) for result in results) > CALLS / 2
 
 
-def count_wrong(results: Sequence[NewApiKey | errors.TenantryError], active: dict[str, list[str]]) -> int:
-    """Calls after which there is another key than the one that they gave, or more than one key unseen."""
-    wrong = 0
+async def count_wrong(
+    owner: Any, organization: Organization, results: Sequence[NewApiKey | errors.TenantryError], served: Served
+) -> int:
+    """Calls that left another key than the one that they gave, or one that their error does not lead to."""
+    active, wrong = await active_keys(served, organization), 0
     for number, result in enumerate(results):
-        there = active.get(f"key {number}", [])
+        name = f"key {number}"
+        there = active.get(name, [])
         if isinstance(result, NewApiKey):
             wrong += there != [result.id]
-        else:
-            wrong += len(there) > 1
+            continue
+        if isinstance(result, errors.LostKeyError):
+            wrong += there not in ([], [result.key_id])  # its revocation may be what was lost
+            continue
+        with pytest.raises(errors.ConflictError) as again:
+            await create_again(owner, organization, name, result.idempotency_key)
+        wrong += there not in ([], [again.value.document["id"]])
     return wrong
+
+
+async def create_again(owner: Any, organization: Organization, name: str, idempotency_key: str | None) -> None:
+    """The same call with the key that its error had: twice, for the first one may have made nothing."""
+    for _ in range(2):
+        await owner.api_keys.create(
+            org_id=organization.id, name=name, scopes=["projects:read"], idempotency_key=idempotency_key
+        )

@@ -1,5 +1,6 @@
 """Which calls are sent again, when, and how long they wait."""
 
+import math
 from datetime import UTC, datetime
 from typing import Final
 
@@ -81,15 +82,28 @@ def test_last_attempt_gets_what_is_left() -> None:
     assert progress(READ, ends=30.0).seconds(27.5) == 2.5
 
 
-def test_key_that_is_gone_after_a_lost_answer_was_revoked_by_it() -> None:
-    going = progress(REVOKE)
+def test_project_that_is_gone_after_a_lost_answer_was_deleted_by_it() -> None:
+    going = progress(Call("DELETE", "/api/v1/projects/proj_1", vanishes=True))
     going.after_loss(LOST, 0.0)
     assert going.after(answer(404, "not_found"), NOW, 0.0) is None
 
 
-def test_key_that_was_never_there_is_not_found() -> None:
-    with pytest.raises(errors.NotFoundError):
-        progress(REVOKE).after(answer(404, "not_found"), NOW, 0.0)
+@pytest.mark.parametrize("lose", [True, False])
+def test_key_that_is_not_there_was_never_revoked(lose: bool) -> None:
+    going = progress(REVOKE)
+    if lose:
+        going.after_loss(LOST, 0.0)
+    with pytest.raises(errors.NotFoundError) as raised:
+        going.after(answer(404, "not_found"), NOW, 0.0)
+    assert raised.value.after_lost_answer is lose
+
+
+@pytest.mark.parametrize("status", [408, 502, 503, 504])
+def test_create_that_a_gateway_gave_up_may_still_run_and_is_waited_for(status: int) -> None:
+    going = progress(CREATE)
+    going.after(answer(status), NOW, 0.0)
+    for _ in range(20):  # more often than there are attempts
+        assert going.after(answer(409, "idempotency_in_flight"), NOW, 0.0) is not None
 
 
 def test_create_whose_lost_attempt_still_runs_is_waited_for() -> None:
@@ -127,6 +141,7 @@ def test_never_sooner_than_the_service_asks() -> None:
         (" 7 ", 7.0),
         ("Sun, 01 Mar 2026 12:00:30 GMT", 30.0),
         ("Sun, 01 Mar 2026 11:00:00 GMT", 0.0),
+        ("Sun, 01 Mar 99999999999 11:00:00 GMT", None),
         ("soon", None),
         ("-5", None),
         ("1.5", None),
@@ -138,7 +153,10 @@ def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
     assert retry_after({"retry-after": value}, NOW) == seconds
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"attempt_timeout": -1.0}, {"attempts": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"timeout": 0}, {"timeout": math.inf}, {"attempt_timeout": -1.0}, {"attempt_timeout": math.nan}, {"attempts": 0}],
+)
 def test_patience_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Patience(**wrong)  # type: ignore[arg-type]

@@ -1,18 +1,25 @@
 """Secrets are not shown by accident."""
 
+import base64
 import copy
+import io
 import logging
 import pickle
 import traceback
+from collections.abc import Callable, Iterator
 from typing import Final
 
+import httpx2
 import msgspec
 import pytest
+import rich.console
+import rich.pretty
 
-from tenantry_sdk import NewApiKey, Secret, Tenantry
+from tenantry_sdk import ClientCredentials, NewApiKey, RefreshToken, Secret, Tenantry, errors
 from tenantry_sdk._request import Response
 
 VALUE: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
+OTHER: Final = "another-secret-0123456789"
 RECORD: Final = (
     b'{"id": "key_1", "orgId": "acme", "name": "CI", "scopes": [], "accessLevel": "SCOPED", "mode": "live", '
     b'"expiresAt": null, "status": "active", "start": "svc_live_0123", "last4": "JKLM", '
@@ -47,14 +54,46 @@ def test_log_line_does_not_hold_it(caplog: pytest.LogCaptureFixture) -> None:
     assert VALUE not in caplog.text
 
 
-def test_traceback_with_local_variables_does_not_hold_it() -> None:
+def failing(request: httpx2.Request) -> httpx2.Response:
+    raise httpx2.RemoteProtocolError(f"illegal: {request.content!r}")
+
+
+def revealing() -> Iterator[Callable[[], object]]:
+    """Calls that fail while they hold a secret."""
+    http_client = httpx2.Client(transport=httpx2.MockTransport(failing))
+    client = Tenantry(VALUE, http_client=http_client, attempts=1)
+    yield client.auth.whoami
+    yield lambda: client.api_keys.report_leak(OTHER)
     key = made()
-    try:
-        raise RuntimeError(key.id)
-    except RuntimeError as error:
-        shown = traceback.TracebackException.from_exception(error, capture_locals=True)
-    assert "key_1" in "".join(shown.format())
-    assert VALUE not in "".join(shown.format())
+    yield lambda: client.api_keys.delete(key.id)
+    for tokens in GRANTS:
+        yield Tenantry(tokens=tokens, http_client=http_client, attempts=1).auth.whoami
+
+
+GRANTS: Final = (
+    RefreshToken(issuer="https://x.example", client_id="c", refresh_token=OTHER, token_url="https://x.example/token"),
+    ClientCredentials(issuer="https://x.example", client_id="c", client_secret=OTHER, token_url="https://x.example/t"),
+)
+
+
+@pytest.mark.parametrize("call", [*revealing()])
+def test_traceback_with_local_variables_holds_no_secret(call: Callable[[], object]) -> None:
+    with pytest.raises(errors.TenantryError) as raised:
+        call()
+    shown = "".join(traceback.TracebackException.from_exception(raised.value, capture_locals=True).format())
+    assert "tenantry_sdk" in shown
+    assert VALUE not in shown
+    assert OTHER not in shown
+    assert base64.b64encode(f"c:{OTHER}".encode()).decode() not in shown
+
+
+@pytest.mark.parametrize("what", [*GRANTS, made(), Response(201, {}, RECORD), Tenantry(VALUE)])
+def test_rich_shows_no_secret(what: object) -> None:
+    console = rich.console.Console(file=io.StringIO(), width=200)
+    console.print(what, rich.pretty.Pretty(what))
+    assert isinstance(console.file, io.StringIO)
+    assert VALUE not in console.file.getvalue()
+    assert OTHER not in console.file.getvalue()
 
 
 def test_secret_is_not_written_out() -> None:

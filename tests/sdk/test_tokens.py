@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -138,10 +139,10 @@ async def test_identity_provider_that_hangs_holds_nobody_up_for_longer_than_allo
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
     endpoint.open.clear()
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), attempt_timeout=0.2) as client:
-        with pytest.raises(errors.TokenRefreshError):
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), timeout=0.2) as client:
+        with pytest.raises(errors.TimedOutError):
             await client.auth.whoami()
-    endpoint.open.set()
+        endpoint.open.set()
 
 
 async def test_program_signs_in_by_its_own_secret(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
@@ -212,5 +213,141 @@ async def test_issuer_that_calls_itself_otherwise_is_not_believed(endpoint: Toke
     endpoint.url = "https://login.example.com"
     async with flavour.client(tokens=tokens) as client:
         with pytest.raises(errors.TokenRefreshError, match="calls itself"):
+            await client.auth.whoami()
+    assert endpoint.grants == []
+
+
+async def test_renewal_goes_on_though_the_call_that_began_it_is_gone(served: Served, endpoint: TokenEndpoint) -> None:
+    async with AsyncTenantry(base_url=served.url, tokens=refreshing(endpoint)) as client:
+        endpoint.open.clear()
+        first = asyncio.create_task(client.auth.whoami())
+        await endpoint.until_asked()
+        first.cancel()
+        second = asyncio.create_task(client.auth.whoami())
+        endpoint.open.set()
+        assert (await second).id == "olivia"
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    assert [form["refresh_token"] for form in endpoint.grants] == ["refresh-0"]
+
+
+async def test_token_that_comes_too_late_for_its_call_is_the_next_ones(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), timeout=0.3) as client:
+        endpoint.open.clear()
+        with pytest.raises(errors.TimedOutError):
+            await client.auth.whoami()
+        endpoint.open.set()
+        await endpoint.until_asked()
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, refresh_token="refresh-1")) as client:
+        assert (await client.auth.whoami()).id == "olivia"
+
+
+async def test_token_that_cannot_be_kept_is_used_all_the_same(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    class Full(FileStore):
+        def save(self, token: Token) -> None:
+            raise errors.ConfigurationError(f"no room for {token!r}")
+
+    store = Full(tmp_path / "token")
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+        await client.auth.whoami()
+        served.service.clock.advance(hours=2)
+        assert (await client.auth.whoami()).id == "olivia"
+    assert [form["refresh_token"] for form in endpoint.grants] == ["refresh-0", "refresh-1"]
+
+
+async def test_token_that_lasts_is_used_where_no_other_is_to_be_had(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    good = str(endpoint._mint())
+    given = iter([kept(good, ends_in=29)])
+
+    def tokens() -> Token:
+        return next(given)
+
+    async with flavour.client(base_url=served.url, tokens=tokens) as client:
+        who = [await client.auth.whoami() for _ in range(3)]  # the second one is due, and there is none
+    assert {one.id for one in who} == {"olivia"}
+
+
+async def test_failure_is_shared_by_all_who_wait(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+    tokens = refreshing(endpoint, refresh_token="dead")
+    async with flavour.client(base_url=served.url, tokens=tokens) as client:
+        results = await asyncio.gather(*(client.auth.whoami() for _ in range(10)), return_exceptions=True)
+    assert {type(result) for result in results} == {errors.TokenRefreshError}
+    assert len(endpoint.grants) == 1
+
+
+async def test_function_that_hangs_is_waited_for_no_longer_than_allowed(served: Served, flavour: Flavour) -> None:
+    going = threading.Event()
+
+    def tokens() -> str:
+        going.wait(20)
+        return "a.b.c"
+
+    async with flavour.client(base_url=served.url, tokens=tokens, timeout=0.2) as client:
+        with pytest.raises(errors.TimedOutError):
+            await client.auth.whoami()
+        going.set()
+
+
+@pytest.mark.parametrize("gives", [None, 3, "", "a b", "ünï", Token(Secret("line\nbreak"))])
+async def test_function_that_gives_no_token_is_told_so(flavour: Flavour, gives: object) -> None:
+    async with flavour.client(tokens=lambda: gives) as client:
+        with pytest.raises(errors.ConfigurationError) as raised:
+            await client.auth.whoami()
+    assert "break" not in str(raised.value)
+
+
+async def test_function_that_fails_is_a_token_that_was_not_got(flavour: Flavour) -> None:
+    def tokens() -> str:
+        raise KeyError("secret-of-the-vault")
+
+    async with flavour.client(tokens=tokens) as client:
+        with pytest.raises(errors.TokenRefreshError, match="KeyError") as raised:
+            await client.auth.whoami()
+    assert "secret-of-the-vault" not in str(raised.value)
+
+
+async def test_token_may_have_a_line_break_at_its_end(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    async with flavour.client(base_url=served.url, tokens=lambda: f"{endpoint._mint()}\n") as client:
+        assert (await client.auth.whoami()).id == "olivia"
+
+
+async def test_who_signs_out_is_not_signed_in_again_by_a_running_program(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path / "token")
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+        await client.auth.whoami()
+        store.clear()
+        served.service.clock.advance(hours=2)
+        with pytest.raises(errors.TokenRefreshError, match="signed out"):
+            await client.auth.whoami()
+    assert store.load() is None
+
+
+async def test_token_that_is_passed_counts_where_the_kept_one_is_dead(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path / "token")
+    store.save(Token(Secret("old"), time.time() - 1, Secret("dead"), 3600.0))
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+        assert (await client.auth.whoami()).id == "olivia"
+
+
+async def test_token_of_one_issuer_is_not_sent_to_another(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path / "token")
+    store.save(Token(Secret("old"), time.time() - 1, Secret("of another"), 3600.0, "https://login.example.com", "cli"))
+    tokens = refreshing(endpoint, store=store, refresh_token=None)
+    async with flavour.client(base_url=served.url, tokens=tokens) as client:
+        with pytest.raises(errors.ConfigurationError, match="sign in"):
             await client.auth.whoami()
     assert endpoint.grants == []

@@ -29,6 +29,11 @@ class TokenEndpoint:
         """While it is not set, requests are taken but not answered."""
         self.open.set()
         self._mint = mint
+        self._asked = asyncio.Event()
+
+    async def until_asked(self) -> None:
+        """Wait for a request."""
+        await self._asked.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -36,6 +41,7 @@ class TokenEndpoint:
                 await send({"type": f"{message['type']}.complete"})
             await send({"type": "lifespan.shutdown.complete"})
             return
+        self._asked.set()
         await self.open.wait()
         status, document = await self._answer(scope, receive)
         headers = [(b"content-type", b"application/json")]

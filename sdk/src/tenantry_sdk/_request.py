@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import re
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timezone
@@ -16,17 +17,33 @@ from tenantry_sdk.errors import UnreadableAnswerError
 
 T = TypeVar("T")
 
+_MOST_BYTES: Final = 256 * 1024 * 1024
+_VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,255}")
+
 Query = Mapping[str, "str | int | bool | datetime | None"]
 
 
+class Content(bytes):
+    """The bytes of a request, which may hold a secret: they do not show themselves."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Content({len(self)} bytes)"
+
+
 class Call(msgspec.Struct, frozen=True):
-    """A request: where to, and what with. ``repeatable`` ones may be sent again when an answer is lost."""
+    """A request: where to, and what with. ``repeatable`` ones may be sent again when an answer is lost.
+
+    ``vanishes`` tells of a deletion after which the object is missing: then a 404 after a lost answer is its success.
+    """
 
     method: str
     path: str
     query: dict[str, str] = {}
-    body: bytes | None = None
+    body: Content | None = None
     idempotency_key: str | None = None
+    vanishes: bool = False
 
     @property
     def repeatable(self) -> bool:
@@ -34,12 +51,15 @@ class Call(msgspec.Struct, frozen=True):
         return self.method in {"GET", "HEAD", "DELETE"} or self.idempotency_key is not None
 
 
-class Response(msgspec.Struct, frozen=True):
+class Response:
     """An answer as it came. The names of ``headers`` are in lower case."""
 
-    status_code: int
-    headers: Mapping[str, str]
-    content: bytes
+    __slots__ = ("content", "headers", "status_code")
+
+    def __init__(self, status_code: int, headers: Mapping[str, str], content: bytes) -> None:
+        self.status_code = status_code
+        self.headers = headers
+        self.content = content
 
     @property
     def request_id(self) -> str | None:
@@ -62,6 +82,25 @@ class Response(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         # The content may hold a secret.
         return f"Response({self.status_code}, {len(self.content)} bytes, request {self.request_id})"
+
+
+class Answer:
+    """An answer while it comes in."""
+
+    def __init__(self, status_code: int, headers: Mapping[str, str]) -> None:
+        self._status_code = status_code
+        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._content = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        """Take in what came. Raises `UnreadableAnswerError` for more than any answer of tenantry has."""
+        self._content += piece
+        if len(self._content) > _MOST_BYTES:
+            raise UnreadableAnswerError(f"The answer ({self._status_code}) does not end.")
+
+    def response(self) -> Response:
+        """The whole answer."""
+        return Response(self._status_code, self._headers, bytes(self._content))
 
 
 def is_whole(response: Response) -> bool:
@@ -110,10 +149,24 @@ def query(**values: str | int | bool | datetime | None) -> dict[str, str]:
     return {_camel(name): _text(value) for name, value in values.items() if value is not None}
 
 
-def body(**values: Any) -> bytes:  # noqa: ANN401
+def body(**values: Any) -> Content:  # noqa: ANN401
     """A JSON object in the API's spelling; `msgspec.UNSET` is left out."""
     fields = {_camel(name): _field(value) for name, value in values.items() if value is not msgspec.UNSET}
-    return msgspec.json.encode(fields)
+    return Content(msgspec.json.encode(fields))
+
+
+def visible(value: str, what: str) -> str:
+    """The value, if it is 1 to 255 visible ASCII characters, as headers have. Raises `ValueError`."""
+    if not _VISIBLE.fullmatch(value):
+        raise ValueError(f"{what} has to be 1 to 255 visible ASCII characters")
+    return value
+
+
+def listed(values: Sequence[str], what: str) -> list[str]:
+    """The values as a list. Raises `TypeError` for a text, which is a sequence of its characters."""
+    if isinstance(values, str):
+        raise TypeError(f"{what} has to be a list of texts, not a text")
+    return [*values]
 
 
 def _camel(name: str) -> str:

@@ -13,11 +13,15 @@ from tenantry_sdk._request import Call, Response
 from tenantry_sdk.errors import ConnectionFailedError, TenantryError, TimedOutError, error_of
 
 _AGAIN: Final = frozenset({408, 429, 502, 503, 504})
+_MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
+"""What a gateway says when it gave up, though the service may have gone on."""
 _IN_FLIGHT: Final = "idempotency_in_flight"
 _NOT_FOUND: Final = 404
 
 _FIRST: Final = 0.25
+_LOOK_AGAIN: Final = 0.5
 _LONGEST: Final = 8.0
+_MOST: Final = 86_400.0
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -28,8 +32,8 @@ class Patience(msgspec.Struct, frozen=True):
     attempts: int = 4
 
     def __post_init__(self) -> None:
-        if not (self.timeout > 0 and self.attempt_timeout > 0 and self.attempts >= 1):
-            raise ValueError("timeout and attempt_timeout have to be above 0, and attempts at least 1")
+        if not (0 < self.timeout <= _MOST and 0 < self.attempt_timeout <= _MOST and self.attempts >= 1):
+            raise ValueError("timeout and attempt_timeout are seconds above 0, a day at most, and attempts at least 1")
 
 
 def wait_before(
@@ -49,7 +53,7 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or timezone.utc) - now).total_seconds())
 
@@ -69,7 +73,7 @@ class Progress:
         """How long the next attempt may take. Raises `TimedOutError` where there is no time left."""
         seconds = min(self._patience.attempt_timeout, self._ends - now)
         if seconds <= 0:
-            raise TimedOutError("There was no time left for an answer.", idempotency_key=self._call.idempotency_key)
+            raise TimedOutError("There was no time left for an answer.")
         return seconds
 
     def after_loss(self, error: ConnectionFailedError, now: float) -> float:
@@ -82,16 +86,22 @@ class Progress:
         status = response.status_code
         if status < 300:  # noqa: PLR2004
             return None
-        if status == _NOT_FOUND and self._lost and self._call.method == "DELETE":
+        if status == _NOT_FOUND and self._lost and self._call.vanishes:
             return None  # the attempt whose answer was lost has done it
         pause = retry_after(response.headers, at)
         error = error_of(status, response.headers, response.content, pause)
-        return self._wait(error, pause, now, again=status in _AGAIN or (self._lost and error.code == _IN_FLIGHT))
+        if error.code == _IN_FLIGHT and self._lost:
+            self._attempt -= 1  # the lost attempt still runs: that takes as long as it takes
+            return self._wait(error, _LOOK_AGAIN, now, again=True)
+        if status in _MAYBE_DONE:
+            self._lost = True
+        return self._wait(error, pause, now, again=status in _AGAIN)
 
     def _wait(self, error: TenantryError, pause: float | None, now: float, *, again: bool) -> float:
         wait = wait_before(self._attempt, pause)
         is_over = self._attempt >= self._patience.attempts or now + wait >= self._ends
         if not again or not self._call.repeatable or is_over:
+            error.after_lost_answer = self._lost
             raise error
         self._attempt += 1
         return wait

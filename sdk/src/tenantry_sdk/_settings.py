@@ -27,7 +27,9 @@ def base_url_of(base_url: str | None, *, allow_http: bool) -> str:
     """The service's address, without a slash at its end. Raises `ConfigurationError`."""
     address = (base_url or os.environ.get("TENANTRY_BASE_URL") or _DEFAULT).rstrip("/")
     parts = urlsplit(address)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or parts.username:
+    if "@" in parts.netloc:
+        raise ConfigurationError("TENANTRY_BASE_URL holds a name or password: the credential goes in a header.")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise ConfigurationError(f"TENANTRY_BASE_URL is no http address: {address}")
     if not allow_http:
         check_address(address, "TENANTRY_BASE_URL")

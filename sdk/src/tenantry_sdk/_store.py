@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -14,16 +16,26 @@ from tenantry_sdk._secret import Secret
 from tenantry_sdk.errors import ConfigurationError
 
 _AHEAD: Final = 30.0
+_HELD: Final = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
 _SERVICE: Final = "tenantry"
 
 
 class Token(msgspec.Struct, frozen=True):
-    """An access token. ``expires_at`` is Unix time in seconds and ``lifetime`` in seconds; None where nobody says."""
+    """An access token. ``expires_at`` is Unix time in seconds and ``lifetime`` in seconds; None where nobody says.
+
+    ``issuer`` and ``client_id`` say where it is from, so that no other identity provider is sent it.
+    """
 
     access_token: Secret
     expires_at: float | None = None
     refresh_token: Secret | None = None
     lifetime: float | None = None
+    issuer: str | None = None
+    client_id: str | None = None
+
+    def is_of(self, issuer: str, client_id: str) -> bool:
+        """Whether it may be from this issuer, for this client."""
+        return self.issuer in {None, issuer} and self.client_id in {None, client_id}
 
     def is_due(self, now: float) -> bool:
         """Whether it is time for another one: in its last quarter, half a minute at most."""
@@ -69,6 +81,8 @@ class FileStore:
             mode = self._path.stat().st_mode
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise ConfigurationError(f"{self._path} cannot be read: {error.strerror}") from error
         if os.name == "posix" and mode & 0o077:
             raise ConfigurationError(f"{self._path} can be read by others (mode {mode & 0o777:o}): chmod 600 it.")
         try:
@@ -77,39 +91,38 @@ class FileStore:
             raise ConfigurationError(f"{self._path} cannot be read as a token: sign in again.") from error
 
     def save(self, token: Token) -> None:
-        """Keep this one: the file is replaced as a whole."""
-        import tempfile  # noqa: PLC0415  # slow to import
-
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)  # of mode 0600
+        """Keep this one: the file is replaced as a whole. Raises `ConfigurationError`."""
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_written(token))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            self._replace(_written(token))
+        except OSError as error:
+            raise ConfigurationError(f"{self._path} cannot be written: {error.strerror}") from error
 
     def clear(self) -> None:
         """Keep nothing any more."""
         self._path.unlink(missing_ok=True)
 
     def try_lock(self) -> int | None:
-        """A lock on a file beside it, which ends with the process."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            _lock(descriptor)
-        except OSError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        """A lock on a file beside it, which ends with the process. Raises `ConfigurationError`."""
+        return _try_lock(self._path.with_name(self._path.name + ".lock"))
 
     def unlock(self, lock: int) -> None:
         """Let others renew it."""
-        os.close(lock)
+        _unlock(lock)
+
+    def _replace(self, content: bytes) -> None:
+        import tempfile  # noqa: PLC0415  # slow to import
+
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)  # of mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(self._path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
 class KeyringStore:
@@ -124,9 +137,12 @@ class KeyringStore:
         self._name = name
 
     def load(self) -> Token | None:
-        """What was kept, if anything."""
+        """What was kept, if anything. Raises `ConfigurationError`."""
         content = self._keyring.get_password(_SERVICE, self._name)
-        return None if content is None else _read(content.encode())
+        try:
+            return None if content is None else _read(content.encode())
+        except msgspec.MsgspecError as error:
+            raise ConfigurationError("The keyring's entry cannot be read as a token: sign in again.") from error
 
     def save(self, token: Token) -> None:
         """Keep this one from now on."""
@@ -137,20 +153,54 @@ class KeyringStore:
         if self._keyring.get_password(_SERVICE, self._name) is not None:
             self._keyring.delete_password(_SERVICE, self._name)
 
-    def try_lock(self) -> bool:
-        """Keyrings have no locks."""
-        return True
+    def try_lock(self) -> int | None:
+        """Keyrings have no locks: one on a file in the home folder. Raises `ConfigurationError`."""
+        name = "".join(c if c.isalnum() or c in "-_" else "_" for c in self._name)
+        return _try_lock(Path.home() / ".cache" / "tenantry" / f"{name}.lock")
 
-    def unlock(self, lock: bool) -> None:  # noqa: FBT001
-        """Nothing to do."""
+    def unlock(self, lock: int) -> None:
+        """Let others renew it."""
+        _unlock(lock)
+
+
+def _try_lock(path: Path) -> int | None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        _lock(descriptor)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in _HELD:
+            return None
+        raise ConfigurationError(f"{path} cannot be locked: {error.strerror}") from error
+    return descriptor
 
 
 def _lock(descriptor: int) -> None:
-    """Lock an open file at once, or raise `OSError`."""
-    if os.name == "posix":
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415  # only there
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
         import fcntl  # noqa: PLC0415  # only there
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unlock(descriptor: int) -> None:
+    # Closing is not enough: a process that was forked meanwhile has it open too.
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415  # only there
+
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+    else:
+        import fcntl  # noqa: PLC0415  # only there
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _read(content: bytes) -> Token:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from tenantry_sdk._request import Content
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._store import Token, TokenStore
 from tenantry_sdk.errors import ConfigurationError, TokenRefreshError
@@ -21,8 +22,11 @@ class _Grant(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str
     client_id: str
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(issuer={self.issuer!r}, client_id={self.client_id!r}, ...)"
+    def __post_init__(self) -> None:
+        for name in ("refresh_token", "client_secret"):
+            value = getattr(self, name, None)
+            if isinstance(value, str):
+                msgspec.structs.force_setattr(self, name, Secret(value))
 
 
 class RefreshToken(_Grant, frozen=True, kw_only=True):
@@ -39,13 +43,13 @@ class RefreshToken(_Grant, frozen=True, kw_only=True):
     token_url: str | None = None
     store: TokenStore | None = None
 
-    def form(self, last: Token | None) -> dict[str, str]:
+    def form(self, last: Token | None) -> dict[str, Secret]:
         """What is sent to the token endpoint. Raises `ConfigurationError`."""
         kept = last.refresh_token if last is not None else None
         refresh_token = kept or self.refresh_token
         if not refresh_token:
             raise ConfigurationError("There is no refresh token: sign in first.")
-        return _filled(grant_type="refresh_token", refresh_token=revealed(refresh_token), scope=self.scope)
+        return _filled(grant_type="refresh_token", refresh_token=refresh_token, scope=self.scope)
 
 
 class ClientCredentials(_Grant, frozen=True, kw_only=True):
@@ -58,7 +62,7 @@ class ClientCredentials(_Grant, frozen=True, kw_only=True):
 
     store: None = None
 
-    def form(self, last: Token | None) -> dict[str, str]:  # noqa: ARG002
+    def form(self, last: Token | None) -> dict[str, Secret]:  # noqa: ARG002
         """What is sent to the token endpoint."""
         return _filled(
             grant_type="client_credentials", scope=self.scope, audience=self.audience, resource=self.audience
@@ -66,37 +70,46 @@ class ClientCredentials(_Grant, frozen=True, kw_only=True):
 
 
 Grant = RefreshToken | ClientCredentials
-Callback = Callable[[], str | Token]
-AsyncCallback = Callback | Callable[[], Awaitable[str | Token]]
+Callback = Callable[[], str | Secret | Token]
+AsyncCallback = Callback | Callable[[], Awaitable[str | Secret | Token]]
 TokenSource = Grant | Callback
 AsyncTokenSource = Grant | AsyncCallback
 
 
 class TokenRequest(msgspec.Struct, frozen=True):
-    """What to send to a token endpoint."""
+    """A request to an identity provider."""
 
+    method: str
     url: str
     headers: dict[str, str]
-    form: dict[str, str]
+    content: Content | None = None
+    basic: Secret | None = None
+
+    @property
+    def host(self) -> str:
+        """Whom it goes to."""
+        return urlsplit(self.url).hostname or ""
 
 
 def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
     """The request for the next token. A secret goes with HTTP Basic (RFC 6749, 2.3.1)."""
     check_address(url, "The token endpoint")
-    headers = {"Accept": "application/json"}
     form = grant.form(last)
+    basic = None
     if grant.client_secret:
         pair = f"{quote(grant.client_id, safe='')}:{quote(revealed(grant.client_secret), safe='')}"
-        headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        basic = Secret(base64.b64encode(pair.encode()).decode())
     else:
-        form["client_id"] = grant.client_id
-    return TokenRequest(url, headers, form)
+        form["client_id"] = Secret(grant.client_id)
+    content = Content(urlencode({name: value.reveal() for name, value in form.items()}).encode())
+    headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
+    return TokenRequest("POST", url, headers, content, basic)
 
 
-def discovery_url(issuer: str) -> str:
-    """Where an issuer describes itself (OpenID Connect Discovery, 4)."""
+def discovery_request(issuer: str) -> TokenRequest:
+    """The request for an issuer's description of itself (OpenID Connect Discovery, 4)."""
     check_address(issuer, "The issuer")
-    return issuer.rstrip("/") + "/.well-known/openid-configuration"
+    return TokenRequest("GET", issuer.rstrip("/") + "/.well-known/openid-configuration", {"Accept": "application/json"})
 
 
 def endpoint_of(issuer: str, name: str, status: int, content: bytes) -> str:
@@ -109,7 +122,7 @@ def endpoint_of(issuer: str, name: str, status: int, content: bytes) -> str:
     return str(document[name])
 
 
-def token_of(status: int, content: bytes, now: float, last: Token | None) -> Token:
+def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token | None) -> Token:
     """The token in a token endpoint's answer (RFC 6749, 5.1). Raises `TokenRefreshError`."""
     document = _object(content)
     access_token = document.get("access_token")
@@ -124,19 +137,25 @@ def token_of(status: int, content: bytes, now: float, last: Token | None) -> Tok
     refresh_token = document.get("refresh_token")
     kept = last.refresh_token if last is not None else None
     return Token(
-        Secret(access_token),
+        _usable(access_token),
         _expiry(access_token) if lifetime is None else now + lifetime,
-        Secret(refresh_token) if isinstance(refresh_token, str) else kept,
+        Secret(refresh_token) if isinstance(refresh_token, str) and refresh_token else kept,
         lifetime,
+        grant.issuer,
+        grant.client_id,
     )
 
 
-def as_token(value: str | Token, now: float) -> Token:
-    """What a caller's function gave, as a token: a JWT says itself when it ends."""
+def as_token(value: object, now: float) -> Token:
+    """What a caller's function gave, as a token: a JWT says itself when it ends. Raises `ConfigurationError`."""
     if isinstance(value, Token):
+        _usable(value.access_token.reveal())
         return value
-    expires_at = _expiry(value)
-    return Token(Secret(value), expires_at, None, None if expires_at is None else max(0.0, expires_at - now))
+    if not isinstance(value, str | Secret):
+        raise ConfigurationError(f"The function gave a {type(value).__name__}, not a token as text or a Token.")
+    text = revealed(value)
+    expires_at = _expiry(text.strip())
+    return Token(_usable(text), expires_at, None, None if expires_at is None else max(0.0, expires_at - now))
 
 
 def check_address(url: str, what: str) -> None:
@@ -144,6 +163,14 @@ def check_address(url: str, what: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise ConfigurationError(f"{what} has to be an https address, or on this machine: {url}")
+
+
+def _usable(token: str) -> Secret:
+    """The token, if a header can carry it."""
+    stripped = token.strip()
+    if not stripped.isascii() or not stripped.isprintable() or not stripped or " " in stripped:
+        raise ConfigurationError("The access token holds characters that none has, or is empty.")
+    return Secret(stripped)
 
 
 class _Claims(msgspec.Struct):
@@ -169,5 +196,5 @@ def _object(content: bytes) -> dict[str, Any]:
         return {}
 
 
-def _filled(**values: str | None) -> dict[str, str]:
-    return {name: value for name, value in values.items() if value}
+def _filled(**values: str | Secret | None) -> dict[str, Secret]:
+    return {name: value if isinstance(value, Secret) else Secret(value) for name, value in values.items() if value}

@@ -57,7 +57,17 @@ _NEXT_STEPS: Final = {
 
 
 class TenantryError(Exception):
-    """Anything that this package raises about a call."""
+    """Anything that this package raises about a call.
+
+    ``idempotency_key`` is that of a create that may have been carried out: the same call with it finds out.
+    """
+
+    idempotency_key: str | None = None
+    after_lost_answer: bool = False
+    """Whether the answer to an earlier attempt was lost, which may have been carried out."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class ConfigurationError(TenantryError):
@@ -65,14 +75,7 @@ class ConfigurationError(TenantryError):
 
 
 class ConnectionFailedError(TenantryError):
-    """There was no answer, or not a whole one: whether the request was carried out is not known.
-
-    ``idempotency_key`` is that of a create: the same call with it finds what the lost one made.
-    """
-
-    def __init__(self, message: str, *, idempotency_key: str | None = None) -> None:
-        super().__init__(message)
-        self.idempotency_key = idempotency_key
+    """There was no answer, or not a whole one: whether the request was carried out is not known."""
 
 
 class TimedOutError(ConnectionFailedError):
@@ -237,6 +240,13 @@ class GatewayTimeoutError(APIError):
     """504: a gateway in front of the service waited in vain."""
 
     status = 504
+
+
+def _rebuilt(kind: type[TenantryError], args: tuple[Any, ...], state: dict[str, Any]) -> TenantryError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 _BY_STATUS: Final[dict[int | None, type[APIError]]] = {kind.status: kind for kind in APIError.__subclasses__()}

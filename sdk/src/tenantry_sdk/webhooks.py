@@ -30,6 +30,10 @@ class SignatureError(TenantryError):
         self.reason = reason
 
 
+class PayloadError(TenantryError, ValueError):
+    """The body is vouched for, but is no event."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """A provider event: ``data["object"]`` is what it is about."""
 
@@ -42,10 +46,10 @@ class Event(msgspec.Struct, frozen=True):
 
 def verify(
     body: bytes | str,
-    headers: Mapping[str, str],
+    headers: Mapping[str, str] | Mapping[bytes, bytes] | Mapping[str, bytes],
     secrets: str | Secret | Sequence[str | Secret],
     *,
-    tolerance: int = 300,
+    tolerance: float = 300,
     now: float | None = None,
 ) -> Event:
     """The event in a request that the provider has signed.
@@ -53,27 +57,26 @@ def verify(
     ``body`` is the raw body, unparsed, and ``headers`` the request's, in any case. Any of several ``secrets`` may have
     signed. ``tolerance`` is in seconds, both ways; ``now`` is Unix time, the present where it is left out.
 
-    Raises `SignatureError`, and `ValueError` where the body is signed but is no event, or a secret is empty.
+    Raises `SignatureError`, `PayloadError` where the body is signed but is no event, and `ValueError` for a secret that
+    is none.
     """
-    raw = body.encode() if isinstance(body, str) else body
-    keys = [secrets] if isinstance(secrets, (str, Secret)) else list(secrets)
-    if not keys or not all(revealed(key) for key in keys):
-        raise ValueError("at least one secret is needed, and none may be empty")
-    by_name = {name.lower(): value for name, value in headers.items()}
+    raw = body.encode(errors="surrogatepass") if isinstance(body, str) else body
+    keys = _keys(secrets)
+    by_name = {_ascii(name).lower(): _ascii(value) for name, value in headers.items()}
     header = by_name.get(HEADER.lower(), by_name.get(_OTHER.lower()))
     if not header:
         raise SignatureError(f"there is no {HEADER} header")
     stamp, signatures = _parse(header)
-    expected = [_signature(raw, revealed(key), stamp).encode() for key in keys]
+    expected = [_signature(raw, key, stamp).encode() for key in keys]
     if not any([hmac.compare_digest(one, given) for one in expected for given in signatures]):  # noqa: C419  # all
         raise SignatureError("no signature matches")
     age = (time.time() if now is None else now) - int(stamp)
-    if abs(age) > tolerance:
+    if not abs(age) <= tolerance:
         raise SignatureError("it is too old" if age > 0 else "it is from the future")
     try:
         return msgspec.json.decode(raw, type=Event)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ValueError(f"the body is signed, but is no event: {error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PayloadError(f"The body is signed, but is no event: {error}") from error
 
 
 def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None = None) -> str:
@@ -81,7 +84,19 @@ def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None
     moment = time.time() if at is None else at.timestamp() if isinstance(at, datetime) else at
     raw = body.encode() if isinstance(body, str) else body
     stamp = str(int(moment))
-    return f"t={stamp},v1={_signature(raw, revealed(secret), stamp)}"
+    return f"t={stamp},v1={_signature(raw, _keys(secret)[0], stamp)}"
+
+
+def _keys(secrets: str | Secret | Sequence[str | Secret]) -> list[str]:
+    keys: list[Any] = [revealed(key) for key in ([secrets] if isinstance(secrets, str | Secret) else secrets)]
+    if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
+        raise ValueError("at least one secret is needed, as text, and none may be empty")
+    return keys
+
+
+def _ascii(text: str | bytes) -> str:
+    """What a header holds; other characters than those of ASCII match nothing."""
+    return text.decode("ascii", "replace") if isinstance(text, bytes) else text
 
 
 def _signature(body: bytes, secret: str, stamp: str) -> str:
@@ -96,7 +111,7 @@ def _parse(header: str) -> tuple[str, list[bytes]]:
         if scheme == "t":
             stamps.append(value)
         elif scheme == "v1":
-            signatures.append(value.encode())
+            signatures.append(value.encode("ascii", "replace"))
     if (
         len(stamps) != 1
         or not (stamps[0].isascii() and stamps[0].isdigit() and len(stamps[0]) <= _MOST_TIME_DIGITS)

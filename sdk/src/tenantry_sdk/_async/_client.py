@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tenantry_sdk._async._engine import AsyncCredentials, AsyncEngine
+from tenantry_sdk._async._http import AsyncHttp
 from tenantry_sdk._async._keeper import AsyncFixed, AsyncKeeper
 from tenantry_sdk._async._resources import (
     AsyncApiKeys,
@@ -17,7 +18,7 @@ from tenantry_sdk._async._resources import (
     AsyncProjects,
     AsyncTenants,
 )
-from tenantry_sdk._request import Call, Response
+from tenantry_sdk._request import Call, Content, Response, visible
 from tenantry_sdk._retry import Patience
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of
@@ -61,15 +62,11 @@ class AsyncTenantry:
             raise ConfigurationError("Pass api_key= or tokens=, not both.")
         patience = Patience(timeout, attempt_timeout, attempts)
         address = base_url_of(base_url, allow_http=allow_http)
-        self._own: httpx2.AsyncClient | None = None
-        if http_client is None:
-            from httpx2 import AsyncClient  # noqa: PLC0415  # slow to import
-
-            http_client = self._own = AsyncClient()
+        http = AsyncHttp(http_client)
         credentials: AsyncCredentials = (
-            AsyncFixed(credential_of(api_key)) if tokens is None else AsyncKeeper(tokens, http_client, attempt_timeout)
+            AsyncFixed(credential_of(api_key)) if tokens is None else AsyncKeeper(tokens, http)
         )
-        self._engine = AsyncEngine(http_client, address, credentials, patience, organization)
+        self._engine = AsyncEngine(http, address, credentials, patience, organization)
         self.api_keys = AsyncApiKeys(self._engine)
         self.projects = AsyncProjects(self._engine)
         self.tenants = AsyncTenants(self._engine)
@@ -90,14 +87,17 @@ class AsyncTenantry:
     ) -> Response:
         """Any call at all, with its answer as it came: ``path`` begins with ``/api/v1/``, ``body`` is JSON.
 
-        It is sent again as other calls are, and raises the same errors.
+        It is sent again as other calls are, a POST only with an ``idempotency_key``, and raises the same errors.
         """
-        return await self._engine.send(Call(method, path, query or {}, body, idempotency_key))
+        if not path.startswith("/"):
+            raise ValueError("path has to begin with /")
+        content = None if body is None else Content(body)
+        key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+        return await self._engine.send(Call(method, path, query or {}, content, key))
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        if self._own is not None:
-            await self._own.aclose()
+        """Wait for a token that is being renewed, and close the connections."""
+        await self._engine.aclose()
 
     async def __aenter__(self) -> Self:
         return self

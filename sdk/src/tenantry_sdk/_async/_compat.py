@@ -1,20 +1,24 @@
-"""What differs between the two clients: waiting, locks, deadlines. Each has a file of this name of its own."""
+"""What differs between the two clients: waiting, deadlines, work that goes on. Each has a file of this name."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tenantry_sdk._request import Response
-from tenantry_sdk.errors import TimedOutError
+from tenantry_sdk._request import Answer, Response
+from tenantry_sdk.errors import TenantryError, TimedOutError, TokenRefreshError
 
 if TYPE_CHECKING:
     import httpx2
 
-    from tenantry_sdk._store import Token
     from tenantry_sdk._tokens import AsyncCallback
+
+T = TypeVar("T")
 
 
 async def sleep(seconds: float) -> None:
@@ -25,39 +29,95 @@ async def sleep(seconds: float) -> None:
 
 
 async def fetch(client: httpx2.AsyncClient, request: httpx2.Request, seconds: float) -> Response:
-    """Send a request and read the whole answer. Raises `TimeoutError` when that takes longer than ``seconds``."""
+    """Send a request and read the whole answer.
+
+    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for far too much.
+    """
     import anyio  # noqa: PLC0415
 
     with anyio.fail_after(seconds):
-        answer = await client.send(request, follow_redirects=False)
-    return Response(answer.status_code, {k.lower(): v for k, v in answer.headers.items()}, answer.content)
-
-
-async def called(function: AsyncCallback) -> str | Token:
-    """What a caller's function gives, now or in a while."""
-    given = function()
-    return await given if inspect.isawaitable(given) else given
-
-
-class Lock:
-    """One at a time, within this process."""
-
-    def __init__(self) -> None:
-        import anyio  # noqa: PLC0415
-
-        self._lock = anyio.Lock()
-
-    @asynccontextmanager
-    async def held(self, seconds: float) -> AsyncGenerator[None]:
-        """Hold it for the block. Raises `TimedOutError` when it is not free within ``seconds``."""
-        import anyio  # noqa: PLC0415
-
+        response = await client.send(request, auth=None, follow_redirects=False, stream=True)
         try:
-            with anyio.fail_after(seconds):
-                await self._lock.acquire()
-        except TimeoutError as error:
-            raise TimedOutError("Another call is still fetching a token.") from error
-        try:
-            yield
+            answer = Answer(response.status_code, response.headers)
+            async for piece in response.aiter_bytes():
+                answer.add(piece)
         finally:
-            self._lock.release()
+            with anyio.CancelScope(shield=True):
+                await response.aclose()
+    return answer.response()
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """What a function gives that may block."""
+    import anyio.to_thread  # noqa: PLC0415
+
+    return await anyio.to_thread.run_sync(function)
+
+
+async def called(function: AsyncCallback) -> object:
+    """What a caller's function gives, now or in a while. Raises `TokenRefreshError` where it fails."""
+    try:
+        given = await in_thread(function)
+        return await given if inspect.isawaitable(given) else given
+    except TenantryError:
+        raise
+    except Exception as error:
+        raise TokenRefreshError(f"The function that gives tokens failed: {type(error).__name__}.") from error
+
+
+class Guard(nullcontext[None]):
+    """One thread at a time: there is but one."""
+
+
+class Flight(Generic[T]):
+    """Work that goes on whoever waits for it, and whether or not anybody does."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        import anyio  # noqa: PLC0415
+
+        self.begun = time.monotonic()
+        self.is_over = False
+        self._work = work
+        self._done = anyio.Event()
+        self._result: T | None = None
+        self._error: TenantryError | None = None
+        self._task = _detached(self._run)
+
+    async def outcome(self, seconds: float) -> T:
+        """What it comes to. Raises what it raised, and `TimedOutError` where it is not over within ``seconds``."""
+        import anyio  # noqa: PLC0415
+
+        try:
+            with anyio.fail_after(max(0.0, seconds)):
+                await self._done.wait()
+        except TimeoutError:
+            raise TimedOutError("A token is still being fetched.") from None
+        if self._error is not None:
+            raise copy(self._error)
+        assert self._result is not None  # noqa: S101  # it is over, and without an error
+        return self._result
+
+    async def _run(self) -> None:
+        try:
+            self._result = await self._work()
+        except TenantryError as error:
+            self._error = error
+        except BaseException as error:
+            self._error = TokenRefreshError(f"Fetching a token ended: {type(error).__name__}.")
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.is_over = True
+            self._done.set()
+
+
+def _detached(work: Callable[[], Awaitable[None]]) -> object:
+    """Begin work that is nobody's: cancelling whoever began it does not end it."""
+    import asyncio  # noqa: PLC0415
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        trio: Any = importlib.import_module("trio")  # then it is what runs
+        return trio.lowlevel.spawn_system_task(work)
+    return asyncio.ensure_future(work())

@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk._async._compat import fetch, sleep
+from tenantry_sdk._async._http import AsyncHttp
 from tenantry_sdk._async._keeper import AsyncFixed, AsyncKeeper
-from tenantry_sdk._request import Call, Response, is_whole, record
+from tenantry_sdk._request import Call, Response, is_whole, record, visible
 from tenantry_sdk._retry import Patience, Progress
 from tenantry_sdk._store import Token
 from tenantry_sdk._version import __version__
@@ -27,7 +28,7 @@ class AsyncEngine:
 
     def __init__(
         self,
-        http: httpx2.AsyncClient,
+        http: AsyncHttp,
         base_url: str,
         credentials: AsyncCredentials,
         patience: Patience,
@@ -39,7 +40,7 @@ class AsyncEngine:
         self._patience = patience
         self._headers = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
         if organization is not None:
-            self._headers["X-Organization-Id"] = organization
+            self._headers["X-Organization-Id"] = visible(organization, "organization")
 
     def deadline(self) -> float:
         """When a call that begins now gives up, by the monotonic clock."""
@@ -71,36 +72,44 @@ class AsyncEngine:
                 wait = pause
             await sleep(wait)
 
-    async def _attempt(self, call: Call, token: Token, seconds: float) -> Response:
-        from httpx2 import RequestError, TimeoutException  # noqa: PLC0415  # slow to import
+    async def aclose(self) -> None:
+        """Wait for what must not be lost, and close the connections."""
+        await self._credentials.close()
+        await self._http.aclose()
 
-        headers = {**self._headers, "Authorization": f"Bearer {token.access_token.reveal()}"}
-        if call.body is not None:
-            headers["Content-Type"] = "application/json"
-        if call.idempotency_key is not None:
-            headers["Idempotency-Key"] = call.idempotency_key
-        request = self._http.build_request(
+    async def _attempt(self, call: Call, token: Token, seconds: float) -> Response:
+        from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
+
+        http = self._http.client()
+        what = f"{call.method} {call.path}"
+        try:
+            response = await fetch(http, self._request(http, call, token, seconds), seconds)
+        except (TimeoutException, TimeoutError):
+            lost: ConnectionFailedError = TimedOutError(f"{what}: no whole answer within {seconds:.1f} s.")
+        except NetworkError as error:
+            lost = ConnectionFailedError(f"{what}: no whole answer: {error}")
+        except HTTPError as error:
+            # Its text may hold what the other side has sent.
+            lost = ConnectionFailedError(f"{what}: no whole answer: {type(error).__name__}")
+        else:
+            record(response)
+            if is_whole(response):
+                return response
+            lost = ConnectionFailedError(f"{what}: the answer was cut off.")
+        raise lost
+
+    def _request(self, http: httpx2.AsyncClient, call: Call, token: Token, seconds: float) -> httpx2.Request:
+        request = http.build_request(
             call.method,
             self.base_url + call.path,
-            params=call.query,
+            params=call.query or None,
             content=call.body,
-            headers=headers,
+            headers=self._headers,
             timeout=seconds,
         )
-        try:
-            response = await fetch(self._http, request, seconds)
-        except (TimeoutException, TimeoutError) as error:
-            raise TimedOutError(
-                f"{call.method} {call.path}: no whole answer within {seconds:.1f} s.",
-                idempotency_key=call.idempotency_key,
-            ) from error
-        except RequestError as error:
-            raise ConnectionFailedError(
-                f"{call.method} {call.path}: no whole answer: {error}", idempotency_key=call.idempotency_key
-            ) from error
-        record(response)
-        if not is_whole(response):
-            raise ConnectionFailedError(
-                f"{call.method} {call.path}: the answer was cut off.", idempotency_key=call.idempotency_key
-            )
-        return response
+        request.headers["Authorization"] = f"Bearer {token.access_token.reveal()}"  # not shown there
+        if call.body is not None:
+            request.headers["Content-Type"] = "application/json"
+        if call.idempotency_key is not None:
+            request.headers["Idempotency-Key"] = call.idempotency_key
+        return request

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final
 
-from tenantry_sdk._async._compat import Lock, called, fetch, sleep
+from tenantry_sdk._async._compat import Flight, Guard, called, fetch, in_thread, sleep
+from tenantry_sdk._async._http import AsyncHttp
+from tenantry_sdk._request import Response
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._store import Token, TokenStore
 from tenantry_sdk._tokens import (
@@ -15,99 +20,160 @@ from tenantry_sdk._tokens import (
     ClientCredentials,
     Grant,
     RefreshToken,
+    TokenRequest,
     as_token,
-    discovery_url,
+    discovery_request,
     endpoint_of,
     token_of,
     token_request,
 )
-from tenantry_sdk.errors import TenantryError, TimedOutError, TokenRefreshError
+from tenantry_sdk.errors import ConfigurationError, TenantryError, TimedOutError, TokenRefreshError
 
 if TYPE_CHECKING:
     import httpx2
 
-_POLL = 0.05
+_SECONDS: Final = 15.0
+"""Each request to the identity provider may take, whoever waits for it."""
+_STALE_AFTER: Final = 2.0
+"""Seconds that a call waits for another token while the present one lasts."""
+_PAUSE: Final = 2.0
+"""Seconds after a failure in which the identity provider is not asked again."""
+_POLL: Final = 0.05
+
+logger = logging.getLogger("tenantry_sdk")
 
 
 class AsyncKeeper:
-    """Holds the token in use."""
+    """Holds the token in use. A renewal goes on though nobody waits for it any more: its result is always kept."""
 
-    def __init__(self, source: AsyncTokenSource, http: httpx2.AsyncClient, attempt_timeout: float) -> None:
+    def __init__(self, source: AsyncTokenSource, http: AsyncHttp) -> None:
         self._source = source
         self._http = http
-        self._attempt_timeout = attempt_timeout
-        self._token: Token | None = None
         self._endpoint: str | None = None
-        self._lock = Lock()
+        self._token: Token | None = None
+        self._unsaved = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._guard = Guard()
+        self._flight: Flight[Token] | None = None
+        self._failed: tuple[float, TenantryError] | None = None
 
     async def current(self, ends: float) -> Token:
-        """A token that is good for a while yet. ``ends`` is when the call gives up, by the monotonic clock.
+        """A token that lasts. ``ends`` is when the call gives up, by the monotonic clock.
 
-        Where the identity provider cannot be asked, the present token is used as long as it lasts.
-        Raises `TokenRefreshError` and `TimedOutError`.
+        One that is due is used as long as it lasts where the identity provider gives no other one quickly.
+        Raises `TokenRefreshError`, `ConfigurationError` and `TimedOutError`.
         """
         token = self._token
-        if token is not None and not token.is_due(time.time()):
+        if token is None or token.is_over(time.time()):
+            return await self.renewed(token, ends)
+        if not token.is_due(time.time()):
             return token
         try:
-            return await self.renewed(token, ends)
+            return await self.renewed(token, min(ends, self._begun() + _STALE_AFTER))
         except TenantryError:
-            if token is None or token.is_over(time.time()):
-                raise
             return token
 
     async def renewed(self, old: Token | None, ends: float) -> Token:
-        """Another token than ``old``: whoever comes first fetches it, and the others get the same."""
-        async with self._lock.held(ends - time.monotonic()):
-            if self._token is None or self._token is old:
-                self._token = await self._next(old, ends)
-            return self._token
+        """Another token than ``old``: whoever comes first has it fetched, and the others get the same."""
+        if os.getpid() != self._pid:
+            self._begin()  # in a child, nobody works on what the parent began
+        with self._guard:
+            if self._token is not None and self._token is not old:
+                return self._token
+            if self._flight is None or self._flight.is_over:
+                if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
+                    raise copy(self._failed[1])
+                self._flight = Flight(lambda: self._renew(old))
+            flight = self._flight
+        return await flight.outcome(ends - time.monotonic())
 
-    async def _next(self, old: Token | None, ends: float) -> Token:
+    async def close(self) -> None:
+        """Wait for a renewal that is under way: the identity provider may have ended the token before."""
+        if self._flight is not None and not self._flight.is_over and os.getpid() == self._pid:
+            try:
+                await self._flight.outcome(2 * _SECONDS)
+            except TenantryError as error:
+                logger.warning("the access token was not renewed: %s", error)
+
+    def _begun(self) -> float:
+        now = time.monotonic()
+        return now if self._flight is None or self._flight.is_over else self._flight.begun
+
+    async def _renew(self, old: Token | None) -> Token:
+        try:
+            return await self._next(old)
+        except TenantryError as error:
+            self._failed = (time.monotonic(), error)
+            raise
+
+    async def _next(self, old: Token | None) -> Token:
         source = self._source
         if not isinstance(source, (RefreshToken, ClientCredentials)):
-            return as_token(await called(source), time.time())
-        if source.store is None:
-            return await self._granted(source, old, ends)
-        async with _alone(source.store, ends):
-            kept = source.store.load()
+            return self._took(as_token(await called(source), time.time()))
+        store = source.store
+        if store is None:
+            return self._took(await self._granted(source, old))
+        async with _alone(store):
+            kept = await in_thread(store.load)
+            if kept is not None and not kept.is_of(source.issuer, source.client_id):
+                kept = None
+            if kept is None and old is not None and not self._unsaved:
+                raise TokenRefreshError("The kept token is gone: somebody signed out. Sign in again.")
             # Another process may have renewed it; a refresh token that is used twice may end all of them.
             fresh = kept if kept != old else None
             if fresh is not None and not fresh.is_due(time.time()):
-                return fresh
+                return self._took(fresh)
             try:
-                token = await self._granted(source, kept or old, ends)
+                token = self._took(await self._granted(source, kept or old))
             except TenantryError:
                 if fresh is None or fresh.is_over(time.time()):
                     raise
-                return fresh
-            source.store.save(token)
+                return self._took(fresh)
+            await self._save(store, token)
             return token
 
-    async def _granted(self, grant: Grant, last: Token | None, ends: float) -> Token:
+    def _took(self, token: Token) -> Token:
+        self._token = token
+        return token
+
+    async def _save(self, store: TokenStore, token: Token) -> None:
+        try:
+            await in_thread(lambda: store.save(token))
+        except ConfigurationError as error:
+            self._unsaved = True
+            logger.warning("the new token could not be kept, and is used by this process alone: %s", error)
+        else:
+            self._unsaved = False
+
+    async def _granted(self, grant: Grant, last: Token | None) -> Token:
+        try:
+            return await self._asked(grant, last)
+        except TokenRefreshError as error:
+            passed = isinstance(grant, RefreshToken) and grant.refresh_token
+            if error.code != "invalid_grant" or not passed or last is None or last.refresh_token in (None, passed):
+                raise
+            return await self._asked(grant, None)  # the kept one is dead; the caller has brought another
+
+    async def _asked(self, grant: Grant, last: Token | None) -> Token:
         url = grant.token_url or self._endpoint
         if url is None:
-            answer = await self._asked(self._http.build_request("GET", discovery_url(grant.issuer)), ends)
-            url = self._endpoint = endpoint_of(grant.issuer, "token_endpoint", *answer)
-        request = token_request(grant, url, last)
-        status, content = await self._asked(
-            self._http.build_request("POST", request.url, headers=request.headers, data=request.form), ends
-        )
-        return token_of(status, content, time.time(), last)
+            found = await self._sent(discovery_request(grant.issuer))
+            url = self._endpoint = endpoint_of(grant.issuer, "token_endpoint", found.status_code, found.content)
+        answer = await self._sent(token_request(grant, url, last))
+        return token_of(grant, answer.status_code, answer.content, time.time(), last)
 
-    async def _asked(self, request: httpx2.Request, ends: float) -> tuple[int, bytes]:
-        from httpx2 import RequestError  # noqa: PLC0415  # slow to import
+    async def _sent(self, request: TokenRequest) -> Response:
+        from httpx2 import HTTPError  # noqa: PLC0415  # slow to import
 
-        seconds = min(self._attempt_timeout, ends - time.monotonic())
-        if seconds <= 0:
-            raise TimedOutError("There was no time left to fetch a token.")
+        http = self._http.client()
         try:
-            answer = await fetch(self._http, request, seconds)
-        except (RequestError, TimeoutError) as error:
-            raise TokenRefreshError(
-                f"{request.url.host} cannot be asked for a token: {type(error).__name__}"
-            ) from error
-        return answer.status_code, answer.content
+            return await fetch(http, _built(http, request), _SECONDS)
+        except (HTTPError, TimeoutError) as error:
+            kind = type(error).__name__
+        raise TokenRefreshError(f"{request.host} cannot be asked for a token: {kind}")
 
 
 class AsyncFixed:
@@ -124,16 +190,29 @@ class AsyncFixed:
         """The same always."""
         return self._token
 
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+def _built(http: httpx2.AsyncClient, request: TokenRequest) -> httpx2.Request:
+    built = http.build_request(
+        request.method, request.url, headers=request.headers, content=request.content, timeout=_SECONDS
+    )
+    if request.basic is not None:
+        built.headers["Authorization"] = "Basic " + request.basic.reveal()
+    return built
+
 
 @asynccontextmanager
-async def _alone(store: TokenStore, ends: float) -> AsyncGenerator[None]:
+async def _alone(store: TokenStore) -> AsyncGenerator[None]:
     """Keep other processes from renewing the same token meanwhile."""
-    lock: Any = store.try_lock()
+    ends = time.monotonic() + 2 * _SECONDS
+    lock: Any = await in_thread(store.try_lock)
     while lock is None:
         if time.monotonic() >= ends:
             raise TimedOutError("Another process is still fetching a token.")
         await sleep(_POLL)
-        lock = store.try_lock()
+        lock = await in_thread(store.try_lock)
     try:
         yield
     finally:

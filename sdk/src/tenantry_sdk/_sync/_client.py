@@ -6,11 +6,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tenantry_sdk._request import Call, Response
+from tenantry_sdk._request import Call, Content, Response, visible
 from tenantry_sdk._retry import Patience
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of
 from tenantry_sdk._sync._engine import Credentials, Engine
+from tenantry_sdk._sync._http import Http
 from tenantry_sdk._sync._keeper import Fixed, Keeper
 from tenantry_sdk._sync._resources import (
     ApiKeys,
@@ -62,15 +63,9 @@ class Tenantry:
             raise ConfigurationError("Pass api_key= or tokens=, not both.")
         patience = Patience(timeout, attempt_timeout, attempts)
         address = base_url_of(base_url, allow_http=allow_http)
-        self._own: httpx2.Client | None = None
-        if http_client is None:
-            from httpx2 import Client  # noqa: PLC0415  # slow to import
-
-            http_client = self._own = Client()
-        credentials: Credentials = (
-            Fixed(credential_of(api_key)) if tokens is None else Keeper(tokens, http_client, attempt_timeout)
-        )
-        self._engine = Engine(http_client, address, credentials, patience, organization)
+        http = Http(http_client)
+        credentials: Credentials = Fixed(credential_of(api_key)) if tokens is None else Keeper(tokens, http)
+        self._engine = Engine(http, address, credentials, patience, organization)
         self.api_keys = ApiKeys(self._engine)
         self.projects = Projects(self._engine)
         self.tenants = Tenants(self._engine)
@@ -91,14 +86,17 @@ class Tenantry:
     ) -> Response:
         """Any call at all, with its answer as it came: ``path`` begins with ``/api/v1/``, ``body`` is JSON.
 
-        It is sent again as other calls are, and raises the same errors.
+        It is sent again as other calls are, a POST only with an ``idempotency_key``, and raises the same errors.
         """
-        return self._engine.send(Call(method, path, query or {}, body, idempotency_key))
+        if not path.startswith("/"):
+            raise ValueError("path has to begin with /")
+        content = None if body is None else Content(body)
+        key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+        return self._engine.send(Call(method, path, query or {}, content, key))
 
     def close(self) -> None:
-        """Close the connections."""
-        if self._own is not None:
-            self._own.close()
+        """Wait for a token that is being renewed, and close the connections."""
+        self._engine.close()
 
     def __enter__(self) -> Self:
         return self

@@ -7,10 +7,11 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
-from tenantry_sdk._request import Call, Response, is_whole, record
+from tenantry_sdk._request import Call, Response, is_whole, record, visible
 from tenantry_sdk._retry import Patience, Progress
 from tenantry_sdk._store import Token
 from tenantry_sdk._sync._compat import fetch, sleep
+from tenantry_sdk._sync._http import Http
 from tenantry_sdk._sync._keeper import Fixed, Keeper
 from tenantry_sdk._version import __version__
 from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
@@ -28,7 +29,7 @@ class Engine:
 
     def __init__(
         self,
-        http: httpx2.Client,
+        http: Http,
         base_url: str,
         credentials: Credentials,
         patience: Patience,
@@ -40,7 +41,7 @@ class Engine:
         self._patience = patience
         self._headers = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
         if organization is not None:
-            self._headers["X-Organization-Id"] = organization
+            self._headers["X-Organization-Id"] = visible(organization, "organization")
 
     def deadline(self) -> float:
         """When a call that begins now gives up, by the monotonic clock."""
@@ -72,36 +73,44 @@ class Engine:
                 wait = pause
             sleep(wait)
 
-    def _attempt(self, call: Call, token: Token, seconds: float) -> Response:
-        from httpx2 import RequestError, TimeoutException  # noqa: PLC0415  # slow to import
+    def close(self) -> None:
+        """Wait for what must not be lost, and close the connections."""
+        self._credentials.close()
+        self._http.close()
 
-        headers = {**self._headers, "Authorization": f"Bearer {token.access_token.reveal()}"}
-        if call.body is not None:
-            headers["Content-Type"] = "application/json"
-        if call.idempotency_key is not None:
-            headers["Idempotency-Key"] = call.idempotency_key
-        request = self._http.build_request(
+    def _attempt(self, call: Call, token: Token, seconds: float) -> Response:
+        from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
+
+        http = self._http.client()
+        what = f"{call.method} {call.path}"
+        try:
+            response = fetch(http, self._request(http, call, token, seconds), seconds)
+        except (TimeoutException, TimeoutError):
+            lost: ConnectionFailedError = TimedOutError(f"{what}: no whole answer within {seconds:.1f} s.")
+        except NetworkError as error:
+            lost = ConnectionFailedError(f"{what}: no whole answer: {error}")
+        except HTTPError as error:
+            # Its text may hold what the other side has sent.
+            lost = ConnectionFailedError(f"{what}: no whole answer: {type(error).__name__}")
+        else:
+            record(response)
+            if is_whole(response):
+                return response
+            lost = ConnectionFailedError(f"{what}: the answer was cut off.")
+        raise lost
+
+    def _request(self, http: httpx2.Client, call: Call, token: Token, seconds: float) -> httpx2.Request:
+        request = http.build_request(
             call.method,
             self.base_url + call.path,
-            params=call.query,
+            params=call.query or None,
             content=call.body,
-            headers=headers,
+            headers=self._headers,
             timeout=seconds,
         )
-        try:
-            response = fetch(self._http, request, seconds)
-        except (TimeoutException, TimeoutError) as error:
-            raise TimedOutError(
-                f"{call.method} {call.path}: no whole answer within {seconds:.1f} s.",
-                idempotency_key=call.idempotency_key,
-            ) from error
-        except RequestError as error:
-            raise ConnectionFailedError(
-                f"{call.method} {call.path}: no whole answer: {error}", idempotency_key=call.idempotency_key
-            ) from error
-        record(response)
-        if not is_whole(response):
-            raise ConnectionFailedError(
-                f"{call.method} {call.path}: the answer was cut off.", idempotency_key=call.idempotency_key
-            )
-        return response
+        request.headers["Authorization"] = f"Bearer {token.access_token.reveal()}"  # not shown there
+        if call.body is not None:
+            request.headers["Content-Type"] = "application/json"
+        if call.idempotency_key is not None:
+            request.headers["Idempotency-Key"] = call.idempotency_key
+        return request

@@ -23,11 +23,17 @@ from tenantry_sdk._models import (
     Tenant,
     Whoami,
 )
-from tenantry_sdk._request import Call, body, path, query
+from tenantry_sdk._request import Call, Content, body, listed, path, query, visible
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
-from tenantry_sdk.errors import ConflictError, LostKeyError, TenantryError
+from tenantry_sdk.errors import (
+    AuthenticationError,
+    ConflictError,
+    LostKeyError,
+    TenantryError,
+    UnreadableAnswerError,
+)
 
 T = TypeVar("T")
 
@@ -45,18 +51,29 @@ class _Resource:
         return record
 
     def _post(
-        self, kind: type[T], path: str, content: bytes, idempotency_key: str | None, ends: float | None = None
+        self, kind: type[T], path: str, content: Content, idempotency_key: str | None, ends: float | None = None
     ) -> T:
-        call = Call("POST", path, {}, content, idempotency_key or uuid.uuid4().hex)
-        record: T = (self._engine.send(call, ends)).parse(kind)
+        key = uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+        try:
+            record: T = (self._engine.send(Call("POST", path, {}, content, key), ends)).parse(kind)
+        except TenantryError as error:
+            error.idempotency_key = key
+            raise
         return record
 
-    def _write(self, method: str, kind: type[T], path: str, content: bytes) -> T:
+    def _write(self, method: str, kind: type[T], path: str, content: Content) -> T:
         record: T = (self._engine.send(Call(method, path, {}, content))).parse(kind)
         return record
 
-    def _delete(self, path: str, ends: float | None = None, **parameters: bool | None) -> None:
-        self._engine.send(Call("DELETE", path, query(**parameters)), ends)
+    def _delete(
+        self, path: str, ends: float | None = None, *, vanishes: bool = False, **parameters: bool | None
+    ) -> None:
+        response = self._engine.send(Call("DELETE", path, query(**parameters), vanishes=vanishes), ends)
+        if response.status_code not in {204, 404}:
+            raise UnreadableAnswerError(
+                f"The answer to a deletion ({response.status_code}, request {response.request_id}) "
+                "is not what tenantry sends."
+            )
 
 
 class ApiKeys(_Resource):
@@ -86,7 +103,7 @@ class ApiKeys(_Resource):
         content = body(
             org_id=org_id,
             name=name,
-            scopes=list(scopes),
+            scopes=listed(scopes, "scopes"),
             expires_at=expires_at,
             access_level=UNSET if access_level is None else access_level,
             mode=UNSET if mode is None else mode,
@@ -99,6 +116,8 @@ class ApiKeys(_Resource):
                 return self._post(NewApiKey, "/api/v1/api-keys", content, None, ends)
             except ConflictError as error:
                 lost = _lost_key(error)
+                if lost is None:
+                    raise
                 self._revoke_lost(lost, ends)
         raise LostKeyError("Every answer with a key's secret was lost on its way; those keys are revoked.", None)
 
@@ -137,14 +156,20 @@ class ApiKeys(_Resource):
         expires_at: datetime | UnsetType | None = UNSET,
     ) -> ApiKey:
         """Change an active key; what is left out stays. ``expires_at=None`` is for never."""
-        content = body(name=name, scopes=scopes if isinstance(scopes, UnsetType) else [*scopes], expires_at=expires_at)
+        content = body(
+            name=name,
+            scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
+            expires_at=expires_at,
+        )
         return self._write("PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content)
 
     def rotate(self, key_id: str, *, overlap_seconds: int = 0, idempotency_key: str | None = None) -> NewApiKey:
         """Put a new key in the place of this one, which goes on for ``overlap_seconds`` (a week at most).
 
         Where the answer is lost, the key it told of is rotated in turn, and ends at once: ``rotated_from`` of the
-        result is then that key. With an ``idempotency_key`` of the caller's own it is as in `create`.
+        result is then that key. With an ``idempotency_key`` of the caller's own it is as in `create`. A key that
+        rotates itself cannot do that: should the answer be lost, `LostKeyError` says so, and somebody else has to
+        revoke the new key and make another.
         """
         return self._rotate(key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
 
@@ -158,18 +183,27 @@ class ApiKeys(_Resource):
     def report_leak(self, secret: str | Secret) -> RevokedKey:
         """Revoke a key that was found where it should not be. Whoever knows a key may end it."""
         content = body(secret=revealed(secret))
+        del secret  # no traceback of this call is to show it
         return self._write("POST", RevokedKey, "/api/v1/api-keys/report-leak", content)
 
-    def _rotate(self, key_id: str, content: bytes, idempotency_key: str | None) -> NewApiKey:
+    def _rotate(self, key_id: str, content: Content, idempotency_key: str | None) -> NewApiKey:
         ends = self._engine.deadline()
+        lost: str | None = None
         for _ in range(_LOST_KEYS):
             try:
-                return self._post(NewApiKey, path("/api/v1/api-keys/{}/rotate", key_id), content, idempotency_key, ends)
-            except ConflictError as error:
+                return self._post(
+                    NewApiKey, path("/api/v1/api-keys/{}/rotate", lost or key_id), content, idempotency_key, ends
+                )
+            except TenantryError as error:
                 if idempotency_key is not None:
                     raise
-                key_id, content = _lost_key(error), body(overlap_seconds=0)
-        raise LostKeyError(f"Every answer with the new key's secret was lost; the last one was {key_id}.", key_id)
+                replayed = _lost_key(error)
+                if replayed is None:
+                    raise _lost_rotation(error, key_id, lost) from error
+                lost, content = replayed, body(overlap_seconds=0)
+        raise LostKeyError(
+            f"Every answer with the new key's secret was lost; the last one was {lost}: revoke it.", lost
+        )
 
 
 class Projects(_Resource):
@@ -197,7 +231,7 @@ class Projects(_Resource):
 
     def delete(self, project_id: str) -> None:
         """Delete a project."""
-        self._delete(path("/api/v1/projects/{}", project_id))
+        self._delete(path("/api/v1/projects/{}", project_id), vanishes=True)
 
 
 class Tenants(_Resource):
@@ -385,9 +419,24 @@ class AuditEvents(_Resource):
         return Pager(self._engine, "/api/v1/audit-events", parameters, AuditEvent)
 
 
-def _lost_key(error: ConflictError) -> str:
-    """The key that the lost answer told of. Raises ``error`` where it is about something else."""
-    key_id = error.document.get("id")
-    if error.code != _REPLAY or not isinstance(key_id, str):
-        raise error
-    return key_id
+def _lost_key(error: TenantryError) -> str | None:
+    """The key that a lost answer told of, if that is what the error is about."""
+    key_id = error.document.get("id") if isinstance(error, ConflictError) and error.code == _REPLAY else None
+    return key_id if isinstance(key_id, str) else None
+
+
+def _lost_rotation(error: TenantryError, key_id: str, lost: str | None) -> TenantryError:
+    """What a failed rotation has left behind, or the failure itself where that is nothing."""
+    if lost is not None:
+        return LostKeyError(
+            f"The key {lost} took the place of {key_id}, its secret was lost with the answer, and it could not be "
+            "rotated: revoke it, and make another.",
+            lost,
+        )
+    if isinstance(error, AuthenticationError) and error.after_lost_answer:
+        return LostKeyError(
+            f"The key {key_id} was used to rotate itself: it has ended, and the new key's secret was lost with the "
+            f"answer. With another credential, revoke the key that was rotated from {key_id}, and make another.",
+            None,
+        )
+    return error

@@ -1,0 +1,95 @@
+"""The SDK in programs that fork, end, or have a proxy in their environment."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.sdk.support import Served
+from tests.support.commands import Done, run
+
+FORKING: Final = """
+import os
+from tenantry_sdk import Tenantry
+client = Tenantry()
+mine = client.auth.whoami().id
+children = []
+for number in range(8):
+    if (child := os.fork()) == 0:
+        made = client.projects.create(name=f"Project {number}")
+        os._exit(0 if made.name == f"Project {number}" else 1)
+    children.append(child)
+assert all(client.auth.whoami().id == mine for _ in range(20))
+print([os.waitpid(child, 0)[1] for child in children])
+"""
+ENDING: Final = """
+import atexit
+from tenantry_sdk import Tenantry
+client = Tenantry()
+made = client.api_keys.create(org_id=client.auth.whoami().org_id, name="for a while", scopes=["projects:read"])
+def end():
+    client.api_keys.delete(made.id)
+    print(client.api_keys.get(made.id).status)
+atexit.register(end)
+"""
+HANGING: Final = """
+from tenantry_sdk import Tenantry, errors
+try:
+    Tenantry(timeout=0.2).auth.whoami()
+except errors.TimedOutError:
+    print("timed out")
+"""
+CALLING: Final = """
+from tenantry_sdk import Tenantry
+print(Tenantry().auth.whoami().access_level)
+"""
+
+
+async def run_program(source: str, folder: Path, served: Served, **values: str) -> Done:
+    """What a program does that has an OWNER key of a new organization in its environment."""
+    organization = await served.service.organization()
+    (folder / "program.py").write_text(source)
+    settings = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": str(organization.owner.credential)}
+    return await run(folder=folder, module="program", **{**settings, **values})
+
+
+async def test_children_of_a_process_have_connections_of_their_own(unlimited: Served, tmp_path: Path) -> None:
+    done = await run_program(FORKING, tmp_path, unlimited)
+    assert (done.code, done.out, done.err) == (0, f"{[0] * 8}\n", "")
+
+
+async def test_program_that_ends_may_still_call(served: Served, tmp_path: Path) -> None:
+    done = await run_program(ENDING, tmp_path, served)
+    assert (done.code, done.out, done.err) == (0, "revoked\n", "")
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """The address of something that takes what comes, and never answers."""
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65536):
+            heard.append(piece)
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
+
+
+async def test_program_ends_though_an_answer_never_comes(served: Served, tmp_path: Path) -> None:
+    async with silent() as (url, _):
+        done = await run_program(HANGING, tmp_path, served, TENANTRY_BASE_URL=url)
+    assert (done.code, done.out, done.err) == (0, "timed out\n", "")
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+async def test_what_goes_to_this_machine_goes_past_a_proxy(served: Served, tmp_path: Path, name: str) -> None:
+    async with silent() as (proxy, heard):
+        done = await run_program(CALLING, tmp_path, served, **{name: proxy})
+    assert (done.code, done.out, done.err) == (0, "OWNER\n", "")
+    assert heard == []
