@@ -150,15 +150,19 @@ class ProviderApi:
                 raise
             return Answer(as_of, tuple(subscriptions))
 
-    async def events_since(self, since: int, types: Collection[str]) -> AsyncGenerator[bytes, None]:
-        """The account's events of these types, created at or after this second, newest first, as JSON.
+    async def events_since(self, since: int, types: Collection[str] | None) -> AsyncGenerator[bytes, None]:
+        """The account's events of these types (None: of all), created at or after this second, newest first, as JSON.
 
         The provider keeps events for 30 days. Raises `ValueError` unless there are 1 to 20 types; the errors of a call
         may come at any event. Events that are created meanwhile are not among them.
         """
-        if not 1 <= len(types) <= MOST_EVENT_TYPES:
-            raise ValueError(f"the provider lists 1 to {MOST_EVENT_TYPES} types of events at once, not {len(types)}")
-        params = {"created": {"gte": since}, "types": sorted(types)}
+        params: dict[str, object] = {"created": {"gte": since}}
+        if types is not None:
+            if not 1 <= len(types) <= MOST_EVENT_TYPES:
+                raise ValueError(
+                    f"the provider lists 1 to {MOST_EVENT_TYPES} types of events at once, not {len(types)}"
+                )  # fmt: skip
+            params["types"] = sorted(types)
         after: str | None = None
         while True:
             async with self._client() as client:
