@@ -76,9 +76,19 @@ async def test_demo_works_from_nothing_and_keeps_its_data(tmp_path: Path) -> Non
         member = await get(f"{base}/api/v1/auth/whoami", await token(tmp_path, "--user", "mia"))
         assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
 
-        sent = await run("demo", "event", "customer.subscription.updated", folder=tmp_path, PORT=str(port))
-        assert (sent.code, sent.err) == (0, "customer.subscription.updated: 200 OK\n")
+        sent = await run("trigger", "customer.subscription.updated", folder=tmp_path, PORT=str(port))
+        assert (sent.code, sent.err) == (0, "")
+        assert "plan                free -> pro" in sent.out
         assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["plan"] == "pro"
+        # what `tenantry listen` signs is taken too
+        signed = await run(
+            "trigger", "invoice.payment_failed", "--sign-as", "listener", folder=tmp_path, PORT=str(port)
+        )  # fmt: skip
+        assert (signed.code, signed.err) == (0, "")
+        played = await run("trigger", "story:failed-renewal", folder=tmp_path, PORT=str(port))
+        assert (played.code, played.err) == (0, "")
+        assert played.out.count("mail: Payment failed for Story-") == 2
+        assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["subscriptionStatus"] == "past_due"
         await end_without_a_trace(first, tmp_path, signal.SIGINT)
 
     async with demo(tmp_path, port) as second:
@@ -115,8 +125,8 @@ async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(tmp_path
             origin = page.split("/c/pay/")[0]
             moved = await client.post(f"{origin}/_simulator/clock/advance", json={"days": 40})
         assert moved.status_code == 200
-        ended = await run("demo", "event", "customer.subscription.deleted", folder=tmp_path, PORT=str(port))
-        assert (ended.code, ended.err) == (0, "customer.subscription.deleted: 200 OK\n")
+        ended = await run("trigger", "customer.subscription.deleted", folder=tmp_path, PORT=str(port))
+        assert (ended.code, ended.err) == (0, "")
         assert (await get(f"{base}/api/v1/tenants/demo", key))["subscriptionStatus"] == "canceled"
         await end_without_a_trace(command, tmp_path, signal.SIGINT)
 
@@ -137,8 +147,7 @@ async def test_demo_runs_on_loopback_only(tmp_path: Path) -> None:
     assert not (tmp_path / ".tenantry" / "postgres").exists()
 
 
-async def test_commands_of_the_demo_say_when_there_is_none(tmp_path: Path) -> None:
-    for arguments in (("token",), ("event", "invoice.payment_failed")):
-        done = await run("demo", *arguments, folder=tmp_path)
-        assert (done.code, done.out) == (1, "")
-        assert "There is no demo" in done.err
+async def test_a_token_of_the_demo_cannot_be_had_where_there_is_none(tmp_path: Path) -> None:
+    done = await run("demo", "token", folder=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    assert "There is no demo" in done.err

@@ -122,8 +122,9 @@ async def _start(
     arguments: tuple[str, ...], folder: Path, values: Mapping[str, str], module: str
 ) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    fixed = {"PYTHONPATH": str(_ROOT), "XDG_STATE_HOME": str(folder / "state")}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *arguments,
-        cwd=folder, env={**environment, "PYTHONPATH": str(_ROOT), **values}, stdin=asyncio.subprocess.DEVNULL,
+        cwd=folder, env={**environment, **fixed, **values}, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

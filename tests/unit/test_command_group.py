@@ -21,6 +21,8 @@ COMMANDS = (
     "events",
     "reconcile",
     "backfill",
+    "listen",
+    "trigger",
     "auth",
     "keys",
 )

@@ -18,6 +18,8 @@ _COMMANDS: Final = {
     "events": ("tenantry.cli.events", "Work on the ledger of provider events."),
     "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
     "backfill": ("tenantry.cli.reconcile", "Take in the provider's events that never came in."),
+    "listen": ("tenantry.cli.listen", "Relay the payment provider's events to this machine."),
+    "trigger": ("tenantry.cli.trigger", "Send made-up provider events, and show what they do."),
     "auth": ("tenantry.cli.auth", "Tell why bearer tokens are let in or refused."),
     "keys": ("tenantry.cli.keys", "Find API keys that lie where they should not."),
 }

@@ -2,14 +2,12 @@
 
 import asyncio
 import secrets
-import time
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import click
-import httpx2
 import msgspec
 
 from tenantry.cli.environment import (
@@ -23,9 +21,8 @@ from tenantry.cli.environment import (
 )
 from tenantry.cli.processes import end_on_sigterm, run_server
 from tenantry.db.database import Database
-from tenantry.demo import setup
+from tenantry.demo import names, setup
 from tenantry.demo.companion import Companion, signing_key_path
-from tenantry.demo.events import sample_event
 from tenantry.demo.identity_provider import (
     DEFAULT_SCOPE,
     DemoUser,
@@ -35,16 +32,13 @@ from tenantry.demo.identity_provider import (
 from tenantry.demo.setup import DemoFile
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog
-from tenantry.gateways.provider.signature import sign
-from tenantry.http.billing import EVENTS_PATH
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
 from tenantry.jobs.queue import JobQueue
 from tenantry.kit.clock import system_clock
 from tenantry.kit.secret import Secret
+from tenantry.local.signing_secret import load_or_create_secret, secret_path
 from tenantry.services.api_keys import ApiKeyService
-from tenantry.services.billing import BillingEventView
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService
 from tenantry.settings import DEMO_FLAG, Settings, SettingsError, load, read_environment
@@ -52,7 +46,7 @@ from tenantry.simulator import Simulator
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _ISSUER: Final = "OIDC_ISSUER"
-_NETWORK: Final = 6
+_WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 
 
 @click.group(invoke_without_command=True)
@@ -87,13 +81,14 @@ def _run_demo() -> None:
             # a key of one's own is for the real provider
             "PROVIDER_API_BASE": "" if "PROVIDER_SECRET_KEY" in environment else provider.url,
             "OIDC_ISSUER": companion.issuer,
-            "OIDC_AUDIENCE": setup.AUDIENCE,
-            "OIDC_CLIENT_ID": setup.CLIENT_ID,
+            "OIDC_AUDIENCE": names.AUDIENCE,
+            "OIDC_CLIENT_ID": names.CLIENT_ID,
             "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
             "MAIL_FROM": "tenantry demo <billing@demo.example>",
         }
         file.keep(made_here)
         values = {**file.values, **environment, DEMO_FLAG: "true"}
+        values[_WEBHOOK_SECRETS] = _with_listener(values)
         try:
             settings = load(values)
         except SettingsError as error:
@@ -109,11 +104,20 @@ def _run_demo() -> None:
         run_server(settings, conninfo, values, on_ready=lambda: click.echo(banner))
 
 
+def _with_listener(values: dict[str, str]) -> str:
+    """The webhook secrets, and the one that `tenantry listen` signs with here, where that can be kept."""
+    try:
+        listener = load_or_create_secret(secret_path(values)).reveal()
+    except (OSError, ValueError, RuntimeError):
+        return values[_WEBHOOK_SECRETS]  # the demo works without; `listen` says what is wrong
+    return f"{values[_WEBHOOK_SECRETS]},{listener}"
+
+
 def _provider(secret_key: str, start: datetime) -> Simulator:
     """The simulated provider; its ids are new in each run, since the events of earlier runs are in the ledger."""
     provider = Simulator(secret_key=secret_key, seed=secrets.randbits(64), prices={}, start=start, running=True)
     owner = setup.USERS[0]
-    provider.customer(setup.CUSTOMER, email=owner.email, name=owner.name)
+    provider.customer(names.CUSTOMER, email=owner.email, name=owner.name)
     return provider
 
 
@@ -129,8 +133,8 @@ def _companion(directory: Path, port: str, client_secret: Secret, provider: Simu
     return Companion(
         directory,
         users=setup.USERS,
-        audience=setup.AUDIENCE,
-        client_id=setup.CLIENT_ID,
+        audience=names.AUDIENCE,
+        client_id=names.CLIENT_ID,
         client_secret=client_secret,
         provider=provider,
         http_port=first + 1 if first else 0,
@@ -157,19 +161,19 @@ def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
         )
     )
     if made is not None:
-        file.keep({setup.LIVE_KEY: made.live, setup.TEST_KEY: made.test})
+        file.keep({names.LIVE_KEY: made.live, names.TEST_KEY: made.test})
 
 
 def _banner(settings: Settings, file: DemoFile, companion: Companion, provider: Simulator) -> str:
     values, base = file.values, f"http://{settings.host}:{settings.port}"
-    live = values.get(setup.LIVE_KEY, "(made by an earlier start; see demo.env)")
+    live = values.get(names.LIVE_KEY, "(made by an earlier start; see demo.env)")
     secret = settings.webhook_secrets[0].reveal()
     return f"""
   tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {settings.data_dir})
 
-  tenant           {setup.TENANT}, customer {setup.CUSTOMER}
+  tenant           {names.TENANT}, customer {names.CUSTOMER}
   live key         {live}
-  test key         {values.get(setup.TEST_KEY, "-")}
+  test key         {values.get(names.TEST_KEY, "-")}
   operator token   {settings.operator_token.reveal() if settings.operator_token else "-"}
   webhook secret   {secret}
   API reference    {base}/docs
@@ -184,8 +188,8 @@ def _banner(settings: Settings, file: DemoFile, companion: Companion, provider: 
     TOKEN=$(.venv/bin/tenantry demo token --user olivia)
     curl -s {base}/api/v1/auth/whoami -H "Authorization: Bearer $TOKEN"
 
-    .venv/bin/tenantry demo event invoice.payment_failed
-    curl -s {base}/api/v1/tenants/{setup.TENANT} -H "Authorization: Bearer $KEY"
+    .venv/bin/tenantry trigger invoice.payment_failed
+    curl -s {base}/api/v1/tenants/{names.TENANT} -H "Authorization: Bearer $KEY"
     curl -s {companion.http_url}/inbox/messages.json
 """
 
@@ -217,40 +221,3 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
         lifetime=timedelta(seconds=lifetime),
     )
     click.echo(minted)
-
-
-@demo.command()
-@click.argument("event_type", type=click.Choice(sorted(HANDLED_TYPES)), metavar="TYPE")
-@click.option("--plan", default="pro", show_default=True, help="The plan of a subscription event.")
-@click.option("--status", default="active", show_default=True, help="The status of a subscription event.")
-def event(event_type: str, plan: str, status: str) -> None:
-    """Send the running demo a signed provider event for the demo tenant, and show the tenant afterwards.
-
-    TYPE is one of the five types that are handled.
-    """
-    values, is_demo = command_values()
-    if not is_demo:
-        fail(f"There is no demo in {data_dir(values)}. Start it first: make run")
-    base = f"http://{values.get('HOST') or '127.0.0.1'}:{values.get('PORT') or 3001}"
-    secret = values["PROVIDER_WEBHOOK_SECRET"].split(",")[0].strip()
-    key = {"Authorization": f"Bearer {values.get(setup.LIVE_KEY, '')}"}
-    try:
-        with httpx2.Client(base_url=base, timeout=10, trust_env=False) as client:
-            ledger = client.get(EVENTS_PATH, params={"limit": 1}, headers=key)
-            body = sample_event(event_type, plan=plan, status=status, created=_next_second(ledger.content))
-            headers = {"Provider-Signature": sign(body, secret, int(time.time())), "Content-Type": "application/json"}
-            answer = client.post(WEBHOOK_PATH, content=body, headers=headers)
-            tenant = client.get(f"/api/v1/tenants/{setup.TENANT}", headers=key)
-    except httpx2.TransportError as error:
-        fail(f"The demo at {base} does not answer: {error}", _NETWORK)
-    click.echo(f"{event_type}: {answer.status_code} {answer.text}", err=True)
-    click.echo(tenant.text)
-
-
-def _next_second(ledger: bytes) -> int:
-    """A second later than all events of a page of the ledger: the simulated provider's clock may be ahead of ours."""
-    try:
-        events = msgspec.json.decode(ledger, type=Page[BillingEventView]).data
-    except msgspec.MsgspecError:
-        events = []  # whatever is wrong, the event's own answer will tell
-    return max([int(time.time()), *(int(event.created.timestamp()) + 1 for event in events)])

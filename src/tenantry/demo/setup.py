@@ -11,6 +11,7 @@ from dotenv import dotenv_values
 
 from tenantry.db.database import Database
 from tenantry.demo.identity_provider import DemoUser
+from tenantry.demo.names import CUSTOMER, TENANT
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
@@ -19,13 +20,6 @@ from tenantry.services.api_keys import OPERATOR, ApiKeyService
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService, TenantWishes
 from tenantry.store import billing
-
-TENANT: Final = "demo"
-CUSTOMER: Final = "cus_demo"
-AUDIENCE: Final = "tenantry-api"
-CLIENT_ID: Final = "tenantry-dashboard"
-LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
-TEST_KEY: Final = "TENANTRY_DEMO_TEST_KEY"
 
 USERS: Final = (
     DemoUser(sub="olivia", name="Olivia Owner", email="olivia@demo.example", org_id=TENANT, role="owner"),

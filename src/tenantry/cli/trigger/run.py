@@ -1,0 +1,191 @@
+"""What `tenantry trigger` needs to know before it begins, and which of its three things it does."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Final, NoReturn
+
+import click
+import httpx2
+import msgspec
+
+from tenantry.cli.environment import FAILED, command_values, fail, fail_on_settings
+from tenantry.cli.local_service import service_address, service_base, signing_secret
+from tenantry.cli.on_database import NOT_AUTHENTICATED, OUT_OF_REACH
+from tenantry.demo import names
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.plans import Plan
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.gateways.http_client import new_http_client
+from tenantry.kit.clock import system_clock
+from tenantry.kit.secret import Secret
+from tenantry.local.addresses import WEBHOOK_PATH, origin_of
+from tenantry.local.endpoint import TIMEOUT, Endpoint
+from tenantry.local.inbox import InboxWatch
+from tenantry.local.samples import Subject, customer_of
+from tenantry.local.service import CredentialRefusedError, Credentials, ServiceAwayError, ServiceReader, Sight
+from tenantry.local.stories import STORIES
+from tenantry.settings import SettingsError, load_for_admin
+
+STORY: Final = "story:"
+_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
+_AMOUNT_STEP: Final = 2900
+
+TYPES: Final = {
+    "customer.subscription.updated": "a subscription began, changed or was renewed",
+    "customer.subscription.deleted": "a subscription ended",
+    "invoice.payment_succeeded": "a renewal was paid",
+    "invoice.payment_failed": "a renewal could not be paid",
+    "checkout.session.completed": "a customer completed a checkout",
+}
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says."""
+
+    what: str | None
+    tenant: str | None
+    plan: str
+    status: str | None
+    overrides: tuple[str, ...]
+    times: int | None
+    shape: str
+    mischief: frozenset[str]
+    seed: int | None
+    forward_to: str | None
+    sign_as: str
+    dry_run: bool
+    as_json: bool
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """What events are made and sent with. ``inbox`` is the demo's, where there is one."""
+
+    wishes: Wishes
+    policy: BillingPolicy
+    plan: Plan
+    prices: dict[str, int]
+    endpoint: Endpoint
+    reader: ServiceReader
+    client: httpx2.AsyncClient
+    secret: Secret
+    inbox: InboxWatch | None
+    tenant: str | None
+
+    @property
+    def price(self) -> str:
+        """The price of the plan that was chosen."""
+        return self.plan.stripe_price_ids[0]
+
+    async def tenant_id(self) -> str:
+        """The tenant that is meant; a usage error where nothing says which."""
+        tenant = self.tenant or await self.reader.own_tenant()
+        if tenant is None:
+            raise click.UsageError("Say which tenant: --tenant ORG, or by a key of its own in TENANTRY_API_KEY.")
+        return tenant
+
+    def subject(self, tenant_id: str, sight: Sight) -> Subject:
+        """Whom events about this tenant are about: its own customer, where it has one."""
+        known = sight.tenant.stripe_customer_id if sight.tenant else None
+        return Subject(tenant_id, known or customer_of(tenant_id), self.price, self.prices[self.price])
+
+
+def first_second(sight: Sight, wished: int) -> int:
+    """The first second for new events: the one wished for, or a later one that comes after all of the ledger."""
+    newest = int(sight.newest.timestamp()) + 1 if sight.newest else 0
+    return max(wished, newest)
+
+
+def now() -> int:
+    """The present second."""
+    return int(system_clock().timestamp())
+
+
+def show_list(*, as_json: bool) -> None:
+    """Print the types and the stories."""
+    stories = {STORY + name: story.summary for name, story in STORIES.items()}
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode({"types": TYPES, "stories": stories}), indent=2).decode())
+        return
+    width = max(map(len, (*TYPES, *stories)))
+    for name, summary in (*TYPES.items(), *stories.items()):
+        click.echo(f"{name:{width}}  {summary}")
+
+
+def run(wishes: Wishes) -> NoReturn:
+    """Do what is wished; exits with the code that says how it went."""
+    values, is_demo = command_values()
+    if wishes.tenant is not None and not is_tenant_id(wishes.tenant):
+        raise click.BadParameter("is no tenant id: 1 to 64 of A-Za-z0-9_-", param_hint="--tenant")
+    try:
+        settings = load_for_admin(values, needs_pepper=False)
+    except SettingsError as error:
+        fail_on_settings(error)
+    try:
+        code = asyncio.run(_act(wishes, values, settings.billing, is_demo=is_demo))
+    except ServiceAwayError as error:
+        fail(str(error), OUT_OF_REACH)
+    except CredentialRefusedError as error:
+        fail(str(error), NOT_AUTHENTICATED)
+    sys.exit(code)
+
+
+async def _act(wishes: Wishes, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool) -> int:
+    from tenantry.cli.trigger import chaos, events, story  # noqa: PLC0415  # they take their tools from here
+
+    address = service_address(values, wishes.forward_to)
+    base = origin_of(address) if address.endswith(WEBHOOK_PATH) else service_base(values)
+    plan, prices = _plan(policy, wishes.plan)
+    secret = Secret("") if wishes.dry_run else _secret(values, wishes.sign_as)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(new_http_client(TIMEOUT))
+        tools = Tools(
+            wishes=wishes,
+            policy=policy,
+            plan=plan,
+            prices=prices,
+            endpoint=Endpoint(client, address, secret),
+            reader=ServiceReader(client, base, _credentials(values)),
+            client=client,
+            secret=secret,
+            inbox=InboxWatch(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
+            tenant=wishes.tenant or (names.TENANT if wishes.dry_run else None),
+        )
+        if wishes.mischief:
+            return await chaos.run(tools)
+        if wishes.what and wishes.what.startswith(STORY):
+            return await story.run(tools)
+        return await events.run(tools)
+
+
+def _plan(policy: BillingPolicy, wanted: str) -> tuple[Plan, dict[str, int]]:
+    """The plan that is wanted, and what each price of the catalog costs; a usage error where it has no price."""
+    plans = {plan.id: plan for plan in policy.catalog.plans}
+    prices = {
+        price: number * _AMOUNT_STEP
+        for number, plan in enumerate(policy.catalog.plans)
+        for price in plan.stripe_price_ids
+    }
+    plan = plans.get(wanted)
+    if plan is None or not plan.stripe_price_ids:
+        priced = [each.id for each in plans.values() if each.stripe_price_ids]
+        raise click.BadParameter(
+            f"no plan with a price is {wanted!r}; there are {', '.join(priced)}", param_hint="--plan"
+        )
+    return plan, prices
+
+
+def _secret(values: Mapping[str, str], sign_as: str) -> Secret:
+    if sign_as == "listener":
+        return signing_secret(values)
+    first = values.get(_SECRETS, "").split(",")[0].strip()
+    if not first:
+        fail(f"{_SECRETS} is not set. Set it as the service has it, or use --sign-as listener.", FAILED)
+    return Secret(first)
+
+
+def _credentials(values: Mapping[str, str]) -> Credentials:
+    key = values.get("TENANTRY_API_KEY", "").strip() or values.get(names.LIVE_KEY, "").strip()
+    operator = values.get("OPERATOR_TOKEN", "").strip()
+    return Credentials(Secret(key) if key else None, Secret(operator) if operator else None)

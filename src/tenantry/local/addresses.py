@@ -1,0 +1,36 @@
+"""Where the service is, as people name it, and the paths of its interface that the tools need."""
+
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+WEBHOOK_PATH: Final = "/api/v1/webhooks/payment-provider"
+TENANTS_PATH: Final = "/api/v1/tenants"
+EVENTS_PATH: Final = "/api/v1/billing/events"
+WHOAMI_PATH: Final = "/api/v1/auth/whoami"
+
+
+def webhook_address(text: str) -> str:
+    """The whole address of a webhook endpoint that is named by an address, ``host:port``, or a port of this machine.
+
+    One without a path has the service's. Raises `ValueError`, whose message completes "the address ...".
+    """
+    if text.isascii() and text.isdigit():
+        text = f"127.0.0.1:{text}"
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("must be an http address, host:port, or a port")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must hold no credentials")
+    return urlunsplit(parts._replace(path=parts.path or WEBHOOK_PATH, fragment=""))
+
+
+def origin_of(address: str) -> str:
+    """Scheme, host and port of an address."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """What to connect to."""
+    parts = urlsplit(address)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)

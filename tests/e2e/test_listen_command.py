@@ -1,0 +1,167 @@
+"""``tenantry listen`` as people run it: its end, its exit codes, its child, and what it prints."""
+
+import json
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from tenantry.simulator import Simulator
+from tenantry.simulator.asgi import Receive, Scope, Send
+from tenantry.simulator.serving import serving
+from tests.support.app import OPERATOR_TOKEN
+from tests.support.commands import SECRETS, Running, run, running, still_running
+from tests.support.findings import free_port
+from tests.support.local import Receiver
+
+UPDATED = "customer.subscription.updated"
+
+
+def provider(simulator: Simulator) -> dict[str, str]:
+    return {"PROVIDER_SECRET_KEY": simulator.secret_key, "PROVIDER_API_BASE": simulator.url}
+
+
+async def listening(command: Running) -> None:
+    """Wait until what happens from now on is relayed."""
+    await command.until("\n\n", "err")
+
+
+async def test_events_are_relayed_until_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
+    simulator, receiver = Simulator(), Taking()
+    async with simulator.serving(), serving(receiver):
+        address = receiver.url.removeprefix("http://")
+        async with running("listen", "--forward-to", address, folder=tmp_path, **provider(simulator)) as command:
+            await listening(command)
+            simulator.subscribe(simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"})
+            await command.until(UPDATED, "out")
+            assert await command.end(signal.SIGINT) == 0
+    lines = command.text["out"].splitlines()
+    assert [line.split()[4] for line in lines] == ["invoice.payment_succeeded", UPDATED]
+    assert lines[1].endswith("  acme  cus_1")
+    assert command.text["err"].endswith("\n\n2 events: 2 delivered\n")
+    assert receiver.paths == ["/api/v1/webhooks/payment-provider"] * 2
+    secret = tmp_path / "state" / "tenantry" / "listen.secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert f"signing with   {secret.read_text().strip()}\n" in command.text["err"]
+    assert simulator.secret_key not in command.text["out"] + command.text["err"]
+    assert "\x1b" not in command.text["out"] + command.text["err"]
+
+
+class Taking(Receiver):
+    """Takes whatever comes, however it is signed, with ``statuses`` for answers; keeps the paths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        self.paths.append(scope["path"])
+        status = self.statuses.popleft() if self.statuses else 200
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"price is unknown" if status != 200 else b"OK"})
+
+
+async def test_json_lines_and_the_exit_code_tell_of_a_refusal(tmp_path: Path) -> None:
+    simulator, receiver = Simulator(), Taking()
+    receiver.statuses.append(422)
+    async with simulator.serving(), serving(receiver):
+        options = ("--json", "--forward-to", receiver.url, "--events", "price.*")
+        async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
+            await listening(command)
+            simulator.price("price_1")
+            simulator.price("price_2")
+            await command.until('"outcome":"delivered"', "out")
+            assert await command.end(signal.SIGTERM) == 1
+    refused, delivered = map(json.loads, command.text["out"].splitlines())
+    assert (refused["outcome"], refused["status"], refused["answer"]) == ("refused", 422, "price is unknown")
+    assert (delivered["outcome"], delivered["type"], delivered["attempt"]) == ("delivered", "price.created", 1)
+    assert command.text["err"].endswith("2 events: 1 delivered, 1 refused\n")
+
+
+async def test_what_could_not_be_delivered_yet_is_counted(tmp_path: Path) -> None:
+    simulator = Simulator()
+    async with simulator.serving():
+        options = ("--forward-to", str(free_port()), "--events", "*", "--since", "1h")
+        async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
+            await command.until("takes no connections", "err")
+            assert await command.end(signal.SIGINT) == 1
+    assert (command.text["out"], command.text["err"].count("takes no connections")) == ("", 1)
+    assert command.text["err"].endswith("3 events: 0 delivered, 3 not delivered yet\n")
+
+
+async def test_exec_starts_the_service_with_the_secret_and_ends_with_it(database_url: str, tmp_path: Path) -> None:
+    simulator, port = Simulator(), str(free_port())
+    values = {**SECRETS, "DATABASE_URL": database_url, "PORT": port, "OPERATOR_TOKEN": OPERATOR_TOKEN}
+    async with simulator.serving():
+        options = ("--exec", "tenantry serve --no-jobs")
+        async with running("listen", *options, folder=tmp_path, **values, **provider(simulator)) as command:
+            await command.until("tenantry is ready", "err")
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                made = await client.put(
+                    "/api/v1/tenants/acme",
+                    json={"name": "Acme", "ownerEmail": "owner@acme.example"},
+                    headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
+                )
+            assert made.status_code == 201
+            simulator.subscribe(simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"})
+            await command.until(UPDATED, "out")
+            # the environment's own secret is good too
+            signed = await run("trigger", UPDATED, "--tenant", "acme", folder=tmp_path, **values)
+            assert signed.code == 0, signed
+            family = command.family()
+            assert await command.end(signal.SIGINT) == 0
+            assert await still_running(family) == []
+    assert "200" in command.text["out"]
+    assert command.text["err"].endswith("2 events: 2 delivered\n")
+    assert "signing with" not in command.text["err"]
+
+
+@pytest.mark.parametrize(("how", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
+async def test_the_childs_exit_code_is_ours(tmp_path: Path, how: str, code: int) -> None:
+    simulator = Simulator()
+    async with simulator.serving():
+        command = f"{sys.executable} -c '{how}'"
+        done = await run("listen", "--exec", command, folder=tmp_path, **provider(simulator))
+    assert done.code == code
+    assert done.err.endswith("0 events: 0 delivered\n")
+
+
+async def test_a_child_that_cannot_be_started_and_one_that_heeds_no_signals(tmp_path: Path) -> None:
+    simulator = Simulator()
+    async with simulator.serving():
+        done = await run("listen", "--exec", "no-such-program --x", folder=tmp_path, **provider(simulator))
+        assert (done.code, done.out) == (1, "")
+        assert "--exec: no-such-program cannot be started: No such file" in done.err
+        stubborn = (
+            "import signal, time; signal.signal(2, lambda *_: print(chr(33), flush=True)); print(1, flush=True);"
+            " [time.sleep(60) for _ in range(9)]"
+        )
+        options = ("--exec", f"{sys.executable} -c '{stubborn}'", "--json")
+        async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
+            family = command.family()
+            for heard in range(4):
+                await command.until("\n1\n" + "!\n" * heard, "err")  # with --json stdout has our lines alone
+                family = command.family()
+                psutil.Process(command.pid).send_signal(signal.SIGINT)
+            assert await command.wait() == 137
+            assert await still_running(family) == []
+    assert command.text["out"] == ""
+
+
+async def test_what_the_provider_says_at_the_start_decides_the_exit_code(tmp_path: Path) -> None:
+    simulator = Simulator()
+    async with simulator.serving():
+        base = simulator.url
+        refused = await run(
+            "listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_of_somebody_else", PROVIDER_API_BASE=base
+        )  # fmt: skip
+    assert (refused.code, refused.out) == (4, "")
+    assert refused.err == "The payment provider does not accept this service's API key.\n"
+    away = await run("listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_1", PROVIDER_API_BASE=base)
+    assert (away.code, away.out) == (6, "")
+    assert away.err == "The payment provider is out of reach. Try again shortly.\n"

@@ -1,0 +1,177 @@
+"""Made-up events, bad deliveries and stories, sent to the whole service."""
+
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+import httpx2
+import msgspec
+import pytest
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.gateways.http_client import new_http_client
+from tenantry.kit.clock import system_clock
+from tenantry.kit.secret import Secret
+from tenantry.local.addresses import WEBHOOK_PATH
+from tenantry.local.chaos import SENDERS, Mischief, Part, expected, judge, plan, send
+from tenantry.local.endpoint import Endpoint
+from tenantry.local.histories import long_life
+from tenantry.local.samples import Subject, customer_of, sample_event
+from tenantry.local.service import CredentialRefusedError, Credentials, ServiceAwayError, ServiceReader
+from tenantry.local.stories import STORIES, Stage, play
+from tests.support.app import OPERATOR_TOKEN
+from tests.support.facts import ANY
+from tests.support.findings import free_port
+from tests.support.local import QUICK, SECRET, served_service
+from tests.support.postgres import PostgresServer
+
+PRICES: Final = {"price_pro": 2900, "price_business": 9900}
+DAY: Final = 86_400
+
+
+class Bench(NamedTuple):
+    """The running service, and the means to send events and read tenants."""
+
+    base: str
+    client: httpx2.AsyncClient
+    endpoint: Endpoint
+    reader: ServiceReader
+
+    async def tenant(self, tenant_id: str) -> Subject:
+        """A new tenant, which nothing links to a customer yet."""
+        await self.reader.make_tenant(tenant_id, tenant_id, f"owner@{tenant_id}.example")
+        return Subject(tenant_id, customer_of(tenant_id), "price_pro")
+
+
+@pytest.fixture(scope="module")
+async def bench(postgres: PostgresServer) -> AsyncIterator[Bench]:
+    with postgres.database() as conninfo:
+        async with served_service(conninfo) as base, new_http_client(30) as client:
+            endpoint = Endpoint(client, base + WEBHOOK_PATH, Secret(SECRET))
+            yield Bench(
+                base, client, endpoint, ServiceReader(client, base, Credentials(operator=Secret(OPERATOR_TOKEN)))
+            )
+
+
+def now() -> int:
+    return int(system_clock().timestamp())
+
+
+@pytest.mark.parametrize("shape", ["new", "old"])
+async def test_the_five_types_in_both_shapes_lead_through_a_customers_life(bench: Bench, shape: str) -> None:
+    subject = await bench.tenant(f"life-{shape}")
+    start, said = now() - 10, []
+    for place, event_type in enumerate(
+        (
+            ev.CHECKOUT_COMPLETED,
+            ev.SUBSCRIPTION_UPDATED,
+            ev.PAYMENT_FAILED,
+            ev.PAYMENT_SUCCEEDED,
+            ev.SUBSCRIPTION_DELETED,
+        )
+    ):
+        event = await sample_event(event_type, subject, created=start + place, shape=shape)
+        answer = await bench.endpoint.post(msgspec.json.encode(event))
+        assert (answer.status, answer.text) == (200, "OK")
+        tenant = (await bench.reader.look(subject.tenant)).tenant
+        assert tenant is not None
+        said.append((tenant.plan, tenant.subscription_status, tenant.stripe_customer_id == subject.customer))
+    assert said == [
+        ("free", "none", True),
+        ("pro", "active", True),
+        ("pro", "past_due", True),
+        ("pro", "active", True),
+        ("free", "canceled", True),
+    ]
+
+
+@pytest.mark.parametrize("kinds", [*([kind] for kind in Mischief), list(Mischief)], ids="-".join)
+async def test_whatever_is_done_to_a_history_the_state_converges(bench: Bench, kinds: list[Mischief]) -> None:
+    subject = await bench.tenant(f"chaos-{'-'.join(kinds)}"[:64])
+    events = await long_life(subject, PRICES, events=80, start=now() - 100, seed=len(kinds))
+    senders = SENDERS if Mischief.REORDER in kinds else 1
+    answers = await send(plan(events, kinds, 1), bench.endpoint, senders=senders, pace=QUICK)
+    sight = await bench.reader.look(subject.tenant)
+    assert sight.tenant is not None
+    verdict = judge(events, expected(events, None, ANY), sight.tenant, await bench.reader.ledger(subject.tenant))
+    assert (answers.wrong, answers.examples) == (0, [])
+    assert verdict.expected == verdict.actual
+    assert verdict.converged
+    assert sum((verdict.outcomes or {}).values()) == 80
+    statuses = {(part, status) for part, status in answers.counts}
+    right = {Part.EVENT: 200, Part.DUPLICATE: 200, Part.STALE: 400, Part.FORGED: 400}
+    assert all(right[Part(part)] == status for part, status in statuses)
+
+
+async def test_a_service_that_takes_forgeries_is_found_out(bench: Bench) -> None:
+    subject = await bench.tenant("forged")
+    events = await long_life(subject, PRICES, events=40, start=now() - 100, seed=1)
+    gullible = [
+        sending._replace(forgery=None) for sending in plan(events, {Mischief.BAD_SIGNATURE}, 1)
+    ]  # as if it did not look
+    answers = await send(gullible, bench.endpoint, senders=1, pace=QUICK)
+    sight = await bench.reader.look(subject.tenant)
+    assert sight.tenant is not None
+    verdict = judge(events, expected(events, None, ANY), sight.tenant, await bench.reader.ledger(subject.tenant))
+    assert answers.wrong == verdict.forged
+    assert answers.wrong > 0
+    assert not verdict.converged
+
+
+ENDS: Final = {
+    "failed-renewal": ("pro", "active", False),
+    "lost-customer": ("free", "canceled", False),
+    "cancellation": ("free", "canceled", True),
+    "trial": ("pro", "active", False),
+    "upgrade": ("pro", "active", False),
+}
+
+
+@pytest.mark.parametrize("name", list(STORIES))
+async def test_a_story_ends_as_it_says_and_by_now(bench: Bench, name: str) -> None:
+    subject = await bench.tenant(f"story-{name}")
+    story, end = STORIES[name], now()
+    simulator = subject.simulator(end - story.days * DAY, prices=PRICES, fresh_ids=True, client=bench.client)
+    simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=HANDLED_TYPES)
+    scenes = [scene async for scene in play(story, Stage(simulator, subject, "price_business"))]
+    assert all(scene.events and scene.failed is None for scene in scenes)
+    assert scenes[-1].at.timestamp() <= end
+    assert sum(len(scene.events) for scene in scenes) == len(simulator.events(*HANDLED_TYPES))
+    tenant = (await bench.reader.look(subject.tenant)).tenant
+    assert tenant is not None
+    assert (tenant.plan, tenant.subscription_status, tenant.cancel_at_period_end) == ENDS[name]
+
+
+async def test_a_tenants_own_key_sees_that_tenant_and_no_other(bench: Bench) -> None:
+    subject = await bench.tenant("own-key")
+    made = await bench.client.put(
+        f"{bench.base}/api/v1/tenants/own-key",
+        json={"name": "own-key", "ownerEmail": "o@x.example"},
+        headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
+    )
+    assert made.status_code == 200
+    nobody = ServiceReader(bench.client, bench.base, Credentials())
+    assert (await nobody.look(subject.tenant)).trouble.startswith("TENANTRY_API_KEY is not a key of this tenant")
+    assert await nobody.ledger(subject.tenant) is None
+    assert await nobody.own_tenant() is None
+    assert (await bench.reader.look("nobody")).is_missing
+
+
+async def test_a_credential_that_is_refused_and_a_service_that_is_away_are_told_apart(bench: Bench) -> None:
+    stranger = Credentials(api_key=Secret("svc_live_nothing"))
+    with pytest.raises(CredentialRefusedError, match="does not accept the API key"):
+        await ServiceReader(bench.client, bench.base, stranger).own_tenant()
+    with pytest.raises(CredentialRefusedError, match="does not accept OPERATOR_TOKEN"):
+        await ServiceReader(bench.client, bench.base, Credentials(operator=Secret("op_nothing"))).look("acme")
+    away = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ServiceAwayError, match="does not answer"):
+        await ServiceReader(bench.client, away, stranger).own_tenant()
+    endpoint = Endpoint(bench.client, away, Secret(SECRET))
+    subject = Subject("acme", "cus_acme", "price_pro")
+    events = await long_life(subject, PRICES, events=10, start=now(), seed=1)
+    with pytest.raises(ServiceAwayError, match="does not answer"):
+        await send(plan(events, (), 1), endpoint, senders=2, pace=QUICK)
+    page = await bench.client.get(bench.base + "/docs")
+    assert page.status_code == 200
+    with pytest.raises(ServiceAwayError, match="nothing of use"):
+        await ServiceReader(bench.client, f"{bench.base}/docs?", stranger).own_tenant()

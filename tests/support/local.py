@@ -1,0 +1,160 @@
+"""Both ends of a relay: a receiver over HTTP, the service over HTTP, and somebody who listens to what is told."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from tenantry.gateways.provider.api import ProviderApi
+from tenantry.gateways.provider.signature import SignatureVerifier
+from tenantry.http.raw import AsgiApp
+from tenantry.kit.clock import system_clock
+from tenantry.kit.secret import Secret
+from tenantry.local.relay import Attempt, Hearing, Outcome, Pace, Relay
+from tenantry.main import build_app
+from tenantry.simulator import Simulator
+from tenantry.simulator.asgi import Receive, Scope, Send
+from tenantry.simulator.serving import serving
+from tests.support.app import lifespan, make_settings
+
+SECRET: Final = "whsec_of_a_relay_0123456789"
+QUICK: Final = Pace(interval=0.01, first=0.01, ceiling=0.02, retries=2)
+_PATIENCE: Final = 30.0
+
+
+class Receiver:
+    """A webhook endpoint: keeps what it takes, and answers with ``statuses`` until they are used up, then with 200.
+
+    While ``open`` is not set it answers nothing; ``most_at_once`` is how many requests were in it at a time.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.events: list[dict[str, Any]] = []
+        self.statuses: deque[int] = deque()
+        self.text = "No."
+        self.open = asyncio.Event()
+        self.open.set()
+        self.most_at_once = 0
+        self._at_once = 0
+        self._arrival = asyncio.Condition()
+        self._verifier = SignatureVerifier([SECRET], tolerance=300)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the events that it took, in the order in which they came."""
+        return [event["id"] for event in self.events]
+
+    async def until_at_once(self, count: int) -> None:
+        """Wait until so many requests are in it at a time."""
+        async with asyncio.timeout(_PATIENCE), self._arrival:
+            await self._arrival.wait_for(lambda: self._at_once >= count)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        async with self._arrival:
+            self._arrival.notify_all()
+        try:
+            await self.open.wait()
+            headers = dict(scope["headers"])
+            assert headers[b"provider-signature"] == headers[b"stripe-signature"]
+            assert self._verifier.check(headers[b"provider-signature"], body, system_clock().timestamp()) is None
+            status = self.statuses.popleft() if self.statuses else 200
+            if status == 200:
+                self.events.append(json.loads(body))
+            text = b"OK" if status == 200 else self.text.encode()
+            await send({"type": "http.response.start", "status": status, "headers": []})
+            await send({"type": "http.response.body", "body": text})
+        finally:
+            self._at_once -= 1
+
+
+class Served:
+    """An application, and where it is served."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self.url = ""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+@asynccontextmanager
+async def served_service(conninfo: str, **values: str) -> AsyncIterator[str]:
+    """The whole service over HTTP, in the test's own event loop; gives its address."""
+    app = build_app(make_settings(PROVIDER_WEBHOOK_SECRET=SECRET, **values), conninfo)
+    async with lifespan(app), serving(Served(app)) as served:
+        yield served.url
+
+
+class Told:
+    """What a relay has told."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.notices: list[str] = []
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.hearing = Hearing(self._attempt, self._notice)
+
+    def of(self, outcome: Outcome) -> list[Attempt]:
+        """The attempts that ended so."""
+        return [attempt for attempt in self.attempts if attempt.outcome is outcome]
+
+    async def until(self, is_so: Callable[["Told"], bool]) -> None:
+        """Wait until enough has been told."""
+        async with asyncio.timeout(_PATIENCE), self._changed:
+            await self._changed.wait_for(lambda: is_so(self))
+
+    async def until_delivered(self, count: int) -> None:
+        """Wait until so many events have been delivered."""
+        await self.until(lambda told: len(told.of(Outcome.DELIVERED)) >= count)
+
+    def _attempt(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        self._wake()
+
+    def _notice(self, text: str) -> None:
+        self.notices.append(text)
+        self._wake()
+
+    def _wake(self) -> None:
+        task = asyncio.ensure_future(self._notify())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+@asynccontextmanager
+async def asked(simulator: Simulator, key: str | None = None) -> AsyncIterator[ProviderApi]:
+    """What asks this provider, with its key or another."""
+    provider = ProviderApi(Secret(key or simulator.secret_key), simulator.url)
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+@asynccontextmanager
+async def running(relay: Relay) -> AsyncIterator["asyncio.Task[None]"]:
+    """The relay at work for the time of the block."""
+    task = asyncio.create_task(relay.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

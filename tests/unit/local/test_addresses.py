@@ -1,0 +1,42 @@
+"""Where events are forwarded to, as people name it."""
+
+import pytest
+
+from tenantry.http import billing, tenants, webhooks
+from tenantry.local import addresses
+from tenantry.local.addresses import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("4000", f"http://127.0.0.1:4000{WEBHOOK_PATH}"),
+        ("localhost:4000", f"http://localhost:4000{WEBHOOK_PATH}"),
+        ("localhost:4000/hook", "http://localhost:4000/hook"),
+        ("https://app.example/hook?a=b#c", "https://app.example/hook?a=b"),
+        ("http://[::1]:4000", f"http://[::1]:4000{WEBHOOK_PATH}"),
+        ("http://127.0.0.1:4000/", "http://127.0.0.1:4000/"),
+    ],
+)
+def test_an_address_may_be_named_shortly(text: str, address: str) -> None:
+    assert webhook_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ftp://x", "http://", ":4000", "70000", "0", "http://x:y", "http://[", "http://me:it@x"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        webhook_address(text)
+
+
+def test_the_parts_of_an_address() -> None:
+    assert origin_of("http://[::1]:4000/x?y") == "http://[::1]:4000"
+    assert host_and_port("http://[::1]:4000/x") == ("::1", 4000)
+    assert [host_and_port(f"{scheme}://x/")[1] for scheme in ("http", "https")] == [80, 443]
+
+
+def test_the_paths_are_those_that_the_service_has() -> None:
+    assert addresses.WEBHOOK_PATH == webhooks.PATH
+    assert addresses.TENANTS_PATH == tenants.PATH
+    assert addresses.EVENTS_PATH == billing.EVENTS_PATH

@@ -1,0 +1,128 @@
+"""Long histories, what is done to them, and what they should come to."""
+
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.tenants import Tenant
+from tenantry.local.chaos import Mischief, Part, expected, judge, plan
+from tenantry.local.histories import FEWEST, long_life
+from tenantry.local.samples import Subject
+from tenantry.local.service import Entry
+from tests.support.facts import ANY
+
+ACME: Final = Subject("acme", "cus_acme", "price_pro")
+PRICES: Final = {"price_pro": 2900, "price_business": 9900}
+START: Final = 1_767_268_800
+NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+async def life(events: int = 120, seed: int = 0, shape: str = "new") -> list[dict[str, Any]]:
+    return await long_life(ACME, PRICES, events=events, start=START, seed=seed, shape=shape)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_long_life_has_all_types_is_as_long_as_wanted_and_tells_its_own_order(seed: int) -> None:
+    events = await life(150, seed, ("new", "old")[seed % 2])
+    assert len(events) == 150
+    assert {event["type"] for event in events} == HANDLED_TYPES
+    moments = [event["created"] for event in events]
+    assert moments == sorted(moments)
+    assert START <= moments[0] <= moments[-1] < START + 150
+    wanted = expected(events, None, ANY)
+    assert wanted.undecided == 0
+    shuffled = random.Random(seed).sample(events, len(events))  # noqa: S311
+    assert expected(shuffled, None, ANY) == wanted
+
+
+async def test_the_shortest_life_and_the_same_one_again() -> None:
+    def said(events: list[dict[str, Any]]) -> list[tuple[str, int, str | None]]:
+        return [(event["type"], event["created"], event["data"]["object"].get("status")) for event in events]
+
+    for seed in range(20):
+        assert len(await life(FEWEST, seed)) == FEWEST
+    assert said(await life(seed=5)) == said(await life(seed=5))
+    assert said(await life(seed=5)) != said(await life(seed=6))
+
+
+async def test_without_mischief_the_plan_is_the_history() -> None:
+    events = await life()
+    assert [(each.part, each.event_id) for each in plan(events, (), 1)] == [
+        (Part.EVENT, event["id"]) for event in events
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(Mischief))
+async def test_each_kind_of_mischief_does_its_own_and_leaves_no_event_out(kind: Mischief) -> None:
+    events = await life()
+    ids = [event["id"] for event in events]
+    sendings = plan(events, {kind}, 1)
+    assert plan(events, {kind}, 1) == sendings
+    assert plan(events, {kind}, 2) != sendings
+    parts = Counter(sending.part for sending in sendings)
+    genuine = [sending.event_id for sending in sendings if sending.part is Part.EVENT]
+    assert sorted(genuine) == sorted(ids)
+    assert (genuine == ids) is (kind not in {Mischief.REORDER, Mischief.DELAY})
+    extra = {Mischief.DUPLICATE: Part.DUPLICATE, Mischief.STALE: Part.STALE, Mischief.BAD_SIGNATURE: Part.FORGED}
+    assert set(parts) - {Part.EVENT} == ({extra[kind]} if kind in extra else set())
+    if kind is Mischief.DELAY:
+        late = next(place for place, event_id in enumerate(genuine) if ids.index(event_id) != place)
+        assert genuine[:late] == ids[:late]
+
+
+async def test_a_forgery_is_another_event_that_says_something_else() -> None:
+    events = await life()
+    forged = [each for each in plan(events, {Mischief.BAD_SIGNATURE}, 1) if each.part is Part.FORGED]
+    assert len({each.forgery for each in forged}) == 4
+    ids = {event["id"] for event in events}
+    for each in forged:
+        assert msgspec.json.decode(each.body)["id"] == each.event_id
+        assert each.event_id not in ids
+        assert each.signed != each.body
+
+
+def tenant(**fields: Any) -> Tenant:
+    known = {
+        "id": "acme", "name": "Acme", "plan": "free", "subscription_status": "none", "current_period_end": None,
+        "cancel_at_period_end": False, "stripe_customer_id": None, "owner_id": "o", "created_at": NOON,
+        "updated_at": NOON,
+    }  # fmt: skip
+    return Tenant(**{**known, **fields})
+
+
+def entry(event_id: str, created: int = START) -> Entry:
+    return Entry(event_id, "t", datetime.fromtimestamp(created, UTC), "applied", "")
+
+
+async def test_the_verdict_says_what_is_wrong() -> None:
+    events = await life(FEWEST)
+    wanted = expected(events, None, ANY)
+    state = wanted.state
+    assert state.current_period_end is not None
+    right = tenant(
+        plan=state.plan,
+        subscription_status=state.subscription_status,
+        current_period_end=datetime.fromtimestamp(state.current_period_end, UTC),
+        cancel_at_period_end=state.cancel_at_period_end,
+    )
+    ledger = [entry(event["id"]) for event in events]
+    assert judge(events, wanted, right, ledger).converged
+    assert judge(events, wanted, right, None).converged
+    assert not judge(events, wanted, tenant(), ledger).converged
+    short = judge(events, wanted, right, ledger[1:])
+    assert (short.missing, short.converged) == (1, False)
+    forged = judge(events, wanted, right, [*ledger, entry("evt_1_forged")])
+    assert (forged.forged, forged.others, forged.converged) == (1, 0, False)
+    others = judge(events, wanted, right, [*ledger, entry("evt_of_today"), entry("evt_of_before", START - 1)])
+    assert (others.others, others.converged) == (1, True)
+
+
+async def test_what_a_tenant_was_before_counts_where_the_history_does_not_say_all() -> None:
+    paid = [event for event in await life() if event["type"] == "invoice.payment_succeeded"][:1]
+    assert expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).state.subscription_status == "active"
+    assert expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).state.plan == "pro"

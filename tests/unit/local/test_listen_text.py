@@ -1,0 +1,110 @@
+"""Deliveries as text: on terminals wide and narrow, in a pipe, and as JSON."""
+
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tenantry.cli.listen.text import DeliveryLines, json_line, summary
+from tenantry.local.provider_events import ProviderEvent, read_event
+from tenantry.local.relay import Attempt, Outcome, Tally
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+EVENT = ProviderEvent(
+    "evt_79n9U8YygSP23H3J7Ze4rUgY", "customer.subscription.updated", 1_767_268_800, "acme", "cus_1", b"{}"
+)  # fmt: skip
+
+
+def attempt(**fields: Any) -> Attempt:
+    known: dict[str, Any] = {
+        "at": NOON, "event": EVENT, "outcome": Outcome.DELIVERED, "number": 1, "status": 200, "milliseconds": 12,
+        "answer": "OK",
+    }  # fmt: skip
+    return Attempt(**{**known, **fields})
+
+
+REFUSED = attempt(outcome=Outcome.REFUSED, status=422, answer="price:\n  unknown \x1b[31m" + " word" * 100)
+GIVEN_UP = attempt(outcome=Outcome.GIVEN_UP, status=None, milliseconds=None, number=7, answer="ReadTimeout")
+RETRYING = attempt(outcome=Outcome.RETRYING, status=503, answer="")
+
+
+def text(*attempts: Attempt, **console: Any) -> str:
+    out = io.StringIO()
+    lines = DeliveryLines(Console(file=out, highlight=False, **console))
+    for each in attempts:
+        lines.write(each)
+    return out.getvalue()
+
+
+def test_in_a_pipe_each_attempt_is_a_plain_line() -> None:
+    lines = text(attempt(), REFUSED, GIVEN_UP, RETRYING).splitlines()
+    assert len(lines) == 4
+    assert "\x1b" not in "".join(lines)
+    time = f"{NOON.astimezone():%H:%M:%S}"
+    begins = "customer.subscription.updated  evt_79n9U8YygSP23H3J7Ze4rUgY  acme  cus_1"
+    assert lines[0] == f"{time}  200     12 ms  {begins}"
+    assert lines[1].startswith(f"{time}  422     12 ms  {begins}  price: unknown \N{REPLACEMENT CHARACTER}[31m word")
+    assert lines[2] == f"{time}  ---            {begins}  ReadTimeout; given up after 7 tries"
+    assert lines[3].endswith("  (no text); trying again")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_on_a_terminal_lines_fit_and_are_coloured(width: int) -> None:
+    shown = text(attempt(), REFUSED, width=width, force_terminal=True, color_system="standard")
+    assert "\x1b[32m200" in shown
+    plain = text(attempt(), REFUSED, width=width, force_terminal=True, color_system=None)
+    widths = [cell_len(line) for line in plain.splitlines()]
+    assert max(widths) <= max(width, 54)  # the head with a long type is never broken
+    first = next(line for line in plain.splitlines() if "evt_" in line)
+    assert ("customer.subscription.updated" in first) is (width >= 110)
+
+
+def test_no_colour_means_none() -> None:
+    assert "\x1b[3" not in text(REFUSED, width=80, force_terminal=True, no_color=True)
+
+
+def test_json_has_one_line_for_an_attempt() -> None:
+    line = json_line(REFUSED)
+    assert "\n" not in line
+    said = json.loads(line)
+    assert said["answer"] == REFUSED.answer
+    del said["answer"]
+    assert said == {
+        "time": "2026-01-01T12:00:00Z", "id": EVENT.id, "type": EVENT.type, "created": "2026-01-01T12:00:00Z",
+        "tenantId": "acme", "customer": "cus_1", "outcome": "refused", "attempt": 1, "status": 422, "milliseconds": 12,
+    }  # fmt: skip
+
+
+def test_the_summary_names_what_there_was() -> None:
+    assert summary(Tally()) == "0 events: 0 delivered"
+    assert summary(Tally(1, 1)) == "1 event: 1 delivered"
+    tally = Tally(2000, 1200, 300, 400)
+    assert summary(tally) == "2,000 events: 1,200 delivered, 300 refused, 400 given up, 100 not delivered yet"
+
+
+@pytest.mark.parametrize(
+    ("thing", "tenant", "customer"),
+    [
+        ({"metadata": {"orgId": "acme"}, "customer": "cus_1"}, "acme", "cus_1"),
+        ({"customer": {"id": "cus_1"}, "parent": {"subscription_details": {"metadata": {"orgId": "a"}}}}, "a", "cus_1"),
+        ({"subscription_details": {"metadata": {"orgId": "a"}}, "metadata": {}, "parent": None}, "a", None),
+        ({"object": "customer", "id": "cus_1", "metadata": {"orgId": 1}}, None, "cus_1"),
+        ({"customer": 7, "metadata": "none"}, None, None),
+        ([], None, None),
+    ],
+)
+def test_what_an_event_is_about(thing: object, tenant: str | None, customer: str | None) -> None:
+    body = json.dumps({"id": "evt_1", "type": "t", "created": 1, "data": {"object": thing}}).encode()
+    assert read_event(body) == ProviderEvent("evt_1", "t", 1, tenant, customer, body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"id": 1, "type": "t", "created": 1}', b'{"id": "e", "type": "t", "created": true}',
+             b'{"id": "e", "type": "t"}', b"\xff", b"[" * 100_000],
+)  # fmt: skip
+def test_what_is_no_event_is_passed_over(body: bytes) -> None:
+    assert read_event(body) is None

@@ -1,0 +1,80 @@
+"""Setting single values of an event."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tenantry.local.overrides import OverrideError, override
+
+EVENT: dict[str, Any] = {
+    "id": "evt_1",
+    "livemode": False,
+    "data": {
+        "object": {
+            "status": "active",
+            "cancel_at": None,
+            "quantity": 1,
+            "items": {"data": [{"price": {"id": "price_pro"}}]},
+            "metadata": {"orgId": "acme"},
+        }
+    },
+}
+
+
+def overridden(*texts: str) -> dict[str, Any]:
+    event = copy.deepcopy(EVENT)
+    override(event, texts)
+    return event
+
+
+def test_values_are_json_or_else_texts() -> None:
+    event = overridden("status=past_due", "quantity=2", "cancel_at=1735689600", "metadata.orgId=null")
+    assert event["data"]["object"] == {
+        **EVENT["data"]["object"], "status": "past_due", "quantity": 2, "cancel_at": 1735689600,
+        "metadata": {"orgId": None},
+    }  # fmt: skip
+    assert overridden('status="1"')["data"]["object"]["status"] == "1"
+    assert overridden("status=")["data"]["object"]["status"] == ""
+    assert overridden("status=a=b")["data"]["object"]["status"] == "a=b"
+    assert overridden("items={}")["data"]["object"]["items"] == {}
+    assert overridden(f"status={'[' * 5000}")["data"]["object"]["status"] == "[" * 5000
+
+
+def test_a_path_leads_through_lists_and_into_the_event_itself() -> None:
+    event = overridden("items.data.0.price.id=price_x", "event.livemode=true", "event.data.object.quantity=3")
+    assert event["data"]["object"]["items"]["data"][0]["price"]["id"] == "price_x"
+    assert event["livemode"] is True
+    assert event["data"]["object"]["quantity"] == 3
+
+
+def test_metadata_and_what_was_before_take_new_names() -> None:
+    event = overridden("metadata.note=ü", "event.data.previous_attributes.status=trialing")
+    assert event["data"]["object"]["metadata"] == {"orgId": "acme", "note": "ü"}
+    assert event["data"]["previous_attributes"] == {"status": "trialing"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("status", "must be path=value"),
+        ("=x", "must be path=value"),
+        ("items..data=1", "must be path=value"),
+        ("statsu=x", "there is no 'statsu'; did you mean 'status'?"),
+        ("zzz=x", "there is no 'zzz'; there are cancel_at, items, metadata, quantity, status"),
+        ("items.data.1=x", "items.data is a list of 1, and has no '1'"),
+        ("items.data.first=x", "items.data is a list of 1, and has no 'first'"),
+        ("items.dat=x", "there is no 'dat' in items; did you mean 'data'?"),
+        ("status.x=1", "status is a text: nothing is below it"),
+        ("cancel_at.x=1", "cancel_at is null: nothing is below it"),
+        ("quantity.x=1", "quantity is a number: nothing is below it"),
+        ("event.livemode.x=1", "livemode is true or false: nothing is below it"),
+        ("event.lifemode=1", "did you mean 'livemode'?"),
+        ("event=1", "there is no 'event'"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_an_error_that_says_where_it_ends(text: str, message: str) -> None:
+    with pytest.raises(OverrideError) as refused:
+        overridden(text)
+    assert repr(text) in str(refused.value)
+    assert message in str(refused.value)

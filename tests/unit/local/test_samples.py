@@ -1,0 +1,65 @@
+"""Made-up events: each of the five types, in both shapes, as tenantry reads them."""
+
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
+from tenantry.gateways.provider.decode import decode_event
+from tenantry.local.samples import Subject, customer_of, sample_event
+
+ACME: Final = Subject("acme", "cus_acme", "price_pro")
+MARCH: Final = 1_774_958_400
+"""2026-03-31 12:00 UTC: the month before it is shorter."""
+DAY: Final = 86_400
+
+
+def decoded(event: dict[str, Any]) -> BillingEvent:
+    return decode_event(msgspec.json.encode(event), arrived=0, make_up_id=lambda: "none")
+
+
+@pytest.mark.parametrize("shape", ["new", "old"])
+@pytest.mark.parametrize("event_type", sorted(HANDLED_TYPES))
+async def test_an_event_of_each_type_says_all_that_it_must(event_type: str, shape: str) -> None:
+    event = await sample_event(event_type, ACME, created=MARCH, shape=shape)
+    facts = decoded(event)
+    assert (facts.type, facts.created, facts.problem) == (event_type, MARCH, None)
+    assert facts.customer_id == "cus_acme"
+    assert facts.subscription_id is not None
+    assert facts.subscription_id.startswith("sub_")
+    assert facts.org_id == (None if event_type in ev.INVOICE_TYPES else "acme")
+    if event_type in ev.SUBSCRIPTION_TYPES:
+        thing = event["data"]["object"]
+        assert ("current_period_end" in thing) is (shape == "old")
+        assert facts.price_id == "price_pro"
+        assert facts.current_period_end is not None
+        assert 28 * DAY <= facts.current_period_end - MARCH <= 31 * DAY
+    if event_type in ev.INVOICE_TYPES:
+        assert ("parent" in event["data"]["object"]) is (shape == "new")
+        assert (facts.amount_due, facts.currency) == (2900, "eur")
+        assert facts.invoice_url is not None
+        assert facts.invoice_url.endswith(str(facts.invoice_id))
+    if event_type == ev.CHECKOUT_COMPLETED:
+        assert facts.checkout_mode == "subscription"
+
+
+@pytest.mark.parametrize("status", ["active", "trialing", "past_due", "canceled", "incomplete", "paused"])
+async def test_an_update_has_the_status_that_was_chosen(status: str) -> None:
+    facts = decoded(await sample_event(ev.SUBSCRIPTION_UPDATED, ACME, created=MARCH, status=status))
+    assert facts.status == status
+
+
+async def test_a_tenant_keeps_its_subscription_and_gets_new_events_and_invoices() -> None:
+    types = (ev.PAYMENT_FAILED, ev.PAYMENT_FAILED, ev.SUBSCRIPTION_UPDATED, ev.SUBSCRIPTION_DELETED)
+    made = [decoded(await sample_event(event_type, ACME, created=MARCH)) for event_type in types]
+    assert len({event.subscription_id for event in made}) == 1
+    assert len({event.id for event in made}) == 4
+    assert made[0].invoice_id != made[1].invoice_id
+
+
+def test_a_tenant_without_a_customer_always_gets_the_same_one() -> None:
+    assert customer_of("acme") == customer_of("acme")
+    assert customer_of("acme") != customer_of("acme2")
+    assert customer_of("acme").startswith("cus_")
