@@ -19,6 +19,8 @@ from tenantry.simulator.objects import CheckoutSession, Invoice, Subscription, T
 
 API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
 """A version of each shape."""
+_HOSTED: Final = "https://pay.example"
+"""Where hosted pages would be; nobody serves those of made-up objects."""
 _LONGEST_MONTH: Final = timedelta(days=31)
 _TRIAL_DAYS: Final = 14
 _TRIALING: Final = "trialing"
@@ -59,6 +61,7 @@ class Subject(Struct, frozen=True):
             start=from_epoch(start),
             api_version=api_version,
             client=client,
+            url=_HOSTED,
         )
         simulator.customer(self.customer, email=f"billing@{self.tenant.lower()}.example", name=self.tenant)
         return simulator
