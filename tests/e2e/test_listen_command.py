@@ -15,6 +15,7 @@ from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Running, run, running, still_running
+from tests.support.deployment import deployed
 from tests.support.findings import free_port
 from tests.support.local import Receiver
 
@@ -119,6 +120,21 @@ async def test_exec_starts_the_service_with_the_secret_and_ends_with_it(database
     assert "200" in command.text["out"]
     assert command.text["err"].endswith("2 events: 2 delivered\n")
     assert "signing with" not in command.text["err"]
+
+
+async def test_a_service_with_another_secret_is_told_of_once_with_what_to_do(database_url: str, tmp_path: Path) -> None:
+    simulator = Simulator()
+    async with simulator.serving(), deployed(database_url, tmp_path, WORKERS="1") as service:
+        options = ("--forward-to", service.base_url, "--since", "1h", "--events", "price.created")
+        async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
+            await command.until("or let it be started here", "err")
+            simulator.price("price_last")
+            await command.until(simulator.events()[-1].id, "out")
+            assert await command.end(signal.SIGINT) == 1
+    lines = command.text["out"].splitlines()
+    assert [line.split()[1] for line in lines] == ["400"] * 4
+    assert all(line.endswith("Invalid signature") for line in lines)
+    assert command.text["err"].count("The service checks with another secret.") == 1
 
 
 @pytest.mark.parametrize(("how", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])

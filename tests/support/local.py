@@ -32,7 +32,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.url = ""
-        self.events: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
         self.statuses: deque[int] = deque()
         self.text = "No."
         self.open = asyncio.Event()
@@ -41,6 +41,11 @@ class Receiver:
         self._at_once = 0
         self._arrival = asyncio.Condition()
         self._verifier = SignatureVerifier([SECRET], tolerance=300)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events that it took, in the order in which they came."""
+        return [json.loads(body) for body in self.bodies]
 
     @property
     def ids(self) -> list[str]:
@@ -70,7 +75,7 @@ class Receiver:
             assert self._verifier.check(headers[b"provider-signature"], body, system_clock().timestamp()) is None
             status = self.statuses.popleft() if self.statuses else 200
             if status == 200:
-                self.events.append(json.loads(body))
+                self.bodies.append(body)
             text = b"OK" if status == 200 else self.text.encode()
             await send({"type": "http.response.start", "status": status, "headers": []})
             await send({"type": "http.response.body", "body": text})

@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenantry.cli import main
+from tenantry.cli.trigger import MISCHIEF
 from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.local.chaos import Mischief
 from tenantry.local.stories import STORIES
 
 UPDATED = "customer.subscription.updated"
@@ -52,6 +54,10 @@ def test_trigger_says_what_cannot_be_meant(folder: Path, arguments: tuple[str, .
     result = invoke(folder, "trigger", *arguments)
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.output.split())
+
+
+def test_the_mischief_that_is_offered_is_all_that_there_is() -> None:
+    assert list(Mischief) == list(MISCHIEF)
 
 
 def test_trigger_without_a_secret_says_so(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The relay between a simulated provider and an endpoint, both over HTTP: order, gaps, refusals and outages."""
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Final, NamedTuple
 
 import pytest
@@ -71,6 +71,15 @@ async def test_what_happens_from_now_on_reaches_the_service_and_changes_the_tena
         tenant = (await reader.look("acme")).tenant
         assert tenant is not None
         assert (tenant.plan, tenant.subscription_status) == ("pro", "active")
+
+
+async def test_an_event_arrives_byte_for_byte_as_it_was_listed() -> None:
+    receiver = Receiver()
+    async with serving(receiver), line(receiver.url) as (simulator, relay, told), running(relay):
+        simulator.customer("cus_ü", name="Süßwaren \U0001f36c 株式会社", metadata={"note": '\u2028"\\'})
+        await told.until_delivered(1)
+        async with asked(simulator) as provider, aclosing(provider.events_since(0, None)) as listed:
+            assert receiver.bodies == [await anext(listed)]
 
 
 async def test_events_from_before_are_relayed_only_when_asked_for() -> None:

@@ -1,16 +1,19 @@
 """``tenantry trigger``: the provider's events and stories, made up, signed and sent to the service here."""
 
+from typing import Final
+
 import click
 
 from tenantry.domain.billing.events import HANDLED_TYPES, SUBSCRIPTION_UPDATED
 
-STORY: str = "story:"
+STORY: Final = "story:"
 """What the name of a story begins with."""
 
-_STATUSES = (
+_STATUSES: Final = (
     "active", "trialing", "past_due", "unpaid", "canceled", "incomplete", "incomplete_expired", "paused",
 )  # fmt: skip
-_MISCHIEF = ("duplicate", "reorder", "delay", "stale", "bad-signature")
+MISCHIEF: Final = ("duplicate", "reorder", "delay", "stale", "bad-signature")
+"""What a history may be put through: `tenantry.local.chaos.Mischief`, which takes long to load."""
 
 
 @click.command("trigger")
@@ -28,7 +31,7 @@ _MISCHIEF = ("duplicate", "reorder", "delay", "stale", "bad-signature")
 @click.option("--times", type=click.IntRange(1, 100_000), help="How many events. Default: 1; with --chaos 100.")
 @click.option("--shape", type=click.Choice(("new", "old")), default="new", show_default=True,
               help="Of the provider's API before or since 2025-03-31.")  # fmt: skip
-@click.option("--chaos", metavar="KIND,...", help=f"Send a history badly: {', '.join(_MISCHIEF)}, or all.")
+@click.option("--chaos", metavar="KIND,...", help=f"Send a history badly: {', '.join(MISCHIEF)}, or all.")
 @click.option("--seed", type=click.IntRange(min=0), help="What --chaos does depends on this alone.")
 @click.option("--forward-to", metavar="ADDRESS", help="An address, host:port, or a port. Default: the service here.")
 @click.option("--sign-as", type=click.Choice(("service", "listener")), default="service", show_default=True,
@@ -96,9 +99,9 @@ def trigger(
 
 def _mischief(chaos: str | None) -> frozenset[str]:
     kinds = frozenset(part for each in (chaos or "").split(",") if (part := each.strip()))
-    if chaos is not None and (not kinds or kinds - {*_MISCHIEF, "all"}):
-        raise click.BadParameter(f"must be some of {', '.join(_MISCHIEF)}, or all", param_hint="--chaos")
-    return frozenset(_MISCHIEF) if "all" in kinds else kinds
+    if chaos is not None and (not kinds or kinds - {*MISCHIEF, "all"}):
+        raise click.BadParameter(f"must be some of {', '.join(MISCHIEF)}, or all", param_hint="--chaos")
+    return frozenset(MISCHIEF) if "all" in kinds else kinds
 
 
 def _check(

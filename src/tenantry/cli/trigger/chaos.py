@@ -12,8 +12,9 @@ from rich.text import Text
 from tenantry.cli.environment import FAILED
 from tenantry.cli.progress import progress
 from tenantry.cli.text import Value, counted, printable, shown
+from tenantry.cli.trigger import STORY
 from tenantry.cli.trigger.own_tenant import tenant_for
-from tenantry.cli.trigger.run import STORY, Tools, first_second, now
+from tenantry.cli.trigger.run import Tools, first_second, now
 from tenantry.cli.trigger.story import chosen, stage_for
 from tenantry.cli.trigger.text import write
 from tenantry.domain.billing.events import HANDLED_TYPES

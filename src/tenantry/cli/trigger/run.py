@@ -13,6 +13,7 @@ import msgspec
 from tenantry.cli.environment import FAILED, command_values, fail, fail_on_settings
 from tenantry.cli.local_service import service_address, service_base, signing_secret
 from tenantry.cli.on_database import NOT_AUTHENTICATED, OUT_OF_REACH
+from tenantry.cli.trigger import STORY
 from tenantry.demo import names
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Plan
@@ -28,7 +29,6 @@ from tenantry.local.service import CredentialRefusedError, Credentials, ServiceA
 from tenantry.local.stories import STORIES
 from tenantry.settings import SettingsError, load_for_admin
 
-STORY: Final = "story:"
 _SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 _AMOUNT_STEP: Final = 2900
 

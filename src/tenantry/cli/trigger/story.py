@@ -14,8 +14,9 @@ from rich.text import Text
 from tenantry.cli.environment import FAILED, fail
 from tenantry.cli.on_database import OUT_OF_REACH
 from tenantry.cli.text import counted, printable
+from tenantry.cli.trigger import STORY
 from tenantry.cli.trigger.own_tenant import tenant_for
-from tenantry.cli.trigger.run import STORY, Tools, first_second, now
+from tenantry.cli.trigger.run import Tools, first_second, now
 from tenantry.cli.trigger.text import Change, change_lines, changes, write
 from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
 from tenantry.domain.tenants import Tenant
