@@ -143,7 +143,7 @@ class _Session:
             relay = Relay(
                 source,
                 Endpoint(client, self._address, self._secret),
-                Hearing(self._attempted, self._notice),
+                Hearing(self._attempted, self._warn),
                 pace=Pace(interval=self._wishes.interval, retries=self._wishes.retries),
                 concurrency=self._wishes.concurrency,
             )
@@ -151,7 +151,9 @@ class _Session:
             try:
                 code = await self._relay(relay, words)
             finally:
-                self._notice(summary(relay.tally))
+                if self._chatter.is_terminal:
+                    self._notice("")  # the terminal has shown ^C
+                self._notice(summary(relay.tally), style="bold")
             return code or (0 if relay.tally.is_clean else 1)
 
     async def _relay(self, relay: Relay, words: list[str]) -> int:
@@ -216,8 +218,11 @@ class _Session:
             self._notice(f"signing with   {self._secret.reveal()}")
         self._notice("")
 
-    def _notice(self, text: str) -> None:
-        self._chatter.print(text, style="dim", soft_wrap=True, markup=False)
+    def _notice(self, text: str, style: str = "dim") -> None:
+        self._chatter.print(text, style=style, soft_wrap=True, markup=False)
+
+    def _warn(self, text: str) -> None:
+        self._notice(text, style="yellow")
 
     def _attempted(self, attempt: Attempt) -> None:
         try:
@@ -229,7 +234,7 @@ class _Session:
             self._stop.set()
         if attempt.answer == _BAD_SIGNATURE and not self._has_hinted:
             self._has_hinted = True
-            self._notice(
+            self._warn(
                 "The service checks with another secret. Start it with\n"
                 f'  {_SECRETS}="$(tenantry listen --print-secret)"\n'
                 'or let it be started here: --exec "tenantry serve"'
