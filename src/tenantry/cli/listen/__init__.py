@@ -44,8 +44,12 @@ def listen(
     """Relay the payment provider's events to a service on this machine.
 
     The provider's list of events is read with PROVIDER_SECRET_KEY at PROVIDER_API_BASE (the running demo's, where
-    there is one). What happens from now on is sent on, signed with a secret that stays the same on this machine:
-    start the service with PROVIDER_WEBHOOK_SECRET="$(tenantry listen --print-secret)", or let --exec do it.
+    there is one). What happens from now on is sent on, signed with a secret that stays the same on this machine. Start
+    the service with it, or let --exec do so:
+
+    \b
+      PROVIDER_WEBHOOK_SECRET="$(tenantry listen --print-secret)" tenantry serve
+      tenantry listen --exec "tenantry serve"
 
     Events arrive in their order. Where nobody takes connections they wait; a request that fails is made again. What is
     refused (4xx) is shown and passed over. Ctrl-C ends it with a summary.
