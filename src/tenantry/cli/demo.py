@@ -101,7 +101,7 @@ def _run_demo() -> None:
             enabled_events=HANDLED_TYPES,
         )
         banner = _banner(settings, file, companion, provider)
-        run_server(settings, conninfo, values, on_ready=lambda: click.echo(banner))
+        run_server(settings, conninfo, values, on_ready=lambda _: click.echo(banner))
 
 
 def _with_listener(values: dict[str, str]) -> str:

@@ -23,7 +23,7 @@ from tenantry.http.listening import Loop
 from tenantry.http.raw import AsgiApp
 from tenantry.http.shedding import SheddingProtocol
 from tenantry.kit import collector, logs
-from tenantry.settings import Settings, export_environment
+from tenantry.settings import Settings, export_environment, load
 
 _POLL_SECONDS: Final = 0.05
 _DRAIN_SECONDS: Final = 20
@@ -39,14 +39,23 @@ def end_on_sigterm() -> None:
 
 
 def run_server(
-    settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[], None] = lambda: None
+    settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Serve until a signal ends it. ``on_ready`` is called once the service answers that it is ready."""
+    """Serve until a signal ends it. ``on_ready`` is called, with the address, once the service says that it is ready.
+
+    With port 0 it takes a free one, and all that follows from the port follows from that one.
+    """
     logs.configure_service(settings.log_format, settings.secrets())
     bound = bind(settings.host, settings.port)
     port = bound.getsockname()[1]
+    if settings.port != port:
+        values = {**values, "PORT": str(port)}
+        settings = load(values)
+    address = f"http://{settings.host}:{port}"
     threading.Thread(
-        target=_await_ready, args=(f"http://{_reachable(settings.host)}:{port}/readyz", on_ready), daemon=True
+        target=_await_ready,
+        args=(f"http://{_reachable(settings.host)}:{port}/readyz", lambda: on_ready(address)),
+        daemon=True,
     ).start()
     with bound, contextlib.suppress(KeyboardInterrupt):
         if settings.workers > 1:

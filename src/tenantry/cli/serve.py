@@ -26,6 +26,10 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
     with database(values) as conninfo:
         if migrate:
             migrated(conninfo)
-        address = f"http://{settings.host}:{settings.port}"
-        ready = f"tenantry is ready at {address} ({settings.workers} process(es)); Ctrl-C stops it"
-        run_server(settings, conninfo, values, on_ready=lambda: click.echo(ready, err=True))
+        running = f"({settings.workers} process(es)); Ctrl-C stops it"
+        run_server(
+            settings,
+            conninfo,
+            values,
+            on_ready=lambda address: click.echo(f"tenantry is ready at {address} {running}", err=True),
+        )
