@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -15,6 +17,13 @@ def read(conninfo: str) -> int:
         row = connection.execute("SELECT n FROM kept").fetchone()
     assert row is not None
     return int(row[0])
+
+
+def setting(conninfo: str, name: str) -> str:
+    with psycopg.connect(conninfo) as connection:
+        row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def write(conninfo: str) -> None:
@@ -42,6 +51,42 @@ def test_stop_leaves_no_process(tmp_path: Path) -> None:
     pid = postmaster(tmp_path)
     server.stop()
     assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(("durable", "fsync"), [(True, "on"), (False, "off")])
+def test_server_waits_for_the_disk_unless_it_is_told_that_it_need_not(
+    tmp_path: Path, *, durable: bool, fsync: str
+) -> None:
+    server = EmbeddedServer(tmp_path, ["work_mem=5MB"], durable=durable)
+    server.start()
+    try:
+        names = ("fsync", "synchronous_commit", "full_page_writes", "work_mem")
+        assert [setting(server.conninfo, name) for name in names] == [fsync, fsync, fsync, "5MB"]
+    finally:
+        server.stop()
+
+
+def test_address_leads_to_the_same_database(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    try:
+        write(server.conninfo)
+        assert read(server.url) == 42
+    finally:
+        server.stop()
+
+
+def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_path: Path) -> None:
+    long = tmp_path / ("a" * 90)
+    long.mkdir()
+    code = (
+        "import pathlib, sys; from tenantry.db.embedded import EmbeddedServer\n"
+        "print(EmbeddedServer(pathlib.Path(sys.argv[1])).conninfo)"
+    )
+    command = [sys.executable, "-c", code, str(long)]
+    environment = {**os.environ, "TMPDIR": str(long)}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("host=/tmp/tenantry-")
 
 
 def test_server_that_was_killed_starts_again(tmp_path: Path) -> None:

