@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import uvicorn
 from litestar import Litestar, Response, get
@@ -27,7 +27,7 @@ from tenantry.demo.inbox_pages import inbox_routes
 from tenantry.demo.smtp import serving_smtp
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.secret import Secret
-from tenantry.simulator import Simulator
+from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import server_config
 
 _log = logging.getLogger(__name__)
@@ -43,13 +43,24 @@ def signing_key_path(directory: Path) -> Path:
     return directory / _SIGNING_KEY_FILE
 
 
+class Provider(Protocol):
+    """A payment provider to serve: a `Simulator`, or what stands for one."""
+
+    url: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    async def run(self) -> None:
+        """Whatever it does besides answering, until it is cancelled."""
+
+
 class Companion:
     """Serves the identity provider and the inbox over HTTP, and takes mail over SMTP, on loopback.
 
-    The signing key and the messages are kept in ``directory`` and survive a restart. A ``provider`` is served on a
-    port of its own and forgets everything. A port that is taken, or 0, is replaced by a free one; the issuer's address
-    follows the port. The other arguments are those of `create_identity_provider`. Use it as a context manager, or
-    call `start` and `stop`.
+    The signing key and the messages are kept in ``directory`` and survive a restart; messages go to ``inbox`` instead
+    where one is given. A ``provider`` is served on a port of its own and forgets everything. A port that is taken, or
+    0, is replaced by a free one; the issuer's address follows the port. The other arguments are those of
+    `create_identity_provider`. Use it as a context manager, or call `start` and `stop`.
     """
 
     def __init__(
@@ -60,7 +71,8 @@ class Companion:
         audience: str,
         client_id: str,
         client_secret: Secret | None = None,
-        provider: Simulator | None = None,
+        provider: Provider | None = None,
+        inbox: Inbox | None = None,
         http_port: int = 0,
         smtp_port: int = 0,
         provider_port: int = 0,
@@ -73,6 +85,7 @@ class Companion:
         self._client_secret = client_secret
         self._clock = clock
         self._provider = provider
+        self._inbox = inbox
         self._servers: list[uvicorn.Server] = []
         self._thread: threading.Thread | None = None
         self.http_url = ""
@@ -102,7 +115,7 @@ class Companion:
         """
         if self._thread is not None:
             raise RuntimeError("the companion is running already")
-        inbox = Inbox(self._directory / _INBOX_DIRECTORY, clock=self._clock)
+        inbox = self._inbox or Inbox(self._directory / _INBOX_DIRECTORY, clock=self._clock)
         signing_key = self.signing_key
         with contextlib.ExitStack() as sockets:
             http = sockets.enter_context(_listen(self.http_port))
@@ -220,7 +233,7 @@ def _run(
     servers: Sequence[tuple[uvicorn.Server, socket.socket]],
     inbox: Inbox,
     smtp: socket.socket,
-    provider: Simulator | None,
+    provider: Provider | None,
     listening: Future[None],
 ) -> None:
     async def serve() -> None:

@@ -1,7 +1,8 @@
 """The mail that was sent in development, kept as files."""
 
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from email.message import EmailMessage
 from email.parser import BytesHeaderParser, BytesParser
@@ -42,7 +43,8 @@ class Inbox:
         self._directory = directory
         self._clock = clock
         directory.mkdir(parents=True, exist_ok=True)
-        self._last = max((int(name) for name in self._ids()), default=0)
+        self._last = max((int(name) for name in self.ids()), default=0)
+        self._arrival = threading.Condition()
 
     def keep(self, content: bytes, *, sender: str, recipients: Sequence[str]) -> str:
         """Store a message, with what the envelope said in front of it (RFC 5321 section 4.4, RFC 9228).
@@ -57,13 +59,23 @@ class Inbox:
         written = self._directory / f"{mail_id}.part"
         written.write_bytes(head + content)
         written.replace(self._file(mail_id))
-        for old in self._ids()[MAX_MESSAGES:]:
+        for old in self.ids()[MAX_MESSAGES:]:
             self._file(old).unlink(missing_ok=True)
+        with self._arrival:
+            self._arrival.notify_all()
         return mail_id
+
+    def wait_until(self, is_there: Callable[[], bool], seconds: float) -> bool:
+        """Wait until what is waited for has arrived, in another thread than the one that keeps messages.
+
+        ``is_there`` is asked at once, and again after each message. False if it is not there after so many seconds.
+        """
+        with self._arrival:
+            return self._arrival.wait_for(is_there, seconds)
 
     def mails(self) -> list[Mail]:
         """All messages, the newest first."""
-        return [mail for mail_id in self._ids() if (mail := self.mail(mail_id)) is not None]
+        return [mail for mail_id in self.ids() if (mail := self.mail(mail_id)) is not None]
 
     def mail(self, mail_id: str) -> Mail | None:
         """The message with this id, if there is one; ``mail_id`` may be any text."""
@@ -75,7 +87,8 @@ class Inbox:
             return None
         return _read(mail_id, content)
 
-    def _ids(self) -> list[str]:
+    def ids(self) -> list[str]:
+        """The ids of all messages, the newest first."""
         names = (path.stem for path in self._directory.glob(f"*{_SUFFIX}"))
         return sorted((name for name in names if _id.fullmatch(name)), reverse=True)
 

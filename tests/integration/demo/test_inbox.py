@@ -2,7 +2,9 @@
 
 import shutil
 import smtplib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from pathlib import Path
@@ -228,3 +230,31 @@ def test_inbox_opened_again_goes_on_after_the_last_message(tmp_path: Path) -> No
     second = again.keep(b"Subject: 2\r\n\r\n", sender="", recipients=[])
 
     assert [mail.id for mail in again.mails()] == [second, first]
+
+
+def test_a_message_is_waited_for_no_longer_than_until_it_is_there(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "mail")
+    asked = threading.Event()
+
+    def has_two() -> bool:
+        asked.set()
+        return len(inbox.ids()) == 2
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(inbox.wait_until, has_two, 60)
+        asked.wait(60)
+        for number in range(2):
+            inbox.keep(make(str(number)).as_bytes(), sender="a@demo.example", recipients=["b@demo.example"])
+        assert waiting.result(60) is True
+
+
+def test_a_message_that_does_not_come_is_not_waited_for_any_longer(tmp_path: Path) -> None:
+    assert Inbox(tmp_path / "mail").wait_until(lambda: False, 0) is False
+
+
+def test_mail_goes_to_another_inbox_where_one_is_given(tmp_path: Path) -> None:
+    signing_key_path(tmp_path).write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
+    inbox = Inbox(tmp_path / "elsewhere")
+    with Companion(tmp_path, users=[], audience="api", client_id="dashboard", inbox=inbox) as companion:
+        send(companion, make("To the other"))
+    assert [mail.subject for mail in inbox.mails()] == ["To the other"]

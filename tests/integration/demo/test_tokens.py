@@ -45,6 +45,11 @@ def assert_invalid_token(response: httpx2.Response) -> None:
     assert 'error="invalid_token"' in response.headers["www-authenticate"]
 
 
+def test_a_token_says_more_where_asked_to(companion: Companion, clock: Clock, http: httpx2.Client) -> None:
+    claims = verified(http, minted(companion, clock, more_claims={"org_id": "another", "plan": ["x"]})).claims
+    assert (claims["sub"], claims["org_id"], claims["plan"]) == (ADA.sub, "another", ["x"])
+
+
 def test_refresh_gives_new_tokens_of_the_same_user(http: httpx2.Client) -> None:
     first = sign_in(http)
     second = refresh(http, first["refresh_token"]).json()

@@ -57,14 +57,15 @@ def create_identity_provider(
 ) -> Litestar:
     """An OpenID provider at ``issuer``, for one client, in which a click signs in as any of ``users``.
 
-    Access tokens are for ``audience``, ID tokens for ``client_id``. Any http(s) address on loopback is a redirect
-    address of the client, none other is. With ``client_secret`` the client may authenticate, and then also act for
-    itself (client_credentials), as a member of the first organization that a user has. Sign-ins are in memory: after
-    a restart refresh tokens have ended, while access tokens stay good as long as the signing key does.
+    ``users`` may change meanwhile. Access tokens are for ``audience``, ID tokens for ``client_id``. Any http(s) address
+    on loopback is a redirect address of the client, none other is. With ``client_secret`` the client may authenticate,
+    and then also act for itself (client_credentials), as a member of the first organization that a user has. Sign-ins
+    are in memory: after a restart refresh tokens have ended, while access tokens stay good as long as the signing key
+    does.
     Requests under another host name than the issuer's or localhost are refused, so that no web site can read this
     server through a name of its own (DNS rebinding). ``more_routes`` are served beside.
     """
-    config = ProviderConfig(issuer, signing_key, tuple(users), audience, client_id, client_secret, clock)
+    config = ProviderConfig(issuer, signing_key, users, audience, client_id, client_secret, clock)
     provider = _Provider(config, Pages())
     address = urlsplit(issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"

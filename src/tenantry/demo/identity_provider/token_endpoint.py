@@ -4,6 +4,7 @@ import base64
 import binascii
 import hmac
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -30,7 +31,7 @@ class ProviderConfig(msgspec.Struct, frozen=True):
 
     issuer: str
     signing_key: SigningKey
-    users: tuple[DemoUser, ...]
+    users: Sequence[DemoUser]
     audience: str
     client_id: str
     client_secret: Secret | None

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -104,8 +105,12 @@ def mint_access_token(
     lifetime: timedelta = ACCESS_TOKEN_LIFETIME,
     scope: str = DEFAULT_SCOPE,
     clock: Clock = system_clock,
+    more_claims: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """A JWT access token (RFC 9068) of ``user``; ``scope`` is a list with blanks between (RFC 6749 section 3.3)."""
+    """A JWT access token (RFC 9068) of ``user``; ``scope`` is a list with blanks between (RFC 6749 section 3.3).
+
+    ``more_claims`` are said too, and go before the others.
+    """
     now = clock()
     claims = {
         "iss": issuer,
@@ -118,6 +123,7 @@ def mint_access_token(
         "scope": scope,
         **_organization(user),
         **_address(user),
+        **more_claims,
     }
     return _sign(signing_key, claims, ACCESS_TOKEN_TYPE)
 
