@@ -6,7 +6,7 @@ names them all.
 
 import ipaddress
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Final, TypeVar
@@ -93,6 +93,11 @@ def read_environment() -> dict[str, str]:
     """The environment over the ``.env`` file of the current folder, if there is one."""
     file = {name: value for name, value in dotenv_values(Path.cwd() / ".env").items() if value is not None}
     return {**file, **os.environ}
+
+
+def inherited(names: Iterable[str]) -> dict[str, str]:
+    """Those of these variables that are set: for a process that is to have no other."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def export_environment(values: Mapping[str, str]) -> None:

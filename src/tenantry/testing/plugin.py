@@ -1,0 +1,56 @@
+"""The fixtures of pytest, and nothing that takes time before one of them is used."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from tenantry.testing.fixture import Tenantry
+    from tenantry.testing.service import RunningService
+
+_begun: "Final[pytest.StashKey[tuple[RunningService, int]]]" = pytest.StashKey()
+"""The service that a test uses, and how much was in its log before."""
+
+
+@pytest.fixture(scope="session")
+def tenantry_settings() -> Mapping[str, object]:
+    """The service's settings, by variable name; override it in the suite's conftest.py to have others."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def tenantry_service(tenantry_settings: Mapping[str, object]) -> "Iterator[RunningService]":
+    """The service, running for the length of the session."""
+    from tenantry.testing.service import running_service  # noqa: PLC0415  # takes longer than most suites' collection
+
+    with running_service(tenantry_settings) as service:
+        yield service
+
+
+@pytest.fixture
+def tenantry(
+    tenantry_service: "RunningService", tenantry_settings: Mapping[str, object], request: pytest.FixtureRequest
+) -> "Iterator[Tenantry]":
+    """The service as this test uses it: tenants, keys, tokens, events, mails, and a payment provider of its own."""
+    from tenantry.testing.errors import StartError  # noqa: PLC0415  # as above
+    from tenantry.testing.fixture import Tenantry  # noqa: PLC0415
+
+    if tenantry_service.given != dict(tenantry_settings):
+        raise StartError(
+            "The service runs with other tenantry_settings than this test is to have. A session has one service: "
+            "override tenantry_settings for all of it, in its topmost conftest.py."
+        )
+    request.node.stash[_begun] = tenantry_service, tenantry_service.logged
+    with Tenantry(tenantry_service) as tenantry:
+        yield tenantry
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Show, with a test that failed, what the service logged meanwhile."""
+    if call.excinfo is None or _begun not in item.stash:
+        return
+    service, since = item.stash[_begun]
+    if logged := service.log(since):
+        item.add_report_section(call.when, "tenantry", logged)

@@ -1,0 +1,58 @@
+"""The settings of a test session's service: those that a suite gives, and those that it is run with here."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tenantry.settings import Settings, SettingsError, load
+from tenantry.testing.errors import StartError
+
+AUDIENCE: Final = "tenantry-api"
+CLIENT_ID: Final = "tenantry-tests"
+_OURS: Final = frozenset(
+    {
+        "DATABASE_URL", "DATABASE_POOLER_URL", "TENANTRY_DATA_DIR", "HOST", "PORT", "OIDC_ISSUER", "SMTP_URL",
+        "PROVIDER_API_BASE",
+    }
+)  # fmt: skip
+"""Where things are that are started here."""
+
+
+def complete(given: Mapping[str, object]) -> dict[str, str]:
+    """What a suite gives, by variable name, and the rest: secrets of this session, and how to call each other.
+
+    A relative path of a plan catalog is looked for from the current folder. Raises `StartError`.
+    """
+    if not isinstance(given, Mapping):
+        raise StartError(f"tenantry_settings must be a mapping of variables, not {type(given).__name__}")
+    chosen = {name: str(value) for name, value in given.items()}
+    if taken := sorted(_OURS & chosen.keys()):
+        raise StartError(f"tenantry_settings: {', '.join(taken)} cannot be set: the tests run these themselves.")
+    if plans := chosen.get("TENANTRY_PLANS"):
+        chosen["TENANTRY_PLANS"] = str(Path(plans).absolute())
+    return {
+        "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
+        "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
+        "API_KEY_PEPPER": secrets.token_hex(32),
+        "SESSION_SECRET": secrets.token_hex(32),
+        "OPERATOR_TOKEN": f"op_{secrets.token_hex(24)}",
+        "OIDC_AUDIENCE": AUDIENCE,
+        "OIDC_CLIENT_ID": CLIENT_ID,
+        "OIDC_CLIENT_SECRET": secrets.token_hex(24),
+        "MAIL_FROM": "tenantry tests <billing@tenantry.example>",
+        # tenants are compared with the provider when a test asks for it, not while it runs
+        "RECONCILE_HOURS": "0",
+        **chosen,
+        "HOST": "127.0.0.1",
+        "PORT": "0",
+    }
+
+
+def checked(values: Mapping[str, str]) -> Settings:
+    """The settings as the service will read them. Raises `StartError`, which names every fault."""
+    try:
+        return load(values)
+    except SettingsError as error:
+        faults = "\n".join(f"  {fault}" for fault in error.faults)
+        raise StartError(f"tenantry_settings: {len(error.faults)} setting(s) are faulty.\n{faults}") from None
