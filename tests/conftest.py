@@ -8,6 +8,8 @@ from tests.support import figures
 from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
 
+pytest_plugins = ["pytester", "tenantry.testing"]
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:

@@ -1,0 +1,47 @@
+"""What an application under test gets of the plugin."""
+
+import httpx2
+import pytest
+
+from tenantry.asgi import Tenantry as InProcess
+from tenantry.asgi import TenantryMiddleware
+from tenantry.testing import Tenantry
+from tests.support.app import client_of, lifespan
+from tests.support.in_process import answer_caller
+from tests.support.service import refusal
+
+
+def test_the_service_is_where_the_environment_says(tenantry: Tenantry) -> None:
+    key = tenantry.tenant().key("projects:read")
+    environment = key.environment
+    answer = httpx2.get(
+        f"{environment['TENANTRY_BASE_URL']}/api/v1/projects",
+        headers={"Authorization": f"Bearer {environment['TENANTRY_API_KEY']}"},
+        trust_env=False,
+    )
+    assert answer.status_code == 200
+
+
+async def test_an_application_in_process_knows_the_same_callers(tenantry: Tenantry) -> None:
+    tenant = tenantry.tenant(plan="pro")
+    key = tenant.key("projects:read")
+    app = TenantryMiddleware(answer_caller, tenantry=InProcess.from_values(tenantry.environment), owns_lifespan=True)
+    async with lifespan(app), client_of(app) as client:
+        for credential in (key.secret, tenant.token()):
+            known = (await client.get("/", headers={"Authorization": f"Bearer {credential}"})).json()
+            assert (known["orgId"], known["plan"]) == (tenant.id, "pro")
+        key.revoke()
+        assert refusal(await client.get("/", headers=key.headers)) == (401, "api_key_revoked")
+
+
+def test_a_backend_can_be_the_operator(tenantry: Tenantry) -> None:
+    tenant = tenantry.tenant()
+    backend = tenantry.client(tenantry.environment["OPERATOR_TOKEN"])
+    assert backend.get(f"/api/v1/tenants/{tenant.id}/export").json()["ownerEmail"] == tenant.owner_email
+
+
+@pytest.mark.parametrize("name", ["OIDC_ISSUER", "PROVIDER_API_BASE"])
+def test_what_runs_beside_the_service_answers(tenantry: Tenantry, name: str) -> None:
+    address = tenantry.environment[name]
+    assert address.startswith("http://127.0.0.1:")
+    assert httpx2.get(address, trust_env=False).status_code in {200, 303}

@@ -1,0 +1,61 @@
+"""The processes that the plugin keeps."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from tenantry.testing import StartError
+from tenantry.testing.kept import Kept
+from tenantry.testing.settings import complete
+
+
+@pytest.fixture
+def folder(place: Path) -> Path:
+    made = place / "kept"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def kept(folder: Path) -> Iterator[Kept]:
+    with Kept(folder) as kept:
+        yield kept
+
+
+def test_a_service_that_does_not_start_says_why(kept: Kept) -> None:
+    kept.database()
+    with pytest.raises(StartError, match="`tenantry serve` ended with code 1") as failed:
+        kept.serve({"API_KEY_PEPPER": "short"})
+    assert "API_KEY_PEPPER: is shorter than 32 characters" in str(failed.value)
+    assert "PROVIDER_WEBHOOK_SECRET: is missing" in str(failed.value)
+
+
+def test_a_database_that_does_not_start_says_why(folder: Path) -> None:
+    (folder / "postgres").write_text("in the way of the database")
+    with Kept(folder) as kept, pytest.raises(StartError, match="The embedded PostgreSQL does not start"):
+        kept.database()
+
+
+def test_what_is_kept_ends_with_its_folder(folder: Path) -> None:
+    with Kept(folder) as kept:
+        address = kept.serve({**complete({}), "DATABASE_URL": kept.database()})
+        document = httpx2.get(f"{address}/api/v1/openapi.json", trust_env=False).json()
+        assert document["servers"] == [{"url": address}]
+        started = psutil.Process().children(recursive=True)
+        ours = [process for process in started if str(folder) in " ".join(process.cmdline())]
+        assert ours
+    assert [process for process in ours if process.is_running()] == []
+    assert not folder.exists()
+
+
+def test_a_keeper_that_was_killed_is_told_of(folder: Path, kept: Kept) -> None:
+    kept.database()
+    [keeper] = [process for process in psutil.Process().children() if str(folder) in " ".join(process.cmdline())]
+    keeper.send_signal(signal.SIGTERM)
+    keeper.wait(30)
+    with pytest.raises(StartError, match="The process that keeps the service has ended"):
+        kept.serve(complete({}))

@@ -1,0 +1,88 @@
+"""The simulated payment provider that the plugin attaches to the service."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenantry.simulator import ApiError, Simulator, State
+from tenantry.testing import Provider, Tenantry
+
+ELSEWHERE = {
+    "run",  # its clock stands still
+    "secret_key",  # in the environment
+    "serving",  # it is served already
+    "endpoints",  # the service's alone, unless a test adds one
+}
+
+
+def test_it_offers_what_the_simulator_does() -> None:
+    def offered(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert offered(Simulator) - offered(Provider) == ELSEWHERE
+
+
+def test_months_pass_a_card_declines_and_the_subscription_ends(tenantry: Tenantry) -> None:
+    tenant = tenantry.tenant(plan="pro")
+    begin = tenantry.provider.now
+    tenantry.provider.advance(days=40)
+    assert (tenant.plan, tenant.subscription_status) == ("pro", "active")
+    tenantry.provider.card_declines(tenant.customer)
+    tenantry.provider.advance(days=25)
+    assert (tenant.plan, tenant.subscription_status) == ("pro", "past_due")
+    tenantry.provider.advance(days=20)
+    assert (tenant.plan, tenant.subscription_status) == ("free", "canceled")
+    assert tenantry.provider.now - begin == timedelta(days=85)
+
+
+def test_a_bad_delivery_changes_nothing_in_the_end(tenantry: Tenantry) -> None:
+    tenantry.provider.misbehave(duplicates=2, reorder=True)
+    tenant = tenantry.tenant(plan="pro")
+    tenantry.provider.advance(days=100)
+    assert (tenant.plan, tenant.subscription_status) == ("pro", "active")
+    assert {delivery.state for delivery in tenantry.provider.deliveries()} == {State.DELIVERED}
+
+
+def test_a_checkout_through_the_service_is_paid_at_the_provider(tenantry: Tenantry) -> None:
+    tenant = tenantry.tenant()
+    asked = tenantry.client(tenant.key()).post("/api/v1/billing/checkout-sessions", json={"plan": "business"})
+    assert asked.status_code == 201, asked.text
+    [session] = tenantry.provider.checkout_sessions.values()
+    assert asked.json()["url"] == session.url
+    assert str(session.url).startswith(tenantry.provider.url)
+    tenantry.provider.complete(session)
+    tenantry.provider.deliver()
+    assert (tenant.plan, tenant.subscription_status) == ("business", "active")
+
+
+def test_a_tenant_subscribes_later(tenantry: Tenantry) -> None:
+    tenant = tenantry.tenant(linked=False)
+    subscription = tenantry.subscribe(tenant, "pro", trial_days=7)
+    assert (tenant.plan, tenant.subscription_status) == ("pro", "trialing")
+    tenantry.provider.cancel(subscription)
+    tenantry.provider.deliver()
+    assert (tenant.plan, tenant.subscription_status) == ("free", "canceled")
+
+
+def test_each_test_has_a_clock_and_customers_of_its_own(tenantry: Tenantry) -> None:
+    tenantry.tenant()
+    with Tenantry(tenantry.service) as other:
+        assert other.provider.customers == {}
+        other.provider.advance(days=100)
+    assert other.provider.now - tenantry.provider.now > timedelta(days=99)
+
+
+def test_what_the_provider_would_refuse_is_raised(tenantry: Tenantry) -> None:
+    with pytest.raises(ApiError):
+        tenantry.provider.subscribe("cus_nobody", "price_pro")
+
+
+@pytest.mark.parametrize("name", ["prices", "customers", "subscriptions", "invoices", "checkout_sessions"])
+def test_what_there_is_is_as_it_was_when_asked(tenantry: Tenantry, name: str) -> None:
+    tenant = tenantry.tenant(plan="pro")
+    tenantry.provider.checkout("price_pro", customer=tenant.customer)
+    found: dict[str, Any] = getattr(tenantry.provider, name)
+    assert found
+    found.clear()
+    assert getattr(tenantry.provider, name)

@@ -1,0 +1,294 @@
+"""Suites that use the plugin: settings, several workers, failures, starts that fail, and how they end."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.commands import Running, running, still_running
+from tests.support.suites import Suite
+
+
+def test_each_worker_has_a_service_of_its_own_and_starts_it_once(suite: Suite) -> None:
+    suite.write(
+        "test_workers.py",
+        """
+        import os
+        import pytest
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_worker(tenantry, number):
+            assert tenantry.tenant(plan="pro", tenant_id=f"acme-{number}").plan == "pro"
+            with open("addresses", "a") as file:
+                file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {tenantry.base_url}\\n")
+        """,
+    )
+    suite.run("-n", "2", "--dist", "load").assert_outcomes(passed=8)
+    lines = (suite.folder / "addresses").read_text().splitlines()
+    used = {tuple(line.split()) for line in lines}
+    assert len(lines) == 8
+    assert len({worker for worker, _ in used}) == len({address for _, address in used}) == len(used) == 2
+
+
+def test_settings_and_a_catalog_of_the_suite_count(suite: Suite) -> None:
+    suite.write(
+        "plans.toml",
+        """
+        [[plans]]
+        id = "free"
+        name = "Free"
+
+        [[plans]]
+        id = "team"
+        name = "Team"
+        stripe_price_id = "price_team"
+        [plans.limits]
+        api_keys = 1
+        """,
+    )
+    suite.write(".env", "WORKERS=none\n")
+    suite.write(
+        "conftest.py",
+        """
+        import pathlib
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def tenantry_settings():
+            return {
+                "TENANTRY_PLANS": pathlib.Path("plans.toml"), "OIDC_AUDIENCE": "my-api",
+                "OIDC_ORG_CLAIM": "https://my.example/org", "OIDC_ROLE_CLAIM": "https://my.example/role",
+                "PROVIDER_SECRET_KEY": "",
+                "API_KEY_PEPPER": "pepper-of-the-suite-0123456789abcdef,the-pepper-before-0123456789abcdef",
+            }
+        """,
+    )
+    suite.write(
+        "test_settings.py",
+        """
+        import pytest
+        from tenantry.testing import RefusedError
+
+        def test_catalog(tenantry):
+            tenant = tenantry.tenant(plan="team")
+            assert tenant.plan == "team"
+            tenant.key("projects:read")
+            with pytest.raises(RefusedError, match="409 .*key_limit_reached"):
+                tenant.key("projects:read")
+
+        def test_plan_without_a_price(tenantry):
+            with pytest.raises(ValueError, match="'pro' with a price: the catalog has free, team"):
+                tenantry.tenant(plan="pro")
+
+        def test_claims(tenantry):
+            tenant = tenantry.tenant()
+            known = tenantry.client(tenantry.token("mia", tenant, role="admin")).get("/api/v1/auth/whoami").json()
+            assert (known["orgId"], known["scopes"]) == (tenant.id, ["*:*"])
+
+        def test_provider_that_is_not_asked(tenantry):
+            client = tenantry.client(tenantry.tenant().key())
+            answer = client.post("/api/v1/billing/checkout-sessions", json={"plan": "team"})
+            assert answer.json()["code"] == "provider_not_configured"
+
+        def test_environment(tenantry):
+            assert "PROVIDER_SECRET_KEY" not in tenantry.environment
+            environment = tenantry.environment
+            assert environment["OIDC_AUDIENCE"] == "my-api"
+            assert environment["API_KEY_PEPPER"].startswith("pepper-of-the-suite")
+            assert environment["TENANTRY_PLANS"].endswith("/plans.toml")
+            assert environment["OIDC_ROLE_CLAIM"] == "https://my.example/role"
+        """,
+    )
+    suite.run().assert_outcomes(passed=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"WORKERS": "none", "API_KEY_PEPPER": "short"}, "*2 setting(s) are faulty.*WORKERS: must be a whole number*"),
+        ({"PORT": 3001, "DATABASE_URL": "x"}, "*DATABASE_URL, PORT cannot be set: the tests run these themselves.*"),
+        ({"TENANTRY_PLANS": "missing.toml"}, "*TENANTRY_PLANS: */missing.toml cannot be read*"),
+    ],
+)
+def test_faulty_settings_are_named_by_every_test_that_needs_the_service(
+    suite: Suite, given: dict[str, object], reason: str
+) -> None:
+    suite.write(
+        "conftest.py",
+        f"""
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def tenantry_settings():
+            return {given!r}
+        """,
+    )
+    suite.write(
+        "test_one.py",
+        """
+        def test_one(tenantry): ...
+        def test_other(tenantry): ...
+        def test_without(): ...
+        """,
+    )
+    result = suite.run()
+    result.assert_outcomes(errors=2, passed=1)
+    pytest.LineMatcher([" ".join(result.stdout.lines)]).fnmatch_lines([reason])
+
+
+def test_settings_for_a_part_of_a_session_are_refused(suite: Suite) -> None:
+    (suite.folder / "part").mkdir()
+    suite.write("test_whole.py", "def test_whole(tenantry): ...")
+    suite.write(
+        "part/conftest.py",
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def tenantry_settings():
+            return {"PARKED_MAIL_HOURS": 1}
+        """,
+    )
+    suite.write("part/test_part.py", "def test_part(tenantry): ...")
+    result = suite.run("test_whole.py", "part")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test is to have.*"])
+
+
+def test_a_failed_test_shows_the_services_log_and_no_secret(suite: Suite) -> None:
+    suite.write(
+        "test_failing.py",
+        """
+        def test_before(tenantry):
+            tenantry.events.payment_succeeded(tenantry.tenant(tenant_id="tenant-of-the-test-before"))
+
+        def test_failing(tenantry):
+            tenant = tenantry.tenant()
+            key, token, environment = tenant.key(), tenant.token(), tenantry.environment
+            headers = key.headers
+            tenantry.events.payment_succeeded(tenant)
+            with open("secrets", "w") as file:
+                file.write("\\n".join([key.secret, token, environment["API_KEY_PEPPER"]]))
+            assert (key, token, headers) == (None, "nothing", {})
+        """,
+    )
+    result = suite.run("--showlocals", "-vv")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*Captured tenantry call*", "*payment received*"])
+    shown = result.stdout.str()
+    assert "tenant-of-the-test-before" not in shown
+    assert [secret for secret in (suite.folder / "secrets").read_text().split("\n") if secret in shown] == []
+
+
+def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(suite: Suite) -> None:
+    suite.write(
+        "test_failing.py",
+        """
+        import pytest
+
+        @pytest.fixture
+        def broken(tenantry):
+            raise LookupError("it is broken")
+
+        def test_it(broken): ...
+
+        @pytest.fixture(scope="session", autouse=True)
+        def broken_at_the_end(tenantry_service):
+            yield
+            raise LookupError("it breaks in the end")
+        """,
+    )
+    result = suite.run()
+    result.assert_outcomes(errors=2)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_suite_that_uses_none_of_it_starts_nothing(suite: Suite) -> None:
+    suite.write(
+        "test_light.py",
+        """
+        import sys
+
+        def test_light():
+            heavy = {"httpx2", "litestar", "psycopg", "uvicorn", "joserfc", "tenantry.settings", "tenantry.db"}
+            assert heavy & set(sys.modules) == set()
+        """,
+    )
+    suite.run("-p", "no:schemathesis").assert_outcomes(passed=1)
+
+
+def test_another_event_loop_is_no_matter(suite: Suite) -> None:
+    suite.write(
+        "test_async.py",
+        """
+        import pytest
+
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+        async def test_async(tenantry, anyio_backend):
+            tenant = tenantry.tenant(plan="pro")
+            tenantry.provider.card_declines(tenant.customer)
+            tenantry.provider.advance(days=32)
+            assert tenant.subscription_status == "past_due"
+            assert len(tenant.mails()) == 1
+        """,
+    )
+    suite.run().assert_outcomes(passed=1)
+
+
+WAITING = """
+import os, signal
+
+def test_waiting(tenantry):
+    assert tenantry.tenant().plan == "free"
+    os.write(2, b"it waits\\n")
+    signal.pause()
+"""
+
+
+@asynccontextmanager
+async def waiting(suite: Suite, place: Path) -> AsyncIterator[tuple[Running, list[psutil.Process]]]:
+    """A suite in the midst of its test, and all processes that it has started, whose files are in ``place``."""
+    suite.write("test_waiting.py", WAITING)
+    arguments = ("-p", "no:cacheprovider", "-s", "test_waiting.py")
+    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+        await command.until("it waits", "err")
+        started = command.family()[1:]
+        assert len(started) > 2
+        yield command, started
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+async def test_nothing_is_left_however_a_session_is_ended(suite: Suite, place: Path, how: signal.Signals) -> None:
+    async with waiting(suite, place) as (command, started):
+        code = await command.end(how)
+        assert await still_running(started) == []
+        assert os.listdir(place) == []  # noqa: PTH208
+    assert code == (2 if how is signal.SIGINT else -how)
+
+
+async def test_nothing_is_left_of_a_start_that_is_broken_off(suite: Suite, place: Path) -> None:
+    suite.write(
+        "conftest.py",
+        """
+        import os
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def tenantry_settings():
+            os.write(2, b"it begins\\n")
+            return {}
+        """,
+    )
+    suite.write("test_waiting.py", WAITING)
+    arguments = ("-p", "no:cacheprovider", "-s", "test_waiting.py")
+    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+        await command.until("it begins", "err")
+        assert await command.end(signal.SIGINT) == 2
+    left = [process for process in psutil.process_iter(["cmdline"]) if str(place) in str(process.info["cmdline"])]
+    assert await still_running(left) == []
+    assert os.listdir(place) == []  # noqa: PTH208
