@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from tenantry_sdk._async._compat import Guard
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ class AsyncHttp:
     def __init__(self, given: httpx2.AsyncClient | None) -> None:
         """``given`` is the caller's, who closes it. Without it there is one of our own."""
         self._given = given
-        self._own: httpx2.AsyncClient | None = None
+        self._own = _new() if given is None else None
         self._pid = os.getpid()
+        self._guard = Guard()
         self._is_closed = False
 
     def client(self) -> httpx2.AsyncClient:
@@ -31,12 +33,13 @@ class AsyncHttp:
         """
         if self._is_closed:
             raise ConfigurationError("The client is closed.")
-        if self._given is not None:
+        if self._own is None:
+            assert self._given is not None  # noqa: S101  # one of the two there is
             return self._given
-        if self._own is None or self._pid != os.getpid():
-            from httpx2 import AsyncClient  # noqa: PLC0415  # slow to import
-
-            self._own, self._pid = AsyncClient(mounts=_WITHOUT_PROXY), os.getpid()
+        if self._pid != os.getpid():
+            with self._guard:  # that of a parent is never held: nothing is made there
+                if self._pid != os.getpid():
+                    self._own, self._pid = _new(), os.getpid()
         return self._own
 
     async def aclose(self) -> None:
@@ -44,3 +47,9 @@ class AsyncHttp:
         self._is_closed = True
         if self._own is not None and self._pid == os.getpid():
             await self._own.aclose()
+
+
+def _new() -> httpx2.AsyncClient:
+    from httpx2 import AsyncClient  # noqa: PLC0415  # slow to import
+
+    return AsyncClient(mounts=_WITHOUT_PROXY)

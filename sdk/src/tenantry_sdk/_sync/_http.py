@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from tenantry_sdk._sync._compat import Guard
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ class Http:
     def __init__(self, given: httpx2.Client | None) -> None:
         """``given`` is the caller's, who closes it. Without it there is one of our own."""
         self._given = given
-        self._own: httpx2.Client | None = None
+        self._own = _new() if given is None else None
         self._pid = os.getpid()
+        self._guard = Guard()
         self._is_closed = False
 
     def client(self) -> httpx2.Client:
@@ -32,12 +34,13 @@ class Http:
         """
         if self._is_closed:
             raise ConfigurationError("The client is closed.")
-        if self._given is not None:
+        if self._own is None:
+            assert self._given is not None  # noqa: S101  # one of the two there is
             return self._given
-        if self._own is None or self._pid != os.getpid():
-            from httpx2 import Client  # noqa: PLC0415  # slow to import
-
-            self._own, self._pid = Client(mounts=_WITHOUT_PROXY), os.getpid()
+        if self._pid != os.getpid():
+            with self._guard:  # that of a parent is never held: nothing is made there
+                if self._pid != os.getpid():
+                    self._own, self._pid = _new(), os.getpid()
         return self._own
 
     def close(self) -> None:
@@ -45,3 +48,9 @@ class Http:
         self._is_closed = True
         if self._own is not None and self._pid == os.getpid():
             self._own.close()
+
+
+def _new() -> httpx2.Client:
+    from httpx2 import Client  # noqa: PLC0415  # slow to import
+
+    return Client(mounts=_WITHOUT_PROXY)
