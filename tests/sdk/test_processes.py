@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tests.sdk.support import Served
+from tests.sdk.token_endpoint import token_endpoint
 from tests.support.commands import Done, run
 
 FORKING: Final = """
@@ -93,3 +94,41 @@ async def test_what_goes_to_this_machine_goes_past_a_proxy(served: Served, tmp_p
         done = await run_program(CALLING, tmp_path, served, **{name: proxy})
     assert (done.code, done.out, done.err) == (0, "OWNER\n", "")
     assert heard == []
+
+
+TRIO: Final = """
+import os
+import trio
+from tenantry_sdk import AsyncTenantry, RefreshToken, errors
+
+tokens = RefreshToken(issuer=os.environ["ISSUER"], client_id="cli", refresh_token="refresh-0")
+
+async def main():
+    found = []
+    async def call(client):
+        found.append((await client.auth.whoami()).id)
+    async with AsyncTenantry(tokens=tokens) as client:
+        with trio.move_on_after(0):
+            await client.auth.whoami()  # gone before there is a token
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(call, client)
+    try:
+        async with AsyncTenantry("key", base_url=os.environ["SILENT"], timeout=0.2) as client:
+            await client.auth.whoami()
+    except errors.TimedOutError:
+        found.append("timed out")
+    print(len(found), *sorted(set(found)))
+
+trio.run(main)
+"""
+
+
+async def test_asynchronous_client_runs_on_trio(served: Served, tmp_path: Path) -> None:
+    organization = await served.service.organization()
+    credential = str(served.service.user("olivia", org=organization.id, role="owner").credential)
+    async with token_endpoint(lambda: credential) as endpoint, silent() as (url, _):
+        values = {"ISSUER": endpoint.url, "SILENT": url, "TENANTRY_API_KEY": ""}
+        done = await run_program(TRIO, tmp_path, served, **values)
+    assert (done.code, done.out, done.err) == (0, "21 olivia timed out\n", "")
+    assert len(endpoint.grants) == 1
