@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from tenantry.demo.companion import Companion
+from tenantry.demo.identity_provider.devices import DEVICE_GRANT
 from tenantry.domain.errors import InvalidCredentialError
 from tenantry.gateways import identity
 from tests.support.sign_in import (
@@ -46,7 +47,8 @@ def test_discovery_names_the_issuer_and_its_endpoints(http: httpx2.Client, compa
     assert metadata["code_challenge_methods_supported"] == ["S256"]
     assert metadata["response_types_supported"] == ["code"]
     assert metadata["id_token_signing_alg_values_supported"] == ["RS256"]
-    assert set(metadata["grant_types_supported"]) == {"authorization_code", "refresh_token", "client_credentials"}
+    grants = {"authorization_code", "refresh_token", "client_credentials", DEVICE_GRANT}
+    assert set(metadata["grant_types_supported"]) == grants
 
 
 def test_published_keys_hold_nothing_private(http: httpx2.Client) -> None:

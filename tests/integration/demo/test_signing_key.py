@@ -11,6 +11,7 @@ from joserfc.jwk import ECKey
 
 from tenantry.demo.companion import Companion, signing_key_path
 from tenantry.demo.identity_provider import load_or_create_signing_key, mint_access_token
+from tenantry.demo.identity_provider.devices import DEVICE_GRANT
 from tests.support.sign_in import ADA, AUDIENCE, CLIENT_ID, Clock, sign_in
 
 
@@ -67,7 +68,7 @@ def test_provider_without_a_client_secret_is_for_public_clients_alone(tmp_path: 
         tokens = sign_in(http)
 
     assert metadata["token_endpoint_auth_methods_supported"] == ["none"]
-    assert metadata["grant_types_supported"] == ["authorization_code", "refresh_token"]
+    assert metadata["grant_types_supported"] == ["authorization_code", "refresh_token", DEVICE_GRANT]
     assert metadata["id_token_signing_alg_values_supported"] == ["ES256"]
     assert answer.json()["error"] == "invalid_client"
     assert urlsplit(companion.issuer).hostname == "127.0.0.1"

@@ -105,6 +105,16 @@ class Grants:
         entry.is_spent = True
         return entry.grant, self._new_refresh_token(entry.grant, entry.sign_in)
 
+    def begin(self, grant: Grant, sign_in: str) -> str:
+        """The first refresh token of a sign-in that needed no code of ours; ``sign_in`` names it."""
+        return self._new_refresh_token(grant, sign_in)
+
+    def revoke(self, refresh_token: str) -> None:
+        """End the sign-in that this token is of; another text ends nothing."""
+        entry = self._refresh_tokens.get(refresh_token)
+        if entry is not None:
+            self._end_sign_in(entry.sign_in)
+
     def end(self, sub: str) -> None:
         """End all refresh tokens of this user."""
         kept = {text: entry for text, entry in self._refresh_tokens.items() if entry.grant.user.sub != sub}

@@ -1,16 +1,18 @@
-"""The provider's HTTP interface: OpenID Connect Core, Discovery and RP-Initiated Logout, all 1.0."""
+"""The provider's HTTP interface: OpenID Connect Core, Discovery and RP-Initiated Logout, all 1.0; RFC 7009 and 8628."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from litestar import HttpMethod, Litestar, Request, Response, get, post, route
+from litestar import HttpMethod, Litestar, Response, get, post, route
 from litestar.config.allowed_hosts import AllowedHostsConfig
 from litestar.exceptions import HTTPException
 from litestar.types import ControllerRouterHandler, Scope
 
 from tenantry.demo.html import STYLE_SHEET, Pages
+from tenantry.demo.identity_provider.device_routes import device_routes, revocation_route
+from tenantry.demo.identity_provider.devices import DEVICE_GRANT, Devices
 from tenantry.demo.identity_provider.grants import Grant, Grants, OAuthError
 from tenantry.demo.identity_provider.parameters import (
     OIDC_SCOPES,
@@ -20,9 +22,9 @@ from tenantry.demo.identity_provider.parameters import (
     is_loopback,
     read_authorization_request,
     read_client,
-    read_parameters,
     with_query,
 )
+from tenantry.demo.identity_provider.requests import NO_STORE, AnyRequest, comes_from_elsewhere, parameters_of
 from tenantry.demo.identity_provider.token_endpoint import ProviderConfig, TokenEndpoint
 from tenantry.demo.identity_provider.tokens import (
     DemoUser,
@@ -39,8 +41,6 @@ from tenantry.kit.secret import Secret
 _log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES: Final = 64 * 1024
-_NO_STORE: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
-_Request = Request[Any, Any, Any]
 _GET_OR_POST: Final = [HttpMethod.GET, HttpMethod.POST]
 
 
@@ -85,8 +85,8 @@ async def _log_failure(error: Exception, scope: Scope) -> None:
         _log.error("%s failed", scope["path"], exc_info=error)
 
 
-def _oauth_error(request: _Request, error: OAuthError) -> Response[dict[str, str]]:
-    headers = dict(_NO_STORE)
+def _oauth_error(request: AnyRequest, error: OAuthError) -> Response[dict[str, str]]:
+    headers = dict(NO_STORE)
     if error.code == "invalid_client" and "authorization" in request.headers:
         headers["WWW-Authenticate"] = 'Basic realm="token"'
     return Response(
@@ -97,7 +97,7 @@ def _oauth_error(request: _Request, error: OAuthError) -> Response[dict[str, str
 
 
 def _redirect(location: str) -> Response[str]:
-    return Response("", status_code=303, headers={**_NO_STORE, "Location": location, "Referrer-Policy": "no-referrer"})
+    return Response("", status_code=303, headers={**NO_STORE, "Location": location, "Referrer-Policy": "no-referrer"})
 
 
 def _form_action(client: Client) -> str:
@@ -112,7 +112,8 @@ class _Provider:
         self._config = config
         self._pages = pages
         self._grants = Grants(config.clock)
-        self._token_endpoint = TokenEndpoint(config, self._grants)
+        self._devices = Devices(config.clock)
+        self._token_endpoint = TokenEndpoint(config, self._grants, self._devices)
 
     def routes(self) -> list[ControllerRouterHandler]:
         """The handlers; those that take parameters take them from the query or from a form."""
@@ -126,34 +127,36 @@ class _Provider:
             return public_keys(self._config.signing_key)
 
         @route("/authorize", http_method=_GET_OR_POST, status_code=200)
-        async def authorize(request: _Request) -> Response[str]:
-            return self._authorize(await _parameters(request), chosen=False)
+        async def authorize(request: AnyRequest) -> Response[str]:
+            return self._authorize(await parameters_of(request), chosen=False)
 
         @post("/authorize/choice")
-        async def choose(request: _Request) -> Response[str]:
+        async def choose(request: AnyRequest) -> Response[str]:
             # The choice is made on the page above, never by a page of another site.
-            if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+            if comes_from_elsewhere(request):
                 return self._refuse("The choice did not come from this provider's own page.")
-            return self._authorize(await _parameters(request), chosen=True)
+            return self._authorize(await parameters_of(request), chosen=True)
 
         @post("/token", status_code=200)
-        async def token(request: _Request) -> Response[dict[str, Any]]:
-            answer = self._token_endpoint.answer(await _parameters(request), request.headers.get("authorization"))
-            return Response(answer, headers=_NO_STORE)
+        async def token(request: AnyRequest) -> Response[dict[str, Any]]:
+            answer = self._token_endpoint.answer(await parameters_of(request), request.headers.get("authorization"))
+            return Response(answer, headers=NO_STORE)
 
         @route("/userinfo", http_method=_GET_OR_POST, status_code=200)
-        async def userinfo(request: _Request) -> Response[dict[str, Any]]:
+        async def userinfo(request: AnyRequest) -> Response[dict[str, Any]]:
             return self._userinfo(request.headers.get("authorization", ""))
 
         @route("/logout", http_method=_GET_OR_POST, status_code=200)
-        async def logout(request: _Request) -> Response[str]:
-            return self._logout(await _parameters(request))
+        async def logout(request: AnyRequest) -> Response[str]:
+            return self._logout(await parameters_of(request))
 
         @get(f"/{STYLE_SHEET}")
         async def style_sheet() -> Response[str]:
             return self._pages.style_sheet()
 
-        return [discovery, jwks, authorize, choose, token, userinfo, logout, style_sheet]
+        more = device_routes(self._config, self._pages, self._devices)
+        more.append(revocation_route(self._token_endpoint, self._grants))
+        return [discovery, jwks, authorize, choose, token, userinfo, logout, style_sheet, *more]
 
     def _metadata(self) -> dict[str, Any]:
         issuer = self._config.issuer
@@ -162,6 +165,8 @@ class _Provider:
             "issuer": issuer,
             "authorization_endpoint": f"{issuer}/authorize",
             "token_endpoint": f"{issuer}/token",
+            "device_authorization_endpoint": f"{issuer}/device_authorization",
+            "revocation_endpoint": f"{issuer}/revoke",
             "userinfo_endpoint": f"{issuer}/userinfo",
             "jwks_uri": f"{issuer}/jwks",
             "end_session_endpoint": f"{issuer}/logout",
@@ -171,6 +176,7 @@ class _Provider:
             "grant_types_supported": [
                 "authorization_code",
                 "refresh_token",
+                DEVICE_GRANT,
                 *(["client_credentials"] if self._config.client_secret else []),
             ],
             "subject_types_supported": ["public"],
@@ -237,7 +243,7 @@ class _Provider:
         if user is None:
             challenge = 'Bearer error="invalid_token"'
             return Response({"error": "invalid_token"}, status_code=401, headers={"WWW-Authenticate": challenge})
-        return Response({"sub": user.sub, **user_claims(user, scopes)}, headers=_NO_STORE)
+        return Response({"sub": user.sub, **user_claims(user, scopes)}, headers=NO_STORE)
 
     def _logout(self, parameters: dict[str, str]) -> Response[str]:
         """RP-Initiated Logout. Nobody stays signed in here; what ends are the refresh tokens of the hinted user."""
@@ -253,11 +259,3 @@ class _Provider:
             return self._refuse("post_logout_redirect_uri needs a loopback address, and client_id or id_token_hint.")
         state = parameters.get("state")
         return _redirect(with_query(target, {} if state is None else {"state": state}))
-
-
-async def _parameters(request: _Request) -> dict[str, str]:
-    if request.method == HttpMethod.GET:
-        return read_parameters(request.scope["query_string"])
-    if request.content_type[0] != "application/x-www-form-urlencoded":
-        raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
-    return read_parameters(await request.body())

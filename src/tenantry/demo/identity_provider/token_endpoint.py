@@ -1,4 +1,4 @@
-"""The token endpoint (RFC 6749 sections 4.1.3, 4.4 and 6; RFC 7636)."""
+"""The token endpoint (RFC 6749 sections 4.1.3, 4.4 and 6; RFC 7636; RFC 8628)."""
 
 import base64
 import binascii
@@ -10,6 +10,8 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
+from tenantry.demo.identity_provider import devices
+from tenantry.demo.identity_provider.devices import Devices
 from tenantry.demo.identity_provider.grants import Grant, Grants, OAuthError
 from tenantry.demo.identity_provider.parameters import OIDC_SCOPES, granted_scopes
 from tenantry.demo.identity_provider.tokens import (
@@ -45,23 +47,26 @@ class ProviderConfig(msgspec.Struct, frozen=True):
 
 
 class TokenEndpoint:
-    """Turns codes, refresh tokens and the client's own secret into tokens."""
+    """Turns codes, refresh tokens, device codes and the client's own secret into tokens."""
 
-    def __init__(self, config: ProviderConfig, grants: Grants) -> None:
+    def __init__(self, config: ProviderConfig, grants: Grants, devices: Devices) -> None:
         self._config = config
         self._grants = grants
+        self._devices = devices
 
     def answer(self, parameters: dict[str, str], authorization: str | None) -> dict[str, Any]:
         """The JSON answer (RFC 6749 section 5.1); ``authorization`` is the header of that name.
 
         Raises `OAuthError`.
         """
-        is_authenticated = self._check_client(parameters, authorization)
+        is_authenticated = self.check_client(parameters, authorization)
         match parameters.get("grant_type"):
             case "authorization_code":
                 return self._with_code(parameters)
             case "refresh_token":
                 return self._with_refresh_token(parameters)
+            case devices.DEVICE_GRANT:
+                return self._with_device_code(parameters)
             case "client_credentials":
                 if not is_authenticated:
                     raise OAuthError("invalid_client", "client_credentials needs the client's secret.")
@@ -87,6 +92,11 @@ class TokenEndpoint:
         grant, refresh_token = self._grants.rotate(_needed(parameters, "refresh_token"), scopes)
         # OpenID Connect Core 12.2: an ID token made by a refresh should not have a nonce.
         return self._tokens(grant, scopes or grant.scopes, refresh_token, nonce=None)
+
+    def _with_device_code(self, parameters: dict[str, str]) -> dict[str, Any]:
+        device_code = _needed(parameters, "device_code")
+        grant = self._devices.ask(device_code)
+        return self._tokens(grant, grant.scopes, self._grants.begin(grant, device_code), nonce=None)
 
     def _for_the_client(self, parameters: dict[str, str]) -> dict[str, Any]:
         scopes = tuple(scope for scope in granted_scopes(parameters.get("scope", "")) if scope not in OIDC_SCOPES)
@@ -125,7 +135,7 @@ class TokenEndpoint:
         )
         return {**answer, "id_token": id_token}
 
-    def _check_client(self, parameters: dict[str, str], authorization: str | None) -> bool:
+    def check_client(self, parameters: dict[str, str], authorization: str | None) -> bool:
         """Whether the client proved itself by its secret. It need not (PKCE binds the code), but must not fail to."""
         client_id, secret = parameters.get("client_id"), parameters.get("client_secret")
         if authorization is not None:
