@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -9,23 +10,48 @@ from click.testing import CliRunner
 
 from tenantry import __version__
 from tenantry.cli import main
+from tenantry.cli.demo_folder import LIVE_KEY
+from tenantry.cli.lazy import LazyGroup
+from tenantry.demo import setup
 
 COMMANDS = (
+    "login",
+    "logout",
+    "whoami",
+    "keys",
+    "projects",
+    "tenants",
+    "members",
+    "events",
+    "plans",
+    "completion",
+    "demo",
     "serve",
     "worker",
     "migrate",
-    "demo",
     "doctor",
     "admin",
-    "tenants",
-    "events",
     "reconcile",
     "backfill",
     "listen",
     "trigger",
     "auth",
-    "keys",
 )
+GROUPS = ("keys", "projects", "tenants", "members", "events")
+HEAVY = {"httpx2", "psycopg", "litestar", "rich", "asyncio", "uvicorn", "procrastinate"}
+
+
+def imported_by(*arguments: str, folder: Path = Path()) -> set[str]:
+    """The modules that a command imports, which is one that ends by itself; ``folder`` is its home."""
+    code = (
+        "import sys; from tenantry.cli import main\n"
+        f"try: main({list(arguments)})\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env={"HOME": str(folder)}, capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -52,10 +78,47 @@ def test_version_is_shown() -> None:
 
 
 def test_help_imports_neither_server_nor_database() -> None:
-    code = (
-        "import sys; from tenantry.cli import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: print(*sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"litestar", "psycopg", "uvicorn", "procrastinate"} & set(done.stderr.split())
+    assert not HEAVY & imported_by("--help")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_imports_none_of_its_commands(group: str) -> None:
+    modules = imported_by(group, "--help")
+    assert not HEAVY & modules
+    assert not any(name.startswith(f"tenantry.cli.{group}.") for name in modules)
+
+
+@pytest.mark.parametrize("command", [["whoami"], ["keys", "list"], ["projects", "list"], ["logout"]])
+def test_command_that_uses_a_service_imports_nothing_of_the_service(command: list[str], tmp_path: Path) -> None:
+    modules = imported_by(*command, "--profile", "nobody", folder=tmp_path)
+    ours = {name for name in modules if name.startswith("tenantry.")}
+    assert "tenantry.cli.api.target" in ours
+    assert {name for name in ours if not name.startswith("tenantry.cli")} == set()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_group_finds_each_command_that_it_lists(group: str) -> None:
+    assert isinstance(main, click.Group)
+    found = main.get_command(click.Context(main), group)
+    assert isinstance(found, LazyGroup)
+    context = click.Context(found)
+    for name in found.list_commands(context):
+        command = found.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert command.help
+
+
+def test_unknown_command_of_a_group_is_a_usage_error() -> None:
+    assert CliRunner().invoke(main, ["keys", "conquer"]).exit_code == 2
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_help_fits_the_terminal(width: int) -> None:
+    for arguments in (["--help"], ["keys", "--help"], ["keys", "create", "--help"], ["login", "--help"]):
+        shown = CliRunner().invoke(main, arguments, terminal_width=width).output
+        assert max(map(len, shown.splitlines())) <= width
+
+
+def test_names_of_the_demo_are_those_that_it_writes() -> None:
+    assert setup.LIVE_KEY == LIVE_KEY

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tenantry.cli.keys import excluded_by
+from tenantry.cli.keys.scan import excluded_by
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
 from tenantry.domain.key_scan import find_keys, may_hold_key

@@ -8,7 +8,8 @@ from typing import TypeVar
 import click
 import msgspec
 
-from tenantry.cli.environment import command_values, database, fail, fail_on_settings, migrated
+from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
+from tenantry.cli.exit_codes import NOT_FOUND, USAGE, fail
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, is_scope
 from tenantry.domain.api_keys import Pepper
@@ -22,9 +23,6 @@ from tenantry.settings import AdminSettings, SettingsError, load_for_admin
 
 Result = TypeVar("Result")
 Act = Callable[[AdminSettings, TenantService, ApiKeyService], Awaitable[Result]]
-
-_NOT_FOUND = 5
-_USAGE = 2
 
 
 @click.group()
@@ -121,9 +119,9 @@ def _run(act: Act[Result], *, needs_pepper: bool) -> Result:
         try:
             return asyncio.run(_connected(conninfo, settings, act))
         except NotFoundError as error:
-            fail(error.detail, _NOT_FOUND)
+            fail(error.detail, NOT_FOUND)
         except ValidationError as error:
-            fail("; ".join(f"{where}: {message}" for where, message in error.faults), _USAGE)
+            fail("; ".join(f"{where}: {message}" for where, message in error.faults), USAGE)
         except DomainError as error:
             fail(error.detail)
 

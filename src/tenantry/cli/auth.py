@@ -8,8 +8,8 @@ from typing import BinaryIO, Final
 
 import click
 
-from tenantry.cli.environment import command_values, database, fail, fail_on_settings
-from tenantry.cli.on_database import NOT_AUTHENTICATED, OUT_OF_REACH
+from tenantry.cli.environment import command_values, database, fail_on_settings
+from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, fail
 from tenantry.cli.token_text import as_document, show
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError

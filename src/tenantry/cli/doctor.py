@@ -12,7 +12,8 @@ from typing import Final
 import click
 import msgspec
 
-from tenantry.cli.environment import FAILED, command_values, database
+from tenantry.cli.environment import command_values, database
+from tenantry.cli.exit_codes import FAILED
 from tenantry.domain.api_keys import Pepper
 from tenantry.gateways.provider.api import ProviderApi
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH

@@ -1,40 +1,25 @@
 """What commands share: where settings come from, which database is meant, how failures are shown."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
-import click
 import psycopg
 from dotenv import dotenv_values
 
+from tenantry.cli.demo_folder import DEMO_FILE as DEMO_FILE  # noqa: PLC0414  # for those who import it from here
+from tenantry.cli.demo_folder import data_dir as data_dir  # noqa: PLC0414
+from tenantry.cli.exit_codes import FAILED as FAILED  # noqa: PLC0414
+from tenantry.cli.exit_codes import fail as fail  # noqa: PLC0414
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 from tenantry.kit.logs import redact
 from tenantry.settings import DEMO_FLAG, SettingsError, read_environment
-
-DEMO_FILE: Final = "demo.env"
-"""The demo's own settings, in the data folder."""
-
-FAILED: Final = 1
-
-
-def fail(message: str, code: int = FAILED) -> NoReturn:
-    """Say what went wrong on stderr and exit."""
-    click.echo(message, err=True)
-    sys.exit(code)
 
 
 def fail_on_settings(error: SettingsError) -> NoReturn:
     """Name every faulty setting in one message and exit."""
     lines = "\n".join(f"  {fault}" for fault in error.faults)
     fail(f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}")
-
-
-def data_dir(values: dict[str, str]) -> Path:
-    """The folder of the embedded database and the demo's settings."""
-    return Path(values.get("TENANTRY_DATA_DIR") or ".tenantry")
 
 
 def command_values() -> tuple[dict[str, str], bool]:

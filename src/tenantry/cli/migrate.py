@@ -3,7 +3,8 @@
 import click
 import psycopg
 
-from tenantry.cli.environment import command_values, database, fail, migrated
+from tenantry.cli.environment import command_values, database, migrated
+from tenantry.cli.exit_codes import fail
 
 
 @click.command()

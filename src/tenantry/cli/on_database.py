@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-import click
-
-from tenantry.cli.environment import FAILED, command_values, database, fail, fail_on_settings, migrated
+from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
+from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, fail
 from tenantry.db.database import Database
 from tenantry.domain.errors import (
     DatabaseUnavailableError,
@@ -21,9 +19,6 @@ from tenantry.settings import AdminSettings, SettingsError, load_for_admin
 Result = TypeVar("Result")
 Act = Callable[[AdminSettings, Database], Awaitable[Result]]
 
-NOT_AUTHENTICATED: Final = 4
-NOT_FOUND: Final = 5
-OUT_OF_REACH: Final = 6
 _CODES: Final[dict[type[DomainError], int]] = {
     ProviderRefusedError: NOT_AUTHENTICATED,
     NotFoundError: NOT_FOUND,
@@ -59,19 +54,3 @@ async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result], p
         return await act(settings, connected)
     finally:
         await connected.close()
-
-
-class Moment(click.ParamType[datetime]):
-    """A time such as ``2027-01-31T00:00:00Z``; without a zone it is in UTC."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """The moment that a text names."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            moment = datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail("is not a time such as 2027-01-31T00:00:00Z", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -18,7 +18,7 @@ from typing import Final
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from tenantry.cli.environment import fail
+from tenantry.cli.exit_codes import fail
 from tenantry.http.listening import Loop
 from tenantry.http.raw import AsgiApp
 from tenantry.http.shedding import SheddingProtocol

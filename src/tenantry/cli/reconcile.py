@@ -10,10 +10,11 @@ from typing import Final, NoReturn
 import click
 import msgspec
 
-from tenantry.cli.environment import FAILED, fail
-from tenantry.cli.on_database import Moment, exit_code, on_database
+from tenantry.cli.exit_codes import FAILED, fail
+from tenantry.cli.on_database import exit_code, on_database
 from tenantry.cli.progress import progress
 from tenantry.cli.text import Value, counted, printable, shown
+from tenantry.cli.times import Moment
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import RECORD_FIELDS

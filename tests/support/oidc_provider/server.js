@@ -2,6 +2,7 @@
 // CLIENT_SECRET, prints one line of JSON, {"issuer": ...}, when it is ready, and ends when its standard input does.
 // A client_credentials request names the algorithm of its token by the resource (urn:tenantry:RS256, ...:ES256,
 // ...:EdDSA); the members of the JSON object in its form field `claims` become claims of the token.
+// `tenantry-cli` is a public client for signing in, in which any name is a user's.
 import { generateKeyPairSync } from 'node:crypto';
 import { createServer } from 'node:http';
 
@@ -11,6 +12,15 @@ const AUDIENCE = 'tenantry-api';
 const RESOURCE = /^urn:tenantry:(RS256|ES256|EdDSA)$/;
 const SCOPES = 'projects:read projects:write tenants:read billing:read';
 
+const CLI = {
+  client_id: 'tenantry-cli',
+  application_type: 'native',
+  grant_types: ['authorization_code', 'refresh_token', 'urn:ietf:params:oauth:grant-type:device_code'],
+  redirect_uris: ['http://127.0.0.1/callback'],
+  response_types: ['code'],
+  token_endpoint_auth_method: 'none',
+};
+
 const jwk = (alg, type, options) => ({
   ...generateKeyPairSync(type, options).privateKey.export({ format: 'jwk' }),
   alg,
@@ -18,18 +28,19 @@ const jwk = (alg, type, options) => ({
 });
 
 const configuration = {
-  clients: process.argv.slice(2).map((client_id) => ({
+  clients: [CLI, ...process.argv.slice(2).map((client_id) => ({
     client_id,
     client_secret: process.env.CLIENT_SECRET,
     grant_types: ['client_credentials'],
     redirect_uris: [],
     response_types: [],
     token_endpoint_auth_method: 'client_secret_post',
-  })),
+  }))],
   extraTokenClaims: (ctx) => JSON.parse(ctx.oidc.body?.claims ?? '{}'),
   features: {
     clientCredentials: { enabled: true },
-    devInteractions: { enabled: false },
+    deviceFlow: { enabled: true },
+    devInteractions: { enabled: true },
     resourceIndicators: {
       enabled: true,
       getResourceServerInfo: (ctx, resource) => ({
@@ -39,8 +50,11 @@ const configuration = {
         jwt: { sign: { alg: RESOURCE.exec(resource)[1] } },
         scope: SCOPES,
       }),
+      useGrantedResource: () => true,
     },
+    revocation: { enabled: true },
   },
+  issueRefreshToken: (ctx, client) => client.grantTypeAllowed('refresh_token'),
   jwks: {
     keys: [
       jwk('RS256', 'rsa', { modulusLength: 2048 }),

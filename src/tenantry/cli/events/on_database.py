@@ -1,21 +1,17 @@
-"""``tenantry events``: work on the ledger of provider events."""
+"""``tenantry events replay`` and ``body``: work on the ledger itself."""
 
 from datetime import datetime
 
 import click
 
-from tenantry.cli.on_database import Moment, on_database
+from tenantry.cli.on_database import on_database
 from tenantry.cli.replay import run
+from tenantry.cli.times import Moment
 from tenantry.services.billing import raw_body
 from tenantry.services.replay import Selection
 
 
-@click.group()
-def events() -> None:
-    """Work on the ledger of provider events."""
-
-
-@events.command("replay")
+@click.command("replay")
 @click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; may be given several times.")
 @click.option("--since", type=Moment(), help="Only tenants with an event received since then, RFC 3339.")
 @click.option("--dry-run", is_flag=True, help="Only say what differs: write nothing, exit with 3 if anything does.")
@@ -30,7 +26,7 @@ def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, a
     run(Selection(tenants or None, since), dry_run=dry_run, as_json=as_json, in_full=False)
 
 
-@events.command("body")
+@click.command("body")
 @click.argument("event_id", metavar="EVENT")
 def body(event_id: str) -> None:
     """Print what the provider sent for an event, byte for byte.

@@ -1,4 +1,4 @@
-"""``tenantry keys``: API keys that lie where they should not."""
+"""``tenantry keys scan``: API keys that lie where they should not."""
 
 import fnmatch
 import os
@@ -21,12 +21,7 @@ and type {{"secret": "the whole key"}}, Return and Ctrl-D. Then take it out of t
 If it is meant to be there, such as a test vector: write tenantry:allow on the same line."""
 
 
-@click.group()
-def keys() -> None:
-    """Find API keys that lie where they should not."""
-
-
-@keys.command("scan")
+@click.command("scan")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--exclude", "globs", metavar="GLOB", multiple=True, help="Leave out files and folders named so.")
 @click.option("--json", "as_json", is_flag=True, help="What was found as one JSON document.")

@@ -1,4 +1,4 @@
-"""``tenantry tenants``: why a tenant's billing state is what it is, and setting it right."""
+"""``tenantry tenants explain`` and ``rebuild``: why a billing state is what it is, and setting it right."""
 
 from typing import Final
 
@@ -16,12 +16,7 @@ from tenantry.settings import AdminSettings
 MOST_ENTRIES: Final = 100
 
 
-@click.group()
-def tenants() -> None:
-    """Explain and rebuild the billing state of tenants."""
-
-
-@tenants.command("explain")
+@click.command("explain")
 @click.argument("org_id", metavar="ORG")
 @click.option("--json", "as_json", is_flag=True, help="Entries and state as one JSON document.")
 @click.option(
@@ -40,7 +35,7 @@ def explain(org_id: str, *, as_json: bool, limit: int) -> None:
         show(explanation)
 
 
-@tenants.command("rebuild")
+@click.command("rebuild")
 @click.argument("org_ids", metavar="[ORG]...", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Only say what differs: write nothing, exit with 3 if anything does.")
 @click.option("--json", "as_json", is_flag=True, help="What was found and done as one JSON document.")

@@ -1,0 +1,147 @@
+"""The client of a command: it is made from the target, and told of in the same way by all commands."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import click
+import msgspec
+
+from tenantry.cli.api import failures, tables
+from tenantry.cli.api.target import Target, is_loopback
+from tenantry.cli.exit_codes import USAGE, CommandError
+from tenantry_sdk import Pager, RefreshToken, Secret, Tenantry
+from tenantry_sdk.errors import TenantryError
+
+T = TypeVar("T")
+
+PAGE: Final = 100
+"""As many items as the service gives at once."""
+
+
+class Api:
+    """The service, for the length of one command. What fails inside the block ends the command, with a message."""
+
+    def __init__(self, target: Target, *, as_json: bool, timeout: float = 30.0, attempts: int = 4) -> None:
+        self.target = target
+        self.as_json = as_json
+        self._timeout, self._attempts = timeout, attempts
+        self.now = datetime.now(UTC)
+
+    @cached_property
+    def client(self) -> Tenantry:
+        """The SDK's client."""
+        from httpx2 import Client  # noqa: PLC0415  # slow to import
+
+        target = self.target
+        # what goes to this machine goes past the proxies of the environment
+        self._http = Client(trust_env=not is_loopback(target.base_url.value))
+        session = target.session
+        tokens = None
+        if session is not None:
+            store = target.sessions.store(keyring=session.keyring)
+            tokens = RefreshToken(issuer=session.issuer, client_id=session.client_id, store=store)
+        return Tenantry(
+            target.key,
+            base_url=target.base_url.value,
+            tokens=tokens,
+            organization=target.organization,
+            timeout=self._timeout,
+            attempts=self._attempts,
+            http_client=self._http,
+        )
+
+    _http: Any = None
+
+    @property
+    def org_id(self) -> str:
+        """The organization that the caller acts for: the one that was named, or the credential's."""
+        return self.target.organization or self.client.auth.whoami().org_id
+
+    def say(self, message: str) -> None:
+        """Chatter: for people alone, on stderr."""
+        if not self.as_json or sys.stderr.isatty():
+            click.echo(message, err=True)
+
+    def result(self, text: str) -> None:
+        """A result: on stdout."""
+        click.echo(text)
+
+    def document(self, value: Any) -> None:  # noqa: ANN401  # whatever can be JSON
+        """One JSON document on stdout."""
+        click.echo(msgspec.json.format(_encoded(value), indent=2))
+
+    def done(self, message: str, value: object) -> None:
+        """Something was ended: a message for people, a line of JSON for machines."""
+        if self.as_json:
+            click.echo(_encoded(value))
+        else:
+            self.say(message)
+
+    def record(self, value: Any, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401
+        """One object: as JSON, or as ``rows`` of a name and a value."""
+        if self.as_json:
+            self.document(value)
+        else:
+            tables.print_rows(rows)
+
+    def list(self, pager: Pager[T], limit: int | None, columns: Sequence[tables.Column[T]], nothing: str) -> None:
+        """A list, page by page as it comes: a line of JSON an item, or a table; ``nothing`` is said of an empty one."""
+        pages = _pages(pager, limit)
+        try:
+            if self.as_json:
+                for page in pages:
+                    for item in page:
+                        click.echo(_encoded(item))
+            elif not tables.print_pages(pages, columns):
+                self.say(nothing)
+        except BrokenPipeError:  # whoever reads has enough, as `head` has
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Go on only with ``--yes``, or where a person at a terminal agrees."""
+        if yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise CommandError(f"{question}\nNobody can be asked here: say --yes.", USAGE)
+        if not click.confirm(question, err=True):
+            raise CommandError("Nothing was done.")
+
+    def __enter__(self) -> Self:
+        if self.target.demo is not None:
+            self.say(f"Using the demo in {self.target.demo.folder} at {self.target.base_url.value}, with its live key.")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._http is not None and not isinstance(error, KeyboardInterrupt):
+            self._http.close()
+        if isinstance(error, TenantryError):
+            failures.end(error, self.target, as_json=self.as_json)
+
+
+def _pages(pager: Pager[T], limit: int | None) -> Iterator[Sequence[T]]:
+    left = limit
+    for page in pager.pages():
+        items = page.data if left is None else page.data[:left]
+        yield items
+        if left is not None:
+            left -= len(items)
+            if left <= 0:
+                return
+
+
+def _encoded(value: Any) -> bytes:  # noqa: ANN401
+    return msgspec.json.encode(value, enc_hook=_revealed)
+
+
+def _revealed(value: object) -> object:
+    """The text of a secret: only what was made to be shown once is encoded."""
+    if isinstance(value, Secret):
+        return value.reveal()
+    raise NotImplementedError(type(value))

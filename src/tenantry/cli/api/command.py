@@ -1,0 +1,136 @@
+"""Commands that use a service: the options that all of them have, and what happens around each."""
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from tenantry.cli.api.target import Flags, Surroundings
+from tenantry.cli.exit_codes import CommandError
+
+_HEADING: Final = "Which service"
+
+
+def _service_options() -> list[click.Option]:
+    return [
+        click.Option(
+            ["--base-url"], metavar="URL", help="The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"
+        ),
+        click.Option(
+            ["--profile"], metavar="NAME", help="A profile of the configuration file. [TENANTRY_PROFILE; default]"
+        ),
+        click.Option(
+            ["--organization"], metavar="ORG", envvar="TENANTRY_ORGANIZATION",
+            help="For which one a user acts, of several. [TENANTRY_ORGANIZATION]",
+        ),
+        click.Option(
+            ["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False),
+            help="A file with the API key. Else it is TENANTRY_API_KEY, or what `tenantry login` kept.",
+        ),
+    ]  # fmt: skip
+
+
+class ServiceCommand(click.Command):
+    """A command about a service. Its callback gets the flags that say which, and whether to write JSON.
+
+    What it raises as `CommandError` is told on stderr, and ends the command.
+    """
+
+    service_options: Sequence[str] = Flags._fields
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        params: list[click.Parameter] | None = None,
+        json_help: str = "As one JSON document.",
+        **more: object,
+    ) -> None:
+        as_json = click.Option(["--json", "as_json"], is_flag=True, help=json_help)
+        self._service = [option for option in _service_options() if option.name in self.service_options]
+        super().__init__(name, params=[*(params or []), as_json, *self._service], **more)  # type: ignore[arg-type]
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Call the callback with the flags taken together."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a terminal that knows ASCII alone is no failure
+        flags, as_json = flags_of(ctx), ctx.params.pop("as_json")
+        for name in Flags._fields:
+            ctx.params.pop(name, None)
+        try:
+            return self.call(ctx, flags, as_json=as_json)
+        except CommandError as error:
+            from tenantry.cli.api.failures import Failure, end_with  # noqa: PLC0415  # help does without it
+
+            return end_with(Failure(str(error), error.code), as_json=as_json)
+
+    def call(self, ctx: click.Context, flags: Flags, *, as_json: bool) -> object:
+        """What `invoke` does once it knows the flags."""
+        assert self.callback is not None  # noqa: S101
+        return ctx.invoke(self.callback, flags, as_json=as_json, **ctx.params)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own options, and below them those that all have."""
+        own = [param for param in self.get_params(ctx) if param not in self._service]
+        for heading, params in (("Options", own), (_HEADING, self._service)):
+            records = [record for param in params if (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class ApiCommand(ServiceCommand):
+    """A command that calls the API: its callback gets an `Api`, and whatever fails there is told and ends it."""
+
+    def call(self, ctx: click.Context, flags: Flags, *, as_json: bool) -> object:
+        """Find the service, make the client, and look after failures."""
+        from tenantry.cli.api.client import Api  # noqa: PLC0415  # help does without it
+
+        assert self.callback is not None  # noqa: S101
+        with Api(Surroundings(flags, os.environ).target(), as_json=as_json) as api:
+            return ctx.invoke(self.callback, api, **ctx.params)
+
+
+class Id(click.ParamType[str]):
+    """An id of an object of the service."""
+
+    name = "id"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The id, which is something that can be a part of an address."""
+        if str(value).strip(" .") == "":
+            self.fail(f"{value!r} is no id", param, ctx)
+        return str(value)
+
+
+def limit_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--limit`` of lists."""
+    option = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
+    return option(function)
+
+
+def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--yes`` of whatever ends something."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+
+
+def flags_of(ctx: click.Context) -> Flags:
+    """What the command line says about the service."""
+    return Flags(**{name: ctx.params.get(name) for name in Flags._fields})
+
+
+def completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Completes ids of this kind (``keys``, ``projects``, ...) by asking the service; nothing where that fails."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from tenantry.cli.api.completion import ids  # noqa: PLC0415  # other commands do without it
+
+        taken = ctx.params.get(param.name or "")
+        return ids(kind, flags_of(ctx), incomplete, taken if isinstance(taken, tuple) else ())
+
+    return complete

@@ -1,0 +1,194 @@
+"""Which service a command is about, and with which credential: flag, environment, configuration file, sign-in."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from tenantry.cli.api.profiles import Config, Profile, checked_name, config_path, read_config, state_folder
+from tenantry.cli.api.sessions import Session, Sessions
+from tenantry.cli.demo_folder import Demo, demo_here
+from tenantry.cli.exit_codes import NOT_AUTHENTICATED, USAGE, CommandError
+from tenantry_sdk import Secret
+
+DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_MOST_KEY_BYTES: Final = 4096
+
+
+class Flags(NamedTuple):
+    """What the command line says."""
+
+    base_url: str | None = None
+    profile: str | None = None
+    organization: str | None = None
+    api_key_file: str | None = None
+
+
+class Given(NamedTuple):
+    """A value and who gave it, in words for messages."""
+
+    value: str
+    source: str
+
+
+class Target(NamedTuple):
+    """A service, and what it is asked with: a key, or else a sign-in."""
+
+    profile: str
+    base_url: Given
+    organization: str | None
+    key: Secret | None
+    session: Session | None
+    sessions: Sessions
+    credential: str
+    """Where the credential is from, in words."""
+    demo: Demo | None = None
+    """The demo of the folder, where nothing else was set and so it is meant."""
+
+
+class Surroundings:
+    """The flags, and all that counts beside them: environment, configuration file, what was kept, the demo here.
+
+    Where ``signs_in``, a profile that nobody has heard of is a new one; else that is a `CommandError`.
+    """
+
+    def __init__(self, flags: Flags, environment: Mapping[str, str], *, signs_in: bool = False) -> None:
+        self.flags = flags
+        self.environment = environment
+        path = config_path(environment)
+        config = read_config(path)
+        self.name = self._name(config)
+        self._file = f"profile {self.name} in {path}"
+        self.profile = config.profiles.get(self.name, Profile())
+        self.sessions = Sessions(state_folder(environment), self.name)
+        self.session = self.sessions.load()
+        if self._named and not signs_in and self.name not in config.profiles and self.session is None:
+            known = ", ".join(config.profiles) or "none"
+            raise CommandError(
+                f"There is no profile {self.name}: {path} has {known}, and nobody is signed in under it.", USAGE
+            )
+
+    def address(self) -> tuple[Given, Demo | None]:
+        """Where the service is; with the demo where nothing says so, and neither is there a credential."""
+        for given in self._addresses():
+            return Given(checked_address(given.value, given.source), given.source), None
+        demo = None if self._named or self._has_key() else demo_here(self.environment)
+        if demo is not None:
+            return Given(demo.base_url, f"the demo in {demo.folder}"), demo
+        return Given(DEFAULT_ADDRESS, "the default"), None
+
+    def target(self) -> Target:
+        """The service and the credential. Raises `CommandError` where there is none."""
+        address, demo = self.address()
+        organization = self.flags.organization
+        key, source = self._key(address)
+        session = None
+        if key is None and self._session_fits(address):
+            session, source = self.session, "tenantry login"
+            # a key is of one organization: what is configured is for the user
+            organization = organization or self.profile.organization or (session.organization if session else None)
+        elif key is None and demo is not None:
+            key, source = Secret(demo.live_key), f"the demo in {demo.folder}"
+        elif key is None:
+            raise CommandError(self._nothing(address), NOT_AUTHENTICATED)
+        return Target(self.name, address, organization, key, session, self.sessions, source, demo)
+
+    def _name(self, config: Config) -> str:
+        if self.flags.profile:
+            return checked_name(self.flags.profile, "--profile")
+        if named := self.environment.get("TENANTRY_PROFILE"):
+            return checked_name(named, "TENANTRY_PROFILE")
+        return checked_name(config.profile, "profile in the configuration file")
+
+    @property
+    def _named(self) -> bool:
+        return bool(self.flags.profile or self.environment.get("TENANTRY_PROFILE"))
+
+    def _addresses(self) -> Iterator[Given]:
+        kept = [
+            Given(value, source)
+            for value, source in (
+                (self.profile.base_url, self._file),
+                (self.session.base_url if self.session else None, "tenantry login"),
+            )
+            if value
+        ]
+        if self.flags.base_url:
+            yield Given(self.flags.base_url, "--base-url")
+        if self.flags.profile:  # named on the command line, it goes before the environment
+            yield from kept
+        if set_ := self.environment.get("TENANTRY_BASE_URL"):
+            yield Given(set_, "TENANTRY_BASE_URL")
+        yield from kept
+
+    def _has_key(self) -> bool:
+        return bool(self.flags.api_key_file or self.environment.get("TENANTRY_API_KEY") or self.profile.api_key_file)
+
+    def _key(self, address: Given) -> tuple[Secret | None, str]:
+        if self.flags.api_key_file:
+            return _key_in(self.flags.api_key_file, "--api-key-file"), "--api-key-file"
+        if self.flags.profile and self._belongs_to_profile(address):
+            return _key_in(self.profile.api_key_file or "", self._file), self._file
+        if self.flags.profile and self._session_fits(address):
+            return None, ""
+        if key := self.environment.get("TENANTRY_API_KEY", "").strip():
+            return checked_key(key, "TENANTRY_API_KEY"), "TENANTRY_API_KEY"
+        if self._belongs_to_profile(address):
+            return _key_in(self.profile.api_key_file or "", self._file), self._file
+        return None, ""
+
+    def _belongs_to_profile(self, address: Given) -> bool:
+        """Whether the profile has a key, and for this service: what belongs to one is sent to no other."""
+        of_profile = self.profile.base_url
+        return self.profile.api_key_file is not None and (not of_profile or of_profile.rstrip("/") == address.value)
+
+    def _session_fits(self, address: Given) -> bool:
+        return self.session is not None and self.session.base_url == address.value
+
+    def _nothing(self, address: Given) -> str:
+        lines = [f"There is no credential for {address.value} (from {address.source})."]
+        if self.session is not None:
+            lines.append(f"You are signed in to {self.session.base_url}, and that counts there alone.")
+        if self.profile.api_key_file is not None:
+            lines.append(f"The API key of the {self._file} is for {self.profile.base_url}.")
+        lines.append("Set TENANTRY_API_KEY, pass --api-key-file, or sign in: tenantry login")
+        return "\n".join(lines)
+
+
+def checked_address(address: str, source: str) -> str:
+    """An address to which credentials may go: https, or on this machine. Raises `CommandError` for any other."""
+    try:
+        parts = urlsplit(address)
+        faulty = parts.port == 0 or parts.query or parts.fragment or parts.username
+    except ValueError:  # a port that is none, or an IPv6 address that is none
+        raise CommandError(f"{source}: {address!r} is no http address.", USAGE) from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or faulty:
+        raise CommandError(f"{source}: {address!r} is no http address.", USAGE)
+    if parts.scheme == "http" and not is_loopback(address):
+        raise CommandError(f"{source}: {address} has to be https, for what is sent there is secret.", USAGE)
+    return address.rstrip("/")
+
+
+def checked_key(key: str, source: str) -> Secret:
+    """The key as a secret. Raises `CommandError` where it holds what no key does."""
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise CommandError(f"{source}: this is no API key: it holds characters that none has.", NOT_AUTHENTICATED)
+    return Secret(key)
+
+
+def _key_in(path: str, source: str) -> Secret:
+    file = Path(path).expanduser()
+    try:
+        with file.open("rb") as opened:
+            key = opened.read(_MOST_KEY_BYTES).decode("utf-8", "replace").strip()
+    except OSError as error:
+        raise CommandError(f"{source}: {file} cannot be read: {error.strerror}.", NOT_AUTHENTICATED) from None
+    if not key:
+        raise CommandError(f"{source}: {file} is empty.", NOT_AUTHENTICATED)
+    return checked_key(key, source)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether this is an address on this machine."""
+    return urlsplit(address).hostname in _LOOPBACK

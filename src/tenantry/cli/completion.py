@@ -1,0 +1,24 @@
+"""``tenantry completion``."""
+
+import click
+from click.shell_completion import get_completion_class
+
+_COMMAND = "tenantry"
+_VARIABLE = "_TENANTRY_COMPLETE"
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what completes commands, options and ids in a shell.
+
+    \b
+    bash   eval "$(tenantry completion bash)"       in ~/.bashrc
+    zsh    eval "$(tenantry completion zsh)"        in ~/.zshrc, after compinit
+    fish   tenantry completion fish | source        in ~/.config/fish/config.fish
+    """
+    from tenantry.cli import main  # noqa: PLC0415  # which imports this module
+
+    found = get_completion_class(shell)
+    assert found is not None  # noqa: S101  # the shells are click's own
+    click.echo(found(main, {}, _COMMAND, _VARIABLE).source())

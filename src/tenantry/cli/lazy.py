@@ -1,0 +1,63 @@
+"""Groups whose commands are imported when they are called, so that help and completion are quick."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+Lazy = Mapping[str, tuple[str, str]]
+"""By a command's name: its module, with ``:attribute`` where that is not the name itself, and a line of help."""
+
+_OTHERS: Final = "Commands"
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules of their own.
+
+    ``sections`` says under which heading a name is shown; those under none come last.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        commands: Lazy,
+        sections: Mapping[str, tuple[str, ...]] | None = None,
+        help: str | None = None,  # noqa: A002  # click's name
+        **more: object,
+    ) -> None:
+        super().__init__(name, help=help, **more)  # type: ignore[arg-type]
+        self._lazy = commands
+        placed = dict(sections or {})
+        others = tuple(name for name in commands if not any(name in names for names in placed.values()))
+        self._sections = {**placed, _OTHERS: others} if others else placed
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names, in the order in which a newcomer meets them."""
+        return [name for names in self._sections.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a command."""
+        if cmd_name not in self._lazy:
+            return None
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute or cmd_name)
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        for heading, names in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self._lazy[name][1]) for name in names])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and options that begin so, without importing the commands."""
+        names = [
+            CompletionItem(name, help=self._lazy[name][1])
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -1,0 +1,91 @@
+"""``tenantry members``: each of its commands."""
+
+from collections.abc import Iterator
+
+import click
+
+from tenantry.cli.api.client import PAGE, Api
+from tenantry.cli.api.command import ApiCommand, Id, completed, limit_option, yes_option
+from tenantry.cli.api.tables import Column
+from tenantry.cli.text import shown
+from tenantry.cli.times import day
+from tenantry_sdk import Member
+
+_ROLES = click.Choice(["owner", "admin", "member"])
+_COLUMNS = (
+    Column[Member]("ID", lambda member: member.id),
+    Column[Member]("USER", lambda member: member.user_id, loose=True),
+    Column[Member]("ROLE", lambda member: member.role),
+    Column[Member]("STATUS", lambda member: member.status),
+    Column[Member]("SINCE", lambda member: day(member.created_at)),
+)
+
+
+@click.command("list", cls=ApiCommand, json_help="One line of JSON a member.")
+@click.option("--role", type=_ROLES, help="Only those.")
+@click.option("--status", type=click.Choice(["active", "removed"]), help="Only those.")
+@limit_option
+def list_members(api: Api, *, role: str | None, status: str | None, limit: int | None) -> None:
+    """List the members of the organization, the newest first."""
+    pager = api.client.members.list(role=role, status=status, limit=min(limit or PAGE, PAGE))
+    api.list(pager, limit, _COLUMNS, "There are no such members.")
+
+
+@click.command("show", cls=ApiCommand)
+@click.argument("member_id", metavar="MEMBER", type=Id(), shell_complete=completed("members"))
+def show(api: Api, *, member_id: str) -> None:
+    """Show a member."""
+    member = api.client.members.get(member_id)
+    api.record(member, _rows(member))
+
+
+@click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")
+@click.argument("user_id", metavar="USER", type=Id())
+@click.option("--role", type=_ROLES, default="member", show_default=True, help="What the user may do.")
+def add(api: Api, *, user_id: str, role: str) -> None:
+    """Add a user, by the id that the identity provider has for them (sub), and print the member's id on stdout."""
+    member = api.client.members.create(user_id=user_id, role=role)
+    if api.as_json:
+        api.document(member)
+        return
+    api.say(f"Added {member.user_id} as {member.role} of {member.org_id}.")
+    api.result(member.id)
+
+
+@click.command("update", cls=ApiCommand, json_help="The member as one JSON document.")
+@click.argument("member_id", metavar="MEMBER", type=Id(), shell_complete=completed("members"))
+@click.option("--role", type=_ROLES, required=True, help="The new role.")
+def update(api: Api, *, member_id: str, role: str) -> None:
+    """Give a member another role."""
+    member = api.client.members.update(member_id, role=role)
+    if api.as_json:
+        api.document(member)
+    else:
+        api.say(f"{member.user_id} is {member.role} of {member.org_id} now.")
+
+
+@click.command("remove", cls=ApiCommand, json_help="One line of JSON a member.")
+@click.argument(
+    "member_ids", metavar="MEMBER...", nargs=-1, required=True, type=Id(), shell_complete=completed("members")
+)
+@yes_option
+def remove(api: Api, *, member_ids: tuple[str, ...], yes: bool) -> None:
+    """Remove members: the very next request of such a user is refused."""
+    for member_id in dict.fromkeys(member_ids):
+        if not yes:
+            member = api.client.members.get(member_id)
+            api.confirm(f"Remove {member.user_id}, {member.role} of {member.org_id}?", yes=yes)
+        api.client.members.delete(member_id)
+        api.done(f"Removed {member_id}.", {"id": member_id, "status": "removed"})
+
+
+def _rows(member: Member) -> Iterator[tuple[str, str]]:
+    yield "id", member.id
+    yield "user", member.user_id
+    yield "role", member.role
+    yield "status", member.status
+    yield "organization", member.org_id
+    yield "created", shown(member.created_at)
+    yield "updated", shown(member.updated_at)
+    if member.removed_at:
+        yield "removed", shown(member.removed_at)

@@ -1,0 +1,141 @@
+"""Signing in with a browser on this machine: authorization code with PKCE, answered on loopback (RFC 8252)."""
+
+import base64
+import hashlib
+import hmac
+import queue
+import secrets
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from tenantry.cli.exit_codes import NOT_AUTHENTICATED, CommandError
+from tenantry.cli.sign_in.provider import Provider, token_of
+from tenantry.cli.text import printable
+from tenantry_sdk import Token
+
+_HOST: Final = "127.0.0.1"
+_PATH: Final = "/callback"
+_MOST_FIELDS: Final = 30
+_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title>
+<body><h1>{title}</h1><p>{text}</p></body></html>
+"""
+_DONE: Final = _PAGE.format(title="Go back to the terminal", text="It has the answer. This page can be closed.")
+_FOREIGN: Final = _PAGE.format(title="Not an answer that was asked for", text="Nothing was done with it.")
+_HEADERS: Final = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Connection": "close",
+}
+
+Fields = dict[str, str]
+
+
+def sign_in(
+    provider: Provider, scope: str, *, port: int, opens: bool, patience: float, tell: Callable[[str], None]
+) -> Token:
+    """The tokens of whoever signs in within ``patience`` seconds. Raises `CommandError`.
+
+    The address of the sign-in is told in any case; the browser ``opens`` where that is wanted. Port 0 is a free one.
+    """
+    endpoint = provider.metadata.authorization_endpoint
+    if endpoint is None:
+        raise CommandError(f"{provider.issuer} has no sign-in for browsers.")
+    state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    with _listening(state, port) as (redirect_uri, answers):
+        asked = {
+            "response_type": "code",
+            "redirect_uri": redirect_uri,
+            "state": state,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+            **provider.wishes(scope),
+        }
+        url = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
+        if opens:
+            # in a thread: some browsers come back only when they are closed
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        tell(f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n")
+        try:
+            answer = answers.get(timeout=patience)
+        except queue.Empty:
+            raise CommandError(f"Nobody signed in within {patience:.0f} s.", NOT_AUTHENTICATED) from None
+    code = _code_of(answer, provider)
+    form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
+    return token_of(provider.token(form))
+
+
+def _code_of(answer: Fields, provider: Provider) -> str:
+    """The code in an answer whose state is right (RFC 6749, 4.1.2; RFC 9207)."""
+    issuer = answer.get("iss")
+    if issuer != provider.issuer and (
+        issuer is not None or provider.metadata.authorization_response_iss_parameter_supported
+    ):
+        raise CommandError("The answer is not the identity provider's own.", NOT_AUTHENTICATED)
+    if "error" in answer:
+        reason = printable(answer.get("error_description") or answer["error"])[:300]
+        raise CommandError(f"The identity provider did not sign you in: {reason}", NOT_AUTHENTICATED)
+    if not answer.get("code"):
+        raise CommandError("The identity provider's answer holds no code.", NOT_AUTHENTICATED)
+    return answer["code"]
+
+
+@contextmanager
+def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[Fields]"]]:
+    """The redirect address, and the answers with this state that come there; all others are turned away."""
+    answers: queue.SimpleQueue[Fields] = queue.SimpleQueue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            if parts.path != _PATH:
+                self._show(HTTPStatus.NOT_FOUND, _FOREIGN)
+                return
+            fields = _fields(parts.query)
+            if not hmac.compare_digest(fields.get("state", "").encode(), state.encode()):
+                self._show(HTTPStatus.BAD_REQUEST, _FOREIGN)
+                return
+            self._show(HTTPStatus.OK, _DONE)
+            answers.put(fields)
+
+        def _show(self, status: HTTPStatus, page: str) -> None:
+            content = page.encode()
+            self.send_response_only(status)
+            for name, value in {**_HEADERS, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+            self.wfile.flush()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name that it has
+            """Nothing: what is asked for holds a code."""
+
+    try:
+        server = ThreadingHTTPServer((_HOST, port), Handler)
+    except OSError as error:
+        raise CommandError(f"Port {port} of {_HOST} cannot be listened on: {error.strerror}.") from None
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{_HOST}:{server.server_address[1]}{_PATH}", answers
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _fields(query: str) -> Fields:
+    """The parameters; none where one is there twice or there are too many."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        return {}
+    return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else {}

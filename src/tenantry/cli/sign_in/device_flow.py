@@ -1,0 +1,110 @@
+"""Signing in with a browser on any device, by a code that is typed there (RFC 8628)."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError
+from tenantry.cli.sign_in.provider import Answer, Provider, checked_address_of_endpoint, token_of
+from tenantry.cli.text import printable
+from tenantry_sdk import Token
+
+_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+_INTERVAL: Final = 5.0
+_SLOWER: Final = 5.0
+_LONGEST_INTERVAL: Final = 60.0
+_LONGEST: Final = 3600.0
+_OK: Final = 200
+
+
+class Started(msgspec.Struct, frozen=True):
+    """What the device authorization endpoint answers (RFC 8628, 3.2). Times are in seconds."""
+
+    device_code: str
+    user_code: str
+    verification_uri: str
+    expires_in: float
+    verification_uri_complete: str | None = None
+    interval: float = _INTERVAL
+
+
+class Polling:
+    """When to ask for the token, and what the answers mean (RFC 8628, 3.4 and 3.5). It asks nobody itself."""
+
+    def __init__(self, interval: float, ends: float) -> None:
+        self._interval = min(max(interval, 0.0), _LONGEST_INTERVAL)
+        self._ends = ends
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next question. Raises `CommandError` where the code has expired by then."""
+        if now + self._interval >= self._ends:
+            raise CommandError("The code has expired before anybody entered it. Try again.", NOT_AUTHENTICATED)
+        return self._interval
+
+    def lost(self) -> None:
+        """There was no answer, or the provider has too much to do: ask more rarely."""
+        self._interval = min(max(self._interval, 1.0) * 2, _LONGEST_INTERVAL)
+
+    def after(self, answer: Answer) -> Token | None:
+        """The tokens, or nothing where it is to be asked again. Raises `CommandError`."""
+        match answer.error:
+            case None if answer.status >= 500:  # noqa: PLR2004
+                self.lost()
+            case "authorization_pending":
+                pass
+            case "slow_down":
+                self._interval = min(self._interval + _SLOWER, _LONGEST_INTERVAL)
+            case "access_denied":
+                raise CommandError("The sign-in was denied.", NOT_AUTHENTICATED)
+            case "expired_token":
+                raise CommandError("The code has expired before anybody entered it. Try again.", NOT_AUTHENTICATED)
+            case _:
+                return token_of(answer)
+        return None
+
+
+def sign_in(provider: Provider, scope: str, *, patience: float, tell: Callable[[str], None]) -> Token:
+    """The tokens of whoever enters the code, while that is good. Raises `CommandError`."""
+    started = _started(provider, scope)
+    tell(_instructions(started))
+    now = time.monotonic()
+    polling = Polling(started.interval, now + min(started.expires_in, patience, _LONGEST))
+    while True:
+        time.sleep(polling.wait(time.monotonic()))
+        try:
+            answer = provider.token({"grant_type": _GRANT, "device_code": started.device_code})
+        except CommandError as error:
+            if error.code != OUT_OF_REACH:
+                raise
+            polling.lost()
+            continue
+        if (token := polling.after(answer)) is not None:
+            return token
+
+
+def _started(provider: Provider, scope: str) -> Started:
+    endpoint = provider.metadata.device_authorization_endpoint
+    if endpoint is None:
+        raise CommandError(f"{provider.issuer} has no sign-in with a code. Leave --device out.")
+    answer = provider.post(endpoint, provider.wishes(scope))
+    if answer.status != _OK:
+        raise CommandError(f"The identity provider gave no code: {answer.reason}.", NOT_AUTHENTICATED)
+    fields: dict[str, Any] = answer.fields
+    try:
+        started = msgspec.convert(fields, Started)
+    except msgspec.ValidationError as error:
+        raise CommandError(f"{endpoint} does not answer as RFC 8628 says: {error}") from None
+    for address in (started.verification_uri, started.verification_uri_complete):
+        if address is not None:
+            checked_address_of_endpoint(address, f"{endpoint}, verification_uri")
+    return started
+
+
+def _instructions(started: Started) -> str:
+    lines = [f"Open {printable(started.verification_uri)} on any device, and enter the code", ""]
+    lines += [f"    {printable(started.user_code)[:64]}", ""]
+    if started.verification_uri_complete:
+        lines += [f"or open {printable(started.verification_uri_complete)}", ""]
+    return "\n".join([*lines, f"It is good for {max(1, int(started.expires_in // 60))} min. Waiting ..."])

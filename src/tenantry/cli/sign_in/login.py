@@ -1,0 +1,161 @@
+"""``tenantry login``."""
+
+import os
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from tenantry.cli.api.client import Api
+from tenantry.cli.api.command import ServiceCommand
+from tenantry.cli.api.failures import failure_of
+from tenantry.cli.api.sessions import Session, held
+from tenantry.cli.api.target import Flags, Given, Surroundings, Target
+from tenantry.cli.demo_folder import Demo, demo_here
+from tenantry.cli.exit_codes import NOT_AUTHENTICATED, USAGE, CommandError
+from tenantry_sdk import Token, Whoami
+from tenantry_sdk.errors import AuthenticationError, TenantryError
+
+SCOPE = "openid offline_access"
+"""What is asked for where nothing else is said: a refresh token, and all that the user's role gives."""
+
+
+class _Options(NamedTuple):
+    issuer: str | None
+    client_id: str | None
+    scope: str | None
+    audience: str | None
+
+
+class _LoginCommand(ServiceCommand):
+    service_options = ("base_url", "profile", "organization")
+
+
+@click.command("login", cls=_LoginCommand, json_help="Who is signed in, as one JSON document.")
+@click.option("--device", is_flag=True, help="Show a code to enter in a browser on another device.")
+@click.option("--no-browser", is_flag=True, help="Only print the address, and open nothing.")
+@click.option("--issuer", metavar="URL", envvar="TENANTRY_ISSUER", help="The identity provider. [TENANTRY_ISSUER]")
+@click.option(
+    "--client-id", metavar="ID", envvar="TENANTRY_CLIENT_ID", help="This client's id there. [TENANTRY_CLIENT_ID]"
+)
+@click.option("--scope", metavar="SCOPES", help=f"What to ask for. [{SCOPE}]")
+@click.option("--audience", metavar="AUDIENCE", help="For whom the token is, where the provider wants to be told.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Where the browser answers. [any]"
+)
+@click.option(
+    "--timeout",
+    "patience",
+    type=click.IntRange(1, 3600),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait.",
+)
+def login(
+    flags: Flags,
+    *,
+    as_json: bool,
+    device: bool,
+    no_browser: bool,
+    port: int,
+    patience: int,
+    **asked: str | None,
+) -> None:
+    """Sign in at the identity provider, so that the other commands need no API key.
+
+    The browser opens, and answers to this command on this machine (RFC 8252, with PKCE). With --device nothing has to
+    open here. The tokens are kept for the profile, in a file that only you may read or in the keyring, and renewed by
+    themselves. They are for the service at this address, and are sent to no other.
+
+    Exits with 0 if you are signed in, with 4 if not, and with 6 if the identity provider is out of reach.
+    """
+    from tenantry.cli.sign_in import browser_flow, device_flow  # noqa: PLC0415  # slow to import
+    from tenantry.cli.sign_in.provider import Provider  # noqa: PLC0415
+
+    around = Surroundings(flags, os.environ, signs_in=True)
+    address, demo = around.address()
+    options = _Options(**asked)
+    session = _session(around, address, options, demo)
+    store = around.sessions.store(keyring=session.keyring)
+    with Provider(session.issuer, session.client_id, options.audience or around.profile.audience) as provider:
+        provider.discover()
+        scope = options.scope or around.profile.scope or SCOPE
+        if device:
+            token = device_flow.sign_in(provider, scope, patience=patience, tell=_say)
+        else:
+            token = browser_flow.sign_in(provider, scope, port=port, opens=not no_browser, patience=patience, tell=_say)
+    target = Target(
+        around.name, address, session.organization, token.access_token, None, around.sessions, "the identity provider"
+    )
+    who, doubt = _who(target)
+    try:
+        with held(store):
+            store.save(token)
+            around.sessions.save(session)
+    except OSError as error:
+        raise CommandError(f"The sign-in cannot be kept: {error}") from None
+    _tell(session, around.name, token, who, doubt, as_json=as_json)
+    if os.environ.get("TENANTRY_API_KEY"):
+        _say("TENANTRY_API_KEY is set, and goes before this sign-in.")
+
+
+def _say(message: str) -> None:
+    click.echo(message, err=True)
+
+
+def _session(around: Surroundings, address: Given, options: _Options, demo: Demo | None) -> Session:
+    """Where to sign in: by flag or environment, profile, the last sign-in, or the demo of the folder."""
+    kept = around.session if around.session is not None and around.session.base_url == address.value else None
+    near = demo or demo_here(around.environment)
+    here = near if near is not None and near.base_url == address.value else None
+    profile = around.profile
+    issuer = options.issuer or profile.issuer or (kept and kept.issuer) or (here and here.issuer)
+    client_id = options.client_id or profile.client_id or (kept and kept.client_id) or (here and here.client_id)
+    missing = [name for name, value in (("--issuer", issuer), ("--client-id", client_id)) if not value]
+    if not issuer or not client_id:
+        raise CommandError(
+            f"Where to sign in for {address.value} is not known: say {' and '.join(missing)}, or set them in the "
+            f"profile {around.name}. The operator of the service knows: OIDC_ISSUER of its settings, and the id of a "
+            "client without a secret.",
+            USAGE,
+        )
+    organization = around.flags.organization or profile.organization or (kept.organization if kept else None)
+    return Session(address.value, issuer, client_id, organization, profile.keyring)
+
+
+def _who(target: Target) -> tuple[Whoami | None, str | None]:
+    """Whom the service takes the token for; or else what it said. Raises `CommandError` where it refuses the token."""
+    api = Api(target, as_json=False)
+    try:
+        return api.client.auth.whoami(), None
+    except AuthenticationError as error:
+        raise CommandError(
+            f"The service at {target.base_url.value} does not take the identity provider's token: {error.detail} "
+            "Is it the right issuer and client? (`tenantry auth explain-token` tells the operator.) Nothing was kept.",
+            NOT_AUTHENTICATED,
+        ) from None
+    except TenantryError as error:
+        failure = failure_of(error, target)
+        return None, f"{failure.detail} {failure.next_step or ''}".strip()
+
+
+def _tell(
+    session: Session, profile: str, token: Token, who: Whoami | None, doubt: str | None, *, as_json: bool
+) -> None:
+    if as_json:
+        document = {
+            "service": session.base_url,
+            "issuer": session.issuer,
+            "profile": profile,
+            "renewable": token.refresh_token is not None,
+            "whoami": None if who is None else msgspec.to_builtins(who),
+        }
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+        return
+    if who is None:
+        _say(f"Signed in to {session.base_url}, but: {doubt}")
+    else:
+        _say(f"Signed in to {session.base_url} as {who.id} of {who.org_id}.")
+    if token.refresh_token is None:
+        _say("The identity provider gave no refresh token, so this ends when the token does.")

@@ -1,0 +1,140 @@
+"""The identity provider as a client without a secret sees it: its description of itself, and its endpoints."""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx2
+import msgspec
+
+from tenantry.cli.api.target import checked_address, is_loopback
+from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError
+from tenantry.cli.text import printable
+from tenantry_sdk import Secret, Token
+
+_OK: Final = 200
+_SECONDS: Final = 10.0
+_MOST_BYTES: Final = 256 * 1024
+_WELL_KNOWN: Final = "/.well-known/openid-configuration"
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """What an issuer says of itself (OpenID Connect Discovery, RFC 8414)."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str | None = None
+    device_authorization_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    authorization_response_iss_parameter_supported: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An endpoint's answer; ``fields`` is empty where it is no JSON object."""
+
+    status: int
+    fields: dict[str, Any]
+
+    @property
+    def error(self) -> str | None:
+        """The OAuth error (RFC 6749, 5.2), where there is one."""
+        error = self.fields.get("error")
+        return error if isinstance(error, str) else None
+
+    @property
+    def reason(self) -> str:
+        """Why it is no success, in words for people."""
+        said = self.fields.get("error_description") or self.fields.get("error") or "nothing that can be read"
+        return f"{self.status}, {printable(str(said))[:300]}"
+
+
+class Provider:
+    """An identity provider, asked without a secret of the client's. Everything raises `CommandError`."""
+
+    def __init__(self, issuer: str, client_id: str, audience: str | None = None) -> None:
+        checked_address(issuer, "The issuer")
+        self.issuer = issuer
+        self.client_id = client_id
+        self._audience = audience
+        self._http = httpx2.Client(timeout=_SECONDS, follow_redirects=False, trust_env=not is_loopback(issuer))
+        self.metadata = Metadata(issuer, "")
+
+    def discover(self) -> None:
+        """Ask the issuer for its endpoints."""
+        answer = self._asked("GET", self.issuer.rstrip("/") + _WELL_KNOWN)
+        try:
+            self.metadata = msgspec.convert(answer.fields, Metadata)
+        except msgspec.ValidationError as error:
+            raise CommandError(f"{self.issuer} does not describe itself as OpenID providers do: {error}") from None
+        if self.metadata.issuer != self.issuer:
+            said = printable(self.metadata.issuer)
+            raise CommandError(f"{self.issuer} calls itself {said}: the two have to be the same.")
+        for name in ("token", "authorization", "device_authorization", "revocation"):
+            if (endpoint := getattr(self.metadata, f"{name}_endpoint")) is not None:
+                checked_address_of_endpoint(endpoint, f"{self.issuer}, {name}_endpoint")
+
+    def wishes(self, scope: str) -> dict[str, str]:
+        """What every request for tokens says: for which client, what, and for whom (RFC 8707)."""
+        audience = {"audience": self._audience, "resource": self._audience} if self._audience else {}
+        return {"client_id": self.client_id, "scope": scope, **audience}
+
+    def post(self, endpoint: str, form: Mapping[str, str]) -> Answer:
+        """The answer to a form."""
+        return self._asked("POST", endpoint, form)
+
+    def token(self, form: Mapping[str, str]) -> Answer:
+        """The token endpoint's answer to a grant."""
+        audience = {"resource": self._audience} if self._audience else {}
+        return self.post(self.metadata.token_endpoint, {**form, "client_id": self.client_id, **audience})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def _asked(self, method: str, url: str, form: Mapping[str, str] | None = None) -> Answer:
+        try:
+            with self._http.stream(method, url, data=form, headers={"Accept": "application/json"}) as response:
+                content = bytearray()
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > _MOST_BYTES:
+                        raise CommandError(f"{url} answers with more than {_MOST_BYTES // 1024} KiB.")
+        except httpx2.TransportError as error:
+            reason = str(error) or type(error).__name__
+            raise CommandError(f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise CommandError(f"The identity provider at {url} cannot be asked: {error}") from None
+        try:
+            fields = msgspec.json.decode(bytes(content), type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            fields = {}
+        return Answer(response.status_code, fields)
+
+
+def checked_address_of_endpoint(endpoint: str, source: str) -> str:
+    """An endpoint, which may have a query (RFC 6749, 3.1). Raises `CommandError` for one that is not safe."""
+    checked_address(endpoint.partition("?")[0], source)
+    return endpoint
+
+
+def token_of(answer: Answer) -> Token:
+    """The tokens in a token endpoint's answer (RFC 6749, 5.1). Raises `CommandError`."""
+    access_token = answer.fields.get("access_token")
+    if answer.status != _OK or not isinstance(access_token, str) or not access_token:
+        raise CommandError(f"The identity provider gave no token: {answer.reason}.", NOT_AUTHENTICATED)
+    if str(answer.fields.get("token_type", "")).lower() != "bearer":
+        raise CommandError("The identity provider gave a token of another type than Bearer.", NOT_AUTHENTICATED)
+    said = answer.fields.get("expires_in")
+    lifetime = float(said) if isinstance(said, int | float) and not isinstance(said, bool) and said > 0 else None
+    refresh_token = answer.fields.get("refresh_token")
+    return Token(
+        Secret(access_token),
+        None if lifetime is None else time.time() + lifetime,
+        Secret(refresh_token) if isinstance(refresh_token, str) and refresh_token else None,
+        lifetime,
+    )

@@ -1,0 +1,173 @@
+"""What tests of the commands share: ``tenantry`` as a process of its own, with a home of its own, and on a terminal."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.sdk.support import Served
+from tests.support.commands import Done, Running, run, running
+from tests.support.service import Organization
+
+SECRET: Final = re.compile(r"svc_(?:live|test)_\w{49}")
+_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ROOT: Final = Path(__file__).parents[2]
+_PATIENCE: Final = 60
+CTRL_C: Final = "\x03"
+_QUESTION: Final = b"[y/N]"
+_ON_TERMINAL: Final = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.executable, [sys.executable, '-m', 'tenantry', *sys.argv[1:]])"
+)
+"""Makes the terminal the controlling one, so that Ctrl-C is a signal."""
+
+
+class Home(NamedTuple):
+    """A folder that is home, with nothing of the one who runs the tests."""
+
+    folder: Path
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The variables that make it so."""
+        return {
+            "HOME": str(self.folder),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "TENANTRY_DATA_DIR": str(self.folder / ".tenantry"),
+        }
+
+    @property
+    def kept(self) -> Path:
+        """Where sign-ins are kept, a folder a profile."""
+        return self.folder / "state" / "tenantry"
+
+    def configure(self, text: str) -> None:
+        """Write the configuration file."""
+        path = self.folder / "config" / "tenantry" / "config.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    async def run(self, *arguments: str, **values: str) -> Done:
+        """A command that ends by itself; ``values`` are further variables."""
+        return await run(*arguments, folder=self.folder, **{**self.values, **values})
+
+    @contextlib.asynccontextmanager
+    async def running(self, *arguments: str, **values: str) -> AsyncIterator[Running]:
+        """A command that goes on."""
+        async with running(*arguments, folder=self.folder, **{**self.values, **values}) as command:
+            yield command
+
+
+class Place(NamedTuple):
+    """An organization of the running service, and a home where its OWNER key is set."""
+
+    served: Served
+    organization: Organization
+    home: Home
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The variables that name the service and the key."""
+        return {"TENANTRY_BASE_URL": self.served.url, "TENANTRY_API_KEY": str(self.organization.owner.credential)}
+
+    async def run(self, *arguments: str, **values: str) -> Done:
+        """A command with that key, unless ``values`` say otherwise."""
+        return await self.home.run(*arguments, **{**self.values, **values})
+
+    async def done(self, *arguments: str, **values: str) -> str:
+        """What such a command writes on stdout; it has to succeed."""
+        ended = await self.run(*arguments, **values)
+        assert ended.code == 0, ended
+        return ended.out
+
+    async def key(self, *scopes: str, **fields: Any) -> tuple[str, str]:
+        """Id and secret of a new key."""
+        made = await self.served.service.key(self.organization.owner, self.organization.id, *scopes, **fields)
+        return made.id, str(made.caller.credential)
+
+
+class Terminal(NamedTuple):
+    """What a command on a terminal came to: its exit code, what the terminal showed, and its stdout where apart."""
+
+    code: int
+    shown: str
+    out: str
+
+    @property
+    def text(self) -> str:
+        """What was shown, without colours."""
+        return _ANSI.sub("", self.shown).replace("\r\n", "\n")
+
+
+async def on_terminal(
+    home: Home,
+    values: Mapping[str, str],
+    *arguments: str,
+    answer: str = "",
+    columns: int = 80,
+    captured: bool = False,
+) -> Terminal:
+    """A command with these variables on a pseudo-terminal of this width, at which ``answer`` is typed.
+
+    ``captured`` is as in ``KEY=$(...)``: stdout is a pipe, and the rest is the terminal.
+    """
+    return await asyncio.to_thread(_on_terminal, home, arguments, answer, columns, captured, values)
+
+
+def _on_terminal(
+    home: Home, arguments: tuple[str, ...], answer: str, columns: int, captured: bool, values: Mapping[str, str]
+) -> Terminal:
+    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color", "PYTHONPATH": str(_ROOT)}
+    with _terminal(columns) as (ours, theirs):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _ON_TERMINAL, *arguments],
+            cwd=home.folder, env={**environment, **home.values, **values}, stdin=theirs, stderr=theirs,
+            stdout=subprocess.PIPE if captured else theirs, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        try:
+            shown = _conversation(ours, answer)
+            out, _ = process.communicate(timeout=_PATIENCE)
+        finally:
+            process.kill()
+        return Terminal(process.returncode, shown, (out or b"").decode())
+
+
+def _conversation(terminal: int, answer: str) -> str:
+    """All that the terminal shows until the command is gone; the answer is typed once the question is there.
+
+    Ctrl-C is pressed until it is heard: one that comes just before the command reads waits for the next key.
+    """
+    shown, asked, presses = bytearray(), False, _PATIENCE * 2
+    with contextlib.suppress(OSError):  # that is how a terminal ends
+        while presses:
+            silent = not select.select([terminal], [], [], 0.5)[0]
+            if silent:
+                presses -= 1
+            else:
+                shown += os.read(terminal, 4096)
+            if answer and _QUESTION in shown and (not asked or (silent and answer == CTRL_C)):
+                os.write(terminal, answer.encode())
+                asked = True
+    return shown.decode()
+
+
+@contextlib.contextmanager
+def _terminal(columns: int) -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)

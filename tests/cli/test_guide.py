@@ -1,0 +1,39 @@
+"""What the guide to the command line shows is true."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tenantry.cli.api.profiles import Config
+from tests.cli.support import SECRET, Place
+from tests.sdk.test_readme import blocks
+
+GUIDE: Final = Path(__file__).parents[2] / "docs" / "command-line.md"
+
+
+async def test_commands_of_the_guide_run_from_its_beginning_to_its_end(place: Place) -> None:
+    script = "set -euo pipefail\n" + "\n".join(blocks(GUIDE, "sh"))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-c", script], cwd=place.home.folder, env={"PATH": path, **place.home.values, **place.values},
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "may           everything (OWNER)" in done.stdout
+    assert "exit code 5" in done.stdout
+    assert not SECRET.search(done.stdout + done.stderr)
+    assert '"id"' in (place.home.folder / "newest.json").read_text()
+
+
+def test_configuration_of_the_guide_is_one() -> None:
+    [text] = blocks(GUIDE, "toml")
+    config = msgspec.convert(tomllib.loads(text), Config)
+    assert config.profiles["work"].keyring
+    assert config.profiles["staging"].api_key_file

@@ -1,0 +1,59 @@
+"""Lengths of time as people type them, and moments as they read them."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import click
+import pytest
+
+from tenantry.cli.times import Duration, Moment, ago, day, minute
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("90d", timedelta(days=90)),
+        ("1h30m", timedelta(minutes=90)),
+        ("0s", timedelta()),
+        ("2w", timedelta(weeks=2)),
+    ],
+)
+def test_length_of_time(text: str, length: timedelta) -> None:
+    assert Duration().convert(text, None, None) == length
+
+
+@pytest.mark.parametrize("text", ["", "90", "d", "1y", "-1d", "1d ", "1.5h", "90D", "999999999w", "1d1"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Duration().convert(text, None, None)
+
+
+def test_moment_without_a_zone_is_in_utc() -> None:
+    assert Moment().convert("2026-01-31T12:00:00", None, None) == NOW
+    assert Moment().convert("2026-01-31T13:00:00+01:00", None, None) == NOW
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (timedelta(0), "now"),
+        (timedelta(seconds=-5), "now"),
+        (timedelta(seconds=59), "59 s ago"),
+        (timedelta(minutes=59, seconds=59), "59 min ago"),
+        (timedelta(hours=23), "23 h ago"),
+        (timedelta(days=366), "366 d ago"),
+        (timedelta(days=400), "2024-12-27"),
+    ],
+)
+def test_how_long_ago(before: timedelta, said: str) -> None:
+    assert ago(NOW - before, NOW) == said
+
+
+def test_nothing_is_never_or_a_dash() -> None:
+    assert (ago(None, NOW), day(None), minute(None)) == ("never", "-", "-")
+
+
+def test_days_and_minutes_are_those_of_utc() -> None:
+    moment = NOW.astimezone(timezone(timedelta(hours=13)))
+    assert (day(moment), minute(moment)) == ("2026-01-31", "2026-01-31 12:00")
