@@ -25,6 +25,8 @@ COMMANDS = (
     "events",
     "plans",
     "completion",
+    "listen",
+    "trigger",
     "demo",
     "serve",
     "worker",
@@ -33,8 +35,6 @@ COMMANDS = (
     "admin",
     "reconcile",
     "backfill",
-    "listen",
-    "trigger",
     "auth",
 )
 GROUPS = ("keys", "projects", "tenants", "members", "events")

@@ -18,6 +18,8 @@ _COMMANDS: Final = {
     "events": ("tenantry.cli.events", "Show the ledger of provider events; replay it."),
     "plans": ("tenantry.cli.plans", "List the plans."),
     "completion": ("tenantry.cli.completion", "Print what completes commands in a shell."),
+    "listen": ("tenantry.cli.listen", "Relay the payment provider's events to this machine."),
+    "trigger": ("tenantry.cli.trigger", "Send made-up provider events, and show what they do."),
     "serve": ("tenantry.cli.serve", "Run the service."),
     "worker": ("tenantry.cli.worker", "Run the background jobs alone."),
     "migrate": ("tenantry.cli.migrate", "Bring the database's schema up to date."),
@@ -26,14 +28,13 @@ _COMMANDS: Final = {
     "admin": ("tenantry.cli.admin", "Work straight on the database."),
     "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
     "backfill": ("tenantry.cli.reconcile", "Take in the provider's events that never came in."),
-    "listen": ("tenantry.cli.listen", "Relay the payment provider's events to this machine."),
-    "trigger": ("tenantry.cli.trigger", "Send made-up provider events, and show what they do."),
     "auth": ("tenantry.cli.auth", "Tell why bearer tokens are let in or refused."),
 }
 _SECTIONS: Final = {
     "Use a service": (
         "login", "logout", "whoami", "keys", "projects", "tenants", "members", "events", "plans", "completion",
     ),
+    "Test on this machine": ("listen", "trigger"),
     "Run a service": ("demo", "serve", "worker", "migrate", "doctor", "admin", "reconcile", "backfill", "auth"),
 }  # fmt: skip
 
