@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tenantry.cli.demo_folder import DEMO_FILE, LIVE_KEY
+from tenantry.cli.demo_folder import DEMO_FILE
+from tenantry.demo.names import LIVE_KEY
 from tests.cli.support import Home, Place
 
 

@@ -10,9 +10,7 @@ from click.testing import CliRunner
 
 from tenantry import __version__
 from tenantry.cli import main
-from tenantry.cli.demo_folder import LIVE_KEY
 from tenantry.cli.lazy import LazyGroup
-from tenantry.demo import setup
 
 COMMANDS = (
     "login",
@@ -118,7 +116,3 @@ def test_help_fits_the_terminal(width: int) -> None:
     for arguments in (["--help"], ["keys", "--help"], ["keys", "create", "--help"], ["login", "--help"]):
         shown = CliRunner().invoke(main, arguments, terminal_width=width).output
         assert max(map(len, shown.splitlines())) <= width
-
-
-def test_names_of_the_demo_are_those_that_it_writes() -> None:
-    assert setup.LIVE_KEY == LIVE_KEY

@@ -10,15 +10,9 @@ from typing import Final
 import click
 import msgspec
 
-from tenantry.cli.environment import (
-    DEMO_FILE,
-    command_values,
-    data_dir,
-    database,
-    fail,
-    fail_on_settings,
-    migrated,
-)
+from tenantry.cli.demo_folder import DEMO_FILE, data_dir
+from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
+from tenantry.cli.exit_codes import fail
 from tenantry.cli.processes import end_on_sigterm, run_server
 from tenantry.db.database import Database
 from tenantry.demo import names, setup

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from tenantry.demo.names import LIVE_KEY
+
 DEMO_FILE: Final = "demo.env"
 """The demo's own settings, in the data folder."""
-LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
-"""The setting that holds the demo's live key."""
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 

@@ -7,10 +7,8 @@ from typing import NoReturn
 import psycopg
 from dotenv import dotenv_values
 
-from tenantry.cli.demo_folder import DEMO_FILE as DEMO_FILE  # noqa: PLC0414  # for those who import it from here
-from tenantry.cli.demo_folder import data_dir as data_dir  # noqa: PLC0414
-from tenantry.cli.exit_codes import FAILED as FAILED  # noqa: PLC0414
-from tenantry.cli.exit_codes import fail as fail  # noqa: PLC0414
+from tenantry.cli.demo_folder import DEMO_FILE, data_dir
+from tenantry.cli.exit_codes import FAILED, fail
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 from tenantry.kit.logs import redact
 from tenantry.settings import DEMO_FLAG, SettingsError, read_environment

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import click
 
-from tenantry.cli.environment import fail
+from tenantry.cli.exit_codes import fail
 from tenantry.kit.secret import Secret
 from tenantry.local.addresses import WEBHOOK_PATH, webhook_address
 from tenantry.local.signing_secret import load_or_create_secret, secret_path

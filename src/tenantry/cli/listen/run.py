@@ -14,7 +14,8 @@ import click
 import msgspec
 from rich.console import Console
 
-from tenantry.cli.environment import command_values, fail, fail_on_settings
+from tenantry.cli.environment import command_values, fail_on_settings
+from tenantry.cli.exit_codes import fail
 from tenantry.cli.listen.text import DeliveryLines, json_line, summary
 from tenantry.cli.local_service import service_address, signing_secret
 from tenantry.cli.on_database import exit_code

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.environment import FAILED
+from tenantry.cli.exit_codes import FAILED
 from tenantry.cli.progress import progress
 from tenantry.cli.text import Value, counted, printable, shown
 from tenantry.cli.trigger import STORY

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.environment import FAILED
+from tenantry.cli.exit_codes import FAILED
 from tenantry.cli.text import counted, printable
 from tenantry.cli.trigger.run import Tools, first_second, now
 from tenantry.cli.trigger.text import Change, change_lines, changes, refusal_lines, status_text, write

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import click
 
-from tenantry.cli.environment import fail
-from tenantry.cli.on_database import NOT_FOUND
+from tenantry.cli.exit_codes import NOT_FOUND, fail
 from tenantry.cli.trigger.run import Tools
 from tenantry.local.service import Sight
 

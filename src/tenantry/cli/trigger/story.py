@@ -11,8 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.environment import FAILED, fail
-from tenantry.cli.on_database import OUT_OF_REACH
+from tenantry.cli.exit_codes import FAILED, OUT_OF_REACH, fail
 from tenantry.cli.text import counted, printable
 from tenantry.cli.trigger import STORY
 from tenantry.cli.trigger.own_tenant import tenant_for
