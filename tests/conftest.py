@@ -1,5 +1,6 @@
 """Fixtures that every kind of test may use."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,16 @@ from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
 
 pytest_plugins = ["pytester", "tenantry.testing"]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """What a command in this process does to the log ends with its test."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")
