@@ -154,7 +154,7 @@ async def test_a_child_that_cannot_be_started_and_one_that_heeds_no_signals(tmp_
         assert (done.code, done.out) == (1, "")
         assert "--exec: no-such-program cannot be started: No such file" in done.err
         stubborn = (
-            "import signal, time; signal.signal(2, lambda *_: print(chr(33), flush=True)); print(1, flush=True);"
+            "import os, signal, time; signal.signal(2, lambda *_: os.write(1, bytes((33, 10)))); print(1, flush=True);"
             " [time.sleep(60) for _ in range(9)]"
         )
         options = ("--exec", f"{sys.executable} -c '{stubborn}'", "--json")

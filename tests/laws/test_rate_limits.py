@@ -21,6 +21,8 @@ from tests.support import figures
 from tests.support.principals import NOW, make_principal
 
 PROCESSES = 3
+PATIENCE = 60.0
+"""Seconds: a machine that stalls is no database that is gone, whose requests are refused."""
 LIMITS = (1, 5, 250, 700)
 CATALOG = parse_catalog(
     '[[plans]]\nid = "free"\n'
@@ -55,7 +57,7 @@ class World:
         self._databases = [Database(conninfo, pool_size=1) for _ in range(PROCESSES)]
         self.now = NOW
         self.limiters = [
-            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None)
+            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None, deadline=PATIENCE)
             for database in self._databases
         ]
         self.tenants = 0

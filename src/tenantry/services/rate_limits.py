@@ -50,8 +50,16 @@ class _Entry:
 class RateLimiter:
     """Counts requests against the limits of their tenants' plans. `run` gives back what is not used."""
 
-    def __init__(self, lane: Lane, catalog: Catalog, clock: Clock, refused: Callable[[Policy], None]) -> None:
-        """``refused`` is told whose limit a refused request was over."""
+    def __init__(
+        self,
+        lane: Lane,
+        catalog: Catalog,
+        clock: Clock,
+        refused: Callable[[Policy], None],
+        *,
+        deadline: float = _DEADLINE,
+    ) -> None:
+        """``refused`` is told whose limit a refused request was over; ``deadline`` is the database's, in seconds."""
         self._lane = lane
         self._catalog = catalog
         self._clock = clock
@@ -65,7 +73,7 @@ class RateLimiter:
         self._ahead: deque[Share] = deque()
         self._warned_in = -_SECONDS_BETWEEN_WARNINGS
         self._takings: Batcher[_Entry, None] = Batcher(
-            self._serve, most=_MOST_AT_ONCE, patience=_DEADLINE, deadline=_DEADLINE
+            self._serve, most=_MOST_AT_ONCE, patience=deadline, deadline=deadline
         )
 
     def count_at_once(self, principal: Principal) -> Standing | None:
