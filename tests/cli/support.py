@@ -97,6 +97,20 @@ class Place(NamedTuple):
         return made.id, str(made.caller.credential)
 
 
+def _piped(place: Place, script: str, **values: str) -> subprocess.CompletedProcess[str]:
+    """A script of the shell in which ``tenantry`` is the command."""
+    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **place.home.values, **place.values, **values}
+    return subprocess.run(
+        ["bash", "-c", f"tenantry() {{ {sys.executable} -m tenantry \"$@\"; }}; {script}"],
+        cwd=place.home.folder, env=environment, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+async def in_shell(place: Place, script: str, **values: str) -> "subprocess.CompletedProcess[str]":
+    """A script of bash in which ``tenantry`` is the command, with the organization's OWNER key."""
+    return await asyncio.to_thread(_piped, place, script, **values)
+
+
 class Terminal(NamedTuple):
     """What a command on a terminal came to: its exit code, what the terminal showed, and its stdout where apart."""
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
@@ -10,13 +12,14 @@ from typing import Final
 
 import pytest
 
+from tests.cli.signing_in import Entrance
 from tests.cli.support import Home, Place
 from tests.support.findings import free_port
 
 # What each shell offers for the words of a line, the last of which is being typed; one a line, ids before descriptions.
 BASH: Final = """
 eval "$(tenantry completion bash)"
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
 _tenantry_completion tenantry
 printf '%s\\n' "${COMPREPLY[@]}"
 """
@@ -83,6 +86,50 @@ async def test_ids_are_of_the_service_that_the_line_names(place: Place) -> None:
     project_id = (await place.done("projects", "create", "--name", "a")).strip()
     words = ("projects", "show", "--base-url", place.served.url, "proj_")
     assert await offered("bash", place.home, *words, TENANTRY_API_KEY=secret) == [project_id]
+
+
+def typed_into_bash(home: Home, line: str, values: dict[str, str], until: str) -> str:
+    """What an interactive bash shows once this line was typed, as far as ``until``."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=home.folder,
+        env={"PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **home.values, **values}, start_new_session=True,
+    ) as shell:  # fmt: skip
+        os.close(theirs)
+        shown = ""
+        try:
+            os.write(ours, b'eval "$(tenantry completion bash)"; printf %s- ready\n')
+            for awaited, typed in (("ready-", line), (until, "")):
+                while awaited not in shown and select.select([ours], [], [], 60)[0]:
+                    shown += os.read(ours, 4096).decode()
+                os.write(ours, typed.encode())
+        finally:
+            shell.kill()
+            os.close(ours)
+    return shown
+
+
+async def test_address_on_the_line_does_not_confuse_bash(place: Place) -> None:
+    secret = place.values["TENANTRY_API_KEY"]
+    project_id = (await place.done("projects", "create", "--name", "a")).strip()
+    line = f"tenantry projects show --base-url {place.served.url} proj\t"
+    values = {"TENANTRY_API_KEY": secret}
+    assert project_id in await asyncio.to_thread(typed_into_bash, place.home, line, values, project_id)
+
+
+async def test_completion_waits_for_no_new_token(entrance: Entrance) -> None:
+    assert (await entrance.sign_in()).code == 0
+    entrance.expire()
+    before = entrance.kept
+    assert await offered("bash", entrance.home, "keys", "show", "key_") == []
+    assert entrance.kept == before
+
+
+async def test_files_are_completed_where_a_command_takes_files(home: Home) -> None:
+    assert await offered("fish", home, "keys", "scan", "stat") == []
+    (home.folder / "statement.txt").touch()
+    assert await offered("fish", home, "keys", "scan", "stat") == ["statement.txt"]
 
 
 async def test_nothing_is_said_where_ids_cannot_be_had(home: Home) -> None:

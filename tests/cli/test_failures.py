@@ -149,7 +149,26 @@ async def test_address_that_is_none_or_not_safe(home: Home, address: str) -> Non
 
 async def test_refusal_shows_no_secret(place: Place) -> None:
     _, secret = await place.key("a:b")
-    for arguments in (["keys", "list"], ["keys", "show", secret], ["keys", "list", "--json"]):
+    for arguments in (["keys", "list"], ["projects", "show", f"x{secret}"], ["keys", "list", "--json"]):
         done = await place.run(*arguments, TENANTRY_API_KEY=secret)
-        assert done.code in {4, 5}
+        assert done.code == 4
         assert not SECRET.search(done.err)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("keys", "create", "--name", "a"),
+        ("keys", "create", "--scope", "a:b"),
+        ("keys", "list", "--nonsense"),
+        ("keys", "create", "--name", "a", "--scope", "a:b", "--expires-at", "9999-12-31T23:59:59-01:00"),
+        ("keys", "create", "--name", "Gr\udcfc", "--scope", "a:b"),
+        ("keys", "show", "\udcff"),
+    ],
+)
+async def test_wrong_use_is_told_without_asking_the_service(home: Home, arguments: tuple[str, ...]) -> None:
+    values = {"TENANTRY_API_KEY": "svc_live_x", "TENANTRY_BASE_URL": "http://127.0.0.1:1"}
+    told = await home.run(*arguments, **values)
+    assert (told.code, told.out, "Traceback" in told.err) == (2, "", False)
+    as_json = await home.run(*arguments, "--json", **values)
+    assert (as_json.code, error_of(as_json.err)["exitCode"]) == (2, 2)

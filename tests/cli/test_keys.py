@@ -4,7 +4,9 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.cli.support import SECRET, Place
+import pytest
+
+from tests.cli.support import SECRET, Place, in_shell, on_terminal
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -123,3 +125,43 @@ async def test_revoked_keys_are_refused_and_revoking_again_is_no_failure(place: 
 async def test_revoking_an_unknown_key_is_a_failure_that_says_so(place: Place) -> None:
     assert (await place.run("keys", "revoke", "key_nobody", "--yes")).code == 5
     assert (await place.run("keys", "revoke", "..", "--yes")).code == 2
+
+
+async def test_one_key_that_cannot_be_revoked_keeps_none_of_the_others(place: Place) -> None:
+    key_id, secret = await place.key("projects:read")
+    done = await place.run("keys", "revoke", "key_nobody", key_id, "--yes")
+    assert done.code == 5
+    assert "key_nobody: " in done.err
+    assert f"Revoked {key_id}." in done.err
+    assert (await place.run("projects", "list", TENANTRY_API_KEY=secret)).code == 4
+
+
+async def test_nothing_is_revoked_unless_all_questions_are_answered_with_yes(place: Place) -> None:
+    one, two = [(await place.key("projects:read"))[0] for _ in range(2)]
+    shown = await on_terminal(place.home, place.values, "keys", "revoke", one, two, answer="y\nn\n")
+    assert (shown.code, "Nothing was done." in shown.text) == (1, True)
+    assert '"active"' in await place.done("keys", "show", one, "--json")
+
+
+async def test_secret_in_the_place_of_an_id_is_sent_nowhere(place: Place) -> None:
+    _, secret = await place.key("projects:read")
+    done = await place.run("keys", "show", secret)
+    assert done.code == 2
+    assert "an id begins with key_" in done.err
+    assert secret not in done.err
+
+
+async def test_no_key_is_made_where_its_secret_has_nowhere_to_go(place: Place) -> None:
+    command = "tenantry keys create --name lost --scope a:b"
+    closed = await in_shell(place, f"{command} >&-")
+    assert (closed.returncode, "Traceback" in closed.stderr) == (2, False)
+    assert "lost" not in await place.done("keys", "list")
+
+
+@pytest.mark.parametrize("where", [">/dev/full", "| true"])
+async def test_secret_that_could_not_be_written_is_told_with_the_key_to_revoke(place: Place, where: str) -> None:
+    command = "tenantry keys create --name lost --scope a:b"
+    done = await in_shell(place, f"{command} {where}; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    [key] = [key for key in lines(await place.done("keys", "list", "--json")) if key["name"] == "lost"]
+    assert f"tenantry keys revoke {key['id']}" in done.stderr

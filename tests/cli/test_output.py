@@ -1,31 +1,16 @@
 """What is written: streams, widths, colours, and terminals and pipes that end too early."""
 
-import asyncio
-import os
 import re
-import subprocess
-import sys
-from typing import Any
+from collections.abc import AsyncIterator
 
-from tests.cli.support import Home, Place, on_terminal
+import pytest
+
+from tests.cli.support import Home, Place, in_shell, on_terminal
 from tests.sdk.support import serving
 
 WIDTH = 80
 MANY = 205
 LONG = "A name that is far longer than what is left of a line, with Größe and 日本語 in it"
-
-
-def piped(place: Place, script: str, **values: str) -> subprocess.CompletedProcess[str]:
-    """A script of the shell in which ``tenantry`` is the command."""
-    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **place.home.values, **place.values, **values}
-    return subprocess.run(
-        ["bash", "-c", f"tenantry() {{ {sys.executable} -m tenantry \"$@\"; }}; {script}"],
-        cwd=place.home.folder, env=environment, check=False, capture_output=True, text=True,
-    )  # fmt: skip
-
-
-async def in_shell(place: Place, script: str, **values: str) -> Any:
-    return await asyncio.to_thread(piped, place, script, **values)
 
 
 async def test_key_in_a_variable_of_the_shell(place: Place) -> None:
@@ -38,26 +23,32 @@ async def test_key_in_a_variable_of_the_shell(place: Place) -> None:
     assert re.search(r"may +projects:read\n", done.stdout)
 
 
-async def test_pipe_that_ends_early_ends_the_list_without_a_word(place: Place) -> None:
-    for number in range(4):
-        await place.key("a:b", name=f"k{number}")
-    for options in ("--json", ""):
-        done = await in_shell(place, f"tenantry keys list {options} | head -1; echo ${{PIPESTATUS[0]}}")
-        assert done.stdout.splitlines()[1:] == ["0"]
-        assert done.stderr == ""
-
-
-async def test_list_goes_over_all_pages_or_as_far_as_it_is_wanted(conninfo: str, home: Home) -> None:
+@pytest.fixture
+async def large_place(conninfo: str, home: Home) -> AsyncIterator[Place]:
+    """An organization with `MANY` projects, whose list is more than a pipe holds."""
     catalog = home.folder / "plans.toml"
     catalog.write_text('[[plans]]\nid = "free"\nname = "Free"\n')
     async with serving(conninfo, TENANTRY_PLANS=str(catalog)) as served:
         place = Place(served, await served.service.organization(), home)
         for number in range(MANY):
-            await place.organization.owner.post("/api/v1/projects", {"name": f"p{number}"})
-        whole = (await place.done("projects", "list", "--json")).splitlines()
-        assert len(set(whole)) == MANY
-        assert (await place.done("projects", "list", "--json", "--limit", "150")).splitlines() == whole[:150]
-        table = (await place.done("projects", "list")).splitlines()
+            project = {"name": f"p{number}", "description": "x" * 400}
+            await place.organization.owner.post("/api/v1/projects", project)
+        yield place
+
+
+async def test_pipe_that_ends_early_ends_the_list_without_a_word(large_place: Place) -> None:
+    for options in ("--json", ""):
+        list_projects = f"tenantry projects list {options}"
+        done = await in_shell(large_place, f"{list_projects} | (read -r line; echo $line); echo ${{PIPESTATUS[0]}}")
+        assert done.stdout.splitlines()[1:] == ["0"]
+        assert done.stderr == ""
+
+
+async def test_list_goes_over_all_pages_or_as_far_as_it_is_wanted(large_place: Place) -> None:
+    whole = (await large_place.done("projects", "list", "--json")).splitlines()
+    assert len(set(whole)) == MANY
+    assert (await large_place.done("projects", "list", "--json", "--limit", "150")).splitlines() == whole[:150]
+    table = (await large_place.done("projects", "list")).splitlines()
     assert len(table) == MANY + 1
     assert sum(line.startswith("ID ") for line in table) == 1
     assert table[-1].split()[1] == "p0"
@@ -70,7 +61,8 @@ async def test_table_fits_eighty_columns_and_leaves_ids_whole(place: Place) -> N
     lines = shown.text.splitlines()
     assert any(line.startswith(key_id) for line in lines)
     assert max(map(cells, lines)) <= WIDTH
-    assert "".join(line[38:].split("  ")[0].strip() for line in lines if "日" in line)
+    name = "".join(line[38:].split("active")[0].strip() for line in lines[1:] if not line.startswith(" " * 60))
+    assert name.replace(" ", "").startswith(LONG.replace(" ", "")[:20])
 
 
 def cells(line: str) -> int:
@@ -101,6 +93,20 @@ async def test_colours_are_for_terminals_alone(place: Place) -> None:
     for values in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert "\x1b[32m" not in (await on_terminal(place.home, {**place.values, **values}, "keys", "list")).shown
     assert "\x1b[32m" in await place.done("keys", "list", FORCE_COLOR="1")
+
+
+async def test_what_goes_into_a_file_is_whole_whatever_is_said_about_colours(place: Place) -> None:
+    await place.key("a:b", name=LONG)
+    shown = await place.done("keys", "list", FORCE_COLOR="1", NO_COLOR="1")
+    assert LONG in shown
+    assert "SCOPES" in shown
+
+
+async def test_names_of_others_command_no_terminal_in_a_question(place: Place) -> None:
+    key_id, _ = await place.key("a:b", name="harmless, revoked\x9b8m \u202e")
+    shown = await on_terminal(place.home, place.values, "keys", "revoke", key_id, answer="n\n")
+    assert "harmless, revoked" in shown.text
+    assert not {"\x9b", "\u202e"} & set(shown.shown)
 
 
 async def test_text_of_others_commands_no_terminal(place: Place) -> None:

@@ -1,13 +1,21 @@
 """Which service and which credential count: flag, environment, configuration file, and the demo of the folder."""
 
+import asyncio
 import json
-from typing import Any
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from tenantry.cli.demo_folder import DEMO_FILE
-from tenantry.demo.names import LIVE_KEY
+from tenantry.demo.names import ADDRESS, LIVE_KEY
+from tests.cli.signing_in import Entrance
 from tests.cli.support import Home, Place
+from tests.support.sign_in import ADA, CLIENT_ID
+
+DEMO_KEY: Final = "svc_live_" + "0" * 49
 
 
 async def who(place: Place, *arguments: str, **values: str) -> dict[str, Any]:
@@ -113,18 +121,36 @@ async def test_settings_file_of_the_folder_says_nothing_about_the_service(home: 
     assert "http://127.0.0.1:3001 (from the default)" in done.err
 
 
-def made_demo(home: Home, key: str, **more: str) -> None:
+def made_demo(home: Home, address: str, key: str = DEMO_KEY, **more: str) -> None:
     folder = home.folder / ".tenantry"
     folder.mkdir()
-    lines = [f"{name}={value}\n" for name, value in {LIVE_KEY: key, **more}.items()]
+    lines = [f"{name}={value}\n" for name, value in {ADDRESS: address, LIVE_KEY: key, **more}.items()]
     (folder / DEMO_FILE).write_text("".join(lines))
+
+
+class Heard(NamedTuple):
+    """A listener on this machine, and how often somebody came."""
+
+    address: str
+    visits: list[None]
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[Heard]:
+    visits: list[None] = []
+
+    def come(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.append(None)
+        writer.close()
+
+    async with await asyncio.start_server(come, "127.0.0.1", 0) as server:
+        yield Heard(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", visits)
 
 
 async def test_demo_of_the_folder_is_used_aloud_where_nothing_is_set(place: Place) -> None:
     key_id, secret = await place.key("a:b")
-    made_demo(place.home, secret)
-    port = place.served.url.rpartition(":")[2]
-    done = await place.home.run("whoami", PORT=port)
+    made_demo(place.home, place.served.url, secret)
+    done = await place.home.run("whoami")
     assert done.code == 0
     assert key_id in done.out
     assert done.err.startswith("Using the demo in ")
@@ -136,23 +162,129 @@ async def test_demo_of_the_folder_is_used_aloud_where_nothing_is_set(place: Plac
 )
 async def test_demo_never_takes_the_place_of_a_setting(home: Home, values: dict[str, str]) -> None:
     home.configure("[profiles.default]\n")
-    made_demo(home, "svc_live_of_the_demo")
+    made_demo(home, "http://127.0.0.1:3001")
     done = await home.run("whoami", **values)
     assert done.code == 4
     assert "demo" not in done.err
 
 
 async def test_demo_that_does_not_run_is_told(home: Home) -> None:
-    made_demo(home, "svc_live_of_the_demo")
-    done = await home.run("whoami", PORT="1")
+    made_demo(home, "http://127.0.0.1:1")
+    done = await home.run("whoami")
     assert done.code == 6
     assert "make run" in done.err
 
 
 async def test_folder_of_somebody_else_sends_nobody_to_their_addresses(home: Home) -> None:
-    made_demo(home, "svc_live_x", OIDC_ISSUER="https://evil.example", OIDC_CLIENT_ID="a")
+    made_demo(home, "http://127.0.0.1:1", OIDC_ISSUER="https://evil.example", OIDC_CLIENT_ID="a")
     signing_in = await home.run("login", "--no-browser")
     assert signing_in.code == 2
     assert "is not known" in signing_in.err
-    elsewhere = await home.run("whoami", HOST="evil.example")
-    assert elsewhere.code == 4
+
+
+@pytest.mark.parametrize("address", ["http://evil.example:80", "http://127.0.0.1:1@evil.example", "https://127.0.0.1"])
+async def test_demo_of_the_folder_is_on_this_machine(home: Home, address: str) -> None:
+    made_demo(home, address)
+    done = await home.run("whoami")
+    assert (done.code, "demo" in done.err) == (4, False)
+
+
+async def test_folder_of_somebody_else_gets_nothing_of_the_environment(home: Home) -> None:
+    async with listening() as heard:
+        made_demo(home, heard.address, "${GITHUB_TOKEN}", OIDC_ISSUER=heard.address, OIDC_CLIENT_ID="${GITHUB_TOKEN}")
+        values = {"GITHUB_TOKEN": DEMO_KEY}
+        assert (await home.run("whoami", **values)).code == 4
+        assert (await home.run("login", "--no-browser", **values)).code == 2
+    assert heard.visits == []
+
+
+async def test_key_of_a_demo_goes_to_that_demo_alone(home: Home) -> None:
+    made_demo(home, "http://127.0.0.1:1")
+    async with listening() as heard:
+        port = heard.address.rpartition(":")[2]
+        (home.folder / ".env").write_text(f"PORT={port}\nHOST=127.0.0.1\nTENANTRY_DEMO_ADDRESS={heard.address}\n")
+        done = await home.run("whoami", PORT=port)
+    assert (done.code, heard.visits) == (6, [])
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"A=" + b"x" * 100_000 + b"\xff"])
+async def test_settings_file_that_is_no_text_is_none(home: Home, content: bytes) -> None:
+    (home.folder / ".env").write_bytes(content)
+    done = await home.run("whoami")
+    assert (done.code, "Traceback" in done.err) == (4, False)
+
+
+async def test_settings_file_that_is_a_pipe_keeps_nobody_waiting(home: Home) -> None:
+    os.mkfifo(home.folder / ".env")
+    assert (await home.run("whoami")).code == 4
+
+
+async def test_key_of_the_environment_is_not_sent_to_the_service_of_a_named_profile(place: Place) -> None:
+    async with listening() as heard:
+        place.home.configure(f'[profiles.staging]\nbase_url = "{heard.address}"\n')
+        done = await place.run("whoami", "--profile", "staging")
+        assert (done.code, heard.visits) == (4, [])
+        assert "TENANTRY_API_KEY is set, but --profile staging names a service of its own." in done.err
+    place.home.configure(f'[profiles.same]\nbase_url = "{place.served.url}"\n')
+    assert (await place.run("whoami", "--profile", "same")).code == 0
+
+
+async def test_organization_of_a_named_profile_goes_before_the_environment(entrance: Entrance) -> None:
+    entrance.home.configure(
+        f'[profiles.prod]\nbase_url = "{entrance.served.url}"\nissuer = "{entrance.companion.issuer}"\n'
+        f'client_id = "{CLIENT_ID}"\norganization = "{ADA.org_id}"\n'
+    )
+    signed_in = await entrance.sign_in("--profile", "prod")
+    assert signed_in.code == 0, signed_in
+    done = await entrance.home.run("whoami", "--profile", "prod", TENANTRY_ORGANIZATION="another")
+    assert done.code == 0, done
+    assert (await entrance.home.run("whoami", TENANTRY_PROFILE="prod", TENANTRY_ORGANIZATION="another")).code == 4
+
+
+async def test_relative_key_file_of_a_profile_is_beside_the_configuration(place: Place) -> None:
+    key_id, secret = await place.key("a:b")
+    place.home.configure(f'[profiles.default]\nbase_url = "{place.served.url}"\napi_key_file = "key"\n')
+    (place.home.folder / "key").write_text("svc_live_of_somebody_else")
+    (place.home.folder / "config" / "tenantry" / "key").write_text(secret)
+    assert (await who(place))["id"] == key_id
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        (("--profile", ""), {}),
+        (("--base-url", " "), {}),
+        (("--organization", ""), {}),
+        (("--organization", "a b"), {}),
+        ((), {"TENANTRY_ORGANIZATION": "Größe"}),
+        ((), {"TENANTRY_BASE_URL": "http://127.0.0.1:1\r"}),
+        ((), {"TENANTRY_BASE_URL": "http://[::1"}),
+        (("--base-url", "https://127.0.0.1:1/a b"), {}),
+    ],
+)
+async def test_what_cannot_be_meant_is_told(home: Home, arguments: tuple[str, ...], values: dict[str, str]) -> None:
+    done = await home.run("whoami", *arguments, **{"TENANTRY_API_KEY": DEMO_KEY, **values})
+    assert (done.code, done.out, "Traceback" in done.err) == (2, "", False), done
+
+
+@pytest.mark.parametrize("file", ["~nosuch-user/key", "a\u0001b", "."])
+async def test_key_file_that_cannot_be_is_told(home: Home, file: str) -> None:
+    home.configure(f"[profiles.default]\napi_key_file = {json.dumps(file)}\n")
+    done = await home.run("whoami")
+    assert (done.code, "Traceback" in done.err) == (4, False)
+    assert "cannot be read" in done.err
+
+
+async def test_unknown_profile_of_the_file_is_told(home: Home) -> None:
+    home.configure('profile = "porduction"\n[profiles.production]\n')
+    done = await home.run("whoami")
+    assert done.code == 2
+    assert "There is no profile porduction" in done.err
+
+
+@pytest.mark.parametrize("address", ["https://u:hunter2@127.0.0.1:1", "https://:hunter2@127.0.0.1:1"])
+async def test_password_in_an_address_is_refused_and_not_shown(home: Home, address: str) -> None:
+    done = await home.run("whoami", "--base-url", address, TENANTRY_API_KEY=DEMO_KEY)
+    assert done.code == 2
+    assert "no password" in done.err
+    assert "hunter2" not in done.err

@@ -113,12 +113,12 @@ def test_neither_database_nor_server_is_imported() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository of git whose hook is the line of the documentation."""
+    """A repository of git whose hook is that of the documentation."""
     page = (HOOKS.parent / "docs" / "leaks.md").read_text("utf-8")
-    [line] = [line for line in page.splitlines() if line.startswith("git diff --cached")]
+    [text] = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "git diff --cached" in block]
     git(tmp_path, "init", "-q")
     hook = tmp_path / ".git" / "hooks" / "pre-commit"
-    hook.write_text(f"#!/bin/sh\n{line}\n".replace("tenantry", f"{sys.executable} -m tenantry", 1))
+    hook.write_text(f"#!/bin/sh\n{text}".replace("tenantry", f"{sys.executable} -m tenantry", 1))
     hook.chmod(0o755)
     return tmp_path
 
@@ -137,6 +137,25 @@ def test_hook_of_git_refuses_a_commit_with_a_key(repository: Path) -> None:
     refused = git(repository, "commit", "-qm", "one")
     assert refused.returncode == 1
     assert f"with space.py:1:8: {SHOWN}" in refused.stdout + refused.stderr
+
+
+def test_hook_of_git_looks_at_what_is_committed(repository: Path) -> None:
+    (repository / "a.py").write_text(f"KEY = '{KEY}'\n")
+    (repository / "-").write_text("nothing")
+    (repository / "link").symlink_to("nowhere")
+    git(repository, "add", ".")
+    (repository / "a.py").write_text("KEY = ''\n")
+    refused = git(repository, "commit", "-qm", "one")
+    assert refused.returncode == 1
+    assert "a.py:1:8" in refused.stdout + refused.stderr
+    git(repository, "add", ".")
+    assert git(repository, "commit", "-qm", "one").returncode == 0
+
+
+def test_hook_of_git_finds_a_key_in_a_file_of_any_name(repository: Path) -> None:
+    (repository / "-").write_text(KEY)
+    git(repository, "add", "./-")
+    assert git(repository, "commit", "-qm", "one").returncode == 1
 
 
 def test_hook_of_git_lets_other_commits_pass(repository: Path) -> None:

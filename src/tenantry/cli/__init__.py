@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from tenantry import __version__
-from tenantry.cli.lazy import LazyGroup
+from tenantry.cli.lazy import Root
 
 _COMMANDS: Final = {
     "login": ("tenantry.cli.sign_in.login", "Sign in with the browser, or with a code on another device."),
@@ -40,7 +40,7 @@ _SECTIONS: Final = {
 
 
 @click.command(
-    cls=LazyGroup, commands=_COMMANDS, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=Root, commands=_COMMANDS, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="tenantry")
 def main() -> None:

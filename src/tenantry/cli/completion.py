@@ -3,8 +3,9 @@
 import click
 from click.shell_completion import get_completion_class
 
+from tenantry.cli.lazy import COMPLETE_VARIABLE
+
 _COMMAND = "tenantry"
-_VARIABLE = "_TENANTRY_COMPLETE"
 
 
 @click.command("completion")
@@ -18,7 +19,9 @@ def completion(shell: str) -> None:
     fish   tenantry completion fish | source        in ~/.config/fish/config.fish
     """
     from tenantry.cli import main  # noqa: PLC0415  # which imports this module
+    from tenantry.cli.bash_completion import complete_whole_lines  # noqa: PLC0415
 
+    complete_whole_lines()
     found = get_completion_class(shell)
     assert found is not None  # noqa: S101  # the shells are click's own
-    click.echo(found(main, {}, _COMMAND, _VARIABLE).source())
+    click.echo(found(main, {}, _COMMAND, COMPLETE_VARIABLE).source())

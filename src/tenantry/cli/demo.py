@@ -87,6 +87,8 @@ def _run_demo() -> None:
             settings = load(values)
         except SettingsError as error:
             fail_on_settings(error)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        file.keep({names.ADDRESS: f"http://{host}:{settings.port}"})
         _seed(settings, conninfo, file)
         _add_prices(provider, settings.billing.catalog)
         provider.add_endpoint(

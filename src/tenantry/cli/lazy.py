@@ -1,8 +1,9 @@
 """Groups whose commands are imported when they are called, so that help and completion are quick."""
 
 import importlib
+import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -10,6 +11,8 @@ from click.shell_completion import CompletionItem
 Lazy = Mapping[str, tuple[str, str]]
 """By a command's name: its module, with ``:attribute`` where that is not the name itself, and a line of help."""
 
+COMPLETE_VARIABLE: Final = "_TENANTRY_COMPLETE"
+"""Set by a shell that wants a line completed."""
 _OTHERS: Final = "Commands"
 
 
@@ -61,3 +64,15 @@ class LazyGroup(click.Group):
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+class Root(LazyGroup):
+    """The group of all commands."""
+
+    def main(self, *args: Any, **more: Any) -> Any:  # noqa: ANN401  # as click has it
+        """Run a command, or complete one where a shell asks for that."""
+        if COMPLETE_VARIABLE in os.environ:
+            from tenantry.cli.bash_completion import complete_whole_lines  # noqa: PLC0415  # no command needs it
+
+            complete_whole_lines()
+        return super().main(*args, **more)

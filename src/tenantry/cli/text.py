@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
+def lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def counted(number: int, what: str) -> str:
     """``1 event``, ``2 events``, ``12,000 events``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -25,7 +25,10 @@ class Moment(click.ParamType[datetime]):
             moment = datetime.fromisoformat(str(value))
         except ValueError:
             self.fail("is not a time such as 2027-01-31T00:00:00Z", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        try:
+            return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        except OverflowError:
+            self.fail("is too far away", param, ctx)
 
 
 class Duration(click.ParamType[timedelta]):

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
@@ -14,8 +14,9 @@ import msgspec
 from tenantry.cli.api import failures, tables
 from tenantry.cli.api.target import Target, is_loopback
 from tenantry.cli.exit_codes import USAGE, CommandError
-from tenantry_sdk import Pager, RefreshToken, Secret, Tenantry
-from tenantry_sdk.errors import TenantryError
+from tenantry.cli.text import lines
+from tenantry_sdk import NewApiKey, Pager, RefreshToken, Secret, Tenantry
+from tenantry_sdk.errors import APIError, TenantryError
 
 T = TypeVar("T")
 
@@ -65,11 +66,51 @@ class Api:
     def say(self, message: str) -> None:
         """Chatter: for people alone, on stderr."""
         if not self.as_json or sys.stderr.isatty():
-            click.echo(message, err=True)
+            click.echo(lines(message), err=True)
 
     def result(self, text: str) -> None:
         """A result: on stdout."""
         click.echo(text)
+
+    def hand_over(self, key: NewApiKey, done: Sequence[str]) -> None:
+        """A key that was just made: its secret on stdout, and ``done`` to people.
+
+        The secret is in no other place: where it cannot be written, the command says which key is to be revoked.
+        """
+        if not self.as_json:
+            for message in done:
+                self.say(message)
+        try:
+            if self.as_json:
+                self.document(key)
+            else:
+                self.result(key.secret.reveal())
+        except OSError as error:
+            _let_go_of_stdout()
+            raise CommandError(
+                f"{key.id} was made, but its secret could not be written ({error.strerror}), and is lost.\n"
+                f"End the key: tenantry keys revoke {key.id}"
+            ) from None
+
+    def check_stdout(self) -> None:
+        """Raise `CommandError` where there is nothing to write a secret to: before it is made."""
+        try:
+            os.fstat(1)
+        except OSError:
+            raise CommandError("stdout is closed, so the secret would be lost. Nothing was done.", USAGE) from None
+
+    def end_each(self, ids: Iterable[str], end: Callable[[str], None]) -> None:
+        """End several things; one that cannot be ended keeps none of the others. Exits as the first failure does."""
+        code = 0
+        for one in ids:
+            try:
+                end(one)
+            except APIError as error:
+                failure = failures.failure_of(error, self.target)
+                failures.tell(msgspec.structs.replace(failure, detail=f"{one}: {failure.detail}"), as_json=self.as_json)
+                code = code or failure.exit_code
+        if code:
+            sys.exit(code)
 
     def document(self, value: Any) -> None:  # noqa: ANN401  # whatever can be JSON
         """One JSON document on stdout."""
@@ -100,7 +141,7 @@ class Api:
             elif not tables.print_pages(pages, columns):
                 self.say(nothing)
         except BrokenPipeError:  # whoever reads has enough, as `head` has
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _let_go_of_stdout()
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Go on only with ``--yes``, or where a person at a terminal agrees."""
@@ -108,7 +149,7 @@ class Api:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise CommandError(f"{question}\nNobody can be asked here: say --yes.", USAGE)
-        if not click.confirm(question, err=True):
+        if not click.confirm(lines(question), err=True):
             raise CommandError("Nothing was done.")
 
     def __enter__(self) -> Self:
@@ -123,6 +164,11 @@ class Api:
             self._http.close()
         if isinstance(error, TenantryError):
             failures.end(error, self.target, as_json=self.as_json)
+
+
+def _let_go_of_stdout() -> None:
+    """Nobody reads any more: what Python still wants to write at its end goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _pages(pager: Pager[T], limit: int | None) -> Iterator[Sequence[T]]:

@@ -4,13 +4,13 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from tenantry.cli.api.target import Flags, Surroundings
-from tenantry.cli.exit_codes import CommandError
+from tenantry.cli.exit_codes import USAGE, CommandError
 
 _HEADING: Final = "Which service"
 
@@ -24,7 +24,7 @@ def _service_options() -> list[click.Option]:
             ["--profile"], metavar="NAME", help="A profile of the configuration file. [TENANTRY_PROFILE; default]"
         ),
         click.Option(
-            ["--organization"], metavar="ORG", envvar="TENANTRY_ORGANIZATION",
+            ["--organization"], metavar="ORG",
             help="For which one a user acts, of several. [TENANTRY_ORGANIZATION]",
         ),
         click.Option(
@@ -54,6 +54,18 @@ class ServiceCommand(click.Command):
         self._service = [option for option in _service_options() if option.name in self.service_options]
         super().__init__(name, params=[*(params or []), as_json, *self._service], **more)  # type: ignore[arg-type]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; with ``--json`` among them, what is wrong with them is told as JSON too."""
+        as_json = "--json" in args
+        try:
+            rest = super().parse_args(ctx, args)
+            _check_texts(ctx)
+        except click.UsageError as error:
+            if not as_json or ctx.resilient_parsing:
+                raise
+            _end(error.format_message(), USAGE, as_json=True)
+        return rest
+
     def invoke(self, ctx: click.Context) -> object:
         """Call the callback with the flags taken together."""
         for stream in (sys.stdout, sys.stderr):
@@ -65,9 +77,11 @@ class ServiceCommand(click.Command):
         try:
             return self.call(ctx, flags, as_json=as_json)
         except CommandError as error:
-            from tenantry.cli.api.failures import Failure, end_with  # noqa: PLC0415  # help does without it
-
-            return end_with(Failure(str(error), error.code), as_json=as_json)
+            _end(str(error), error.code, as_json=as_json)
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            _end(error.format_message(), USAGE, as_json=True)
 
     def call(self, ctx: click.Context, flags: Flags, *, as_json: bool) -> object:
         """What `invoke` does once it knows the flags."""
@@ -102,10 +116,27 @@ class Id(click.ParamType[str]):
     name = "id"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The id, which is something that can be a part of an address."""
-        if str(value).strip(" .") == "":
+        """The id, which is something that can be a part of an address, and nothing secret."""
+        text = str(value)
+        if text.strip(" .") == "":
             self.fail(f"{value!r} is no id", param, ctx)
-        return str(value)
+        if text.startswith(("svc_live_", "svc_test_")):
+            self.fail("this begins as the secret of a key does; an id begins with key_", param, ctx)
+        return text
+
+
+def _check_texts(ctx: click.Context) -> None:
+    """Raise `click.UsageError` for what is no text: it can neither be sent nor shown."""
+    for name, value in ctx.params.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, str) and not one.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in one):
+                raise click.UsageError(f"{name.replace('_', '-')}: this is not UTF-8.", ctx)
+
+
+def _end(message: str, code: int, *, as_json: bool) -> NoReturn:
+    from tenantry.cli.api.failures import Failure, end_with  # noqa: PLC0415  # help does without it
+
+    end_with(Failure(message, code), as_json=as_json)
 
 
 def limit_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from click.shell_completion import CompletionItem
 
 from tenantry.cli.api.client import PAGE, Api
-from tenantry.cli.api.target import Flags, Surroundings
+from tenantry.cli.api.target import Flags, Surroundings, Target
 from tenantry_sdk import Tenantry
 
 _SECONDS: Final = 2.0
@@ -29,7 +29,7 @@ def ids(kind: str, flags: Flags, incomplete: str, taken: Sequence[str] = ()) -> 
     silence = io.StringIO()
     try:
         with contextlib.redirect_stderr(silence), contextlib.redirect_stdout(silence):
-            target = Surroundings(flags, os.environ).target()
+            target = _without_renewal(Surroundings(flags, os.environ).target())
             api = Api(target, as_json=True, timeout=_SECONDS, attempts=1)
             items = _LISTS[kind](api.client).first_page().data
     except (Exception, SystemExit):  # noqa: BLE001  # whoever presses Tab cannot do anything about it
@@ -39,6 +39,14 @@ def ids(kind: str, flags: Flags, incomplete: str, taken: Sequence[str] = ()) -> 
         for item in items
         if item.id.startswith(incomplete) and item.id not in taken
     ]
+
+
+def _without_renewal(target: Target) -> Target:
+    """The same with the token at hand, be it over: to renew one takes longer than anybody waits for a completion."""
+    if target.session is None:
+        return target
+    token = target.sessions.store(keyring=target.session.keyring).load()
+    return target if token is None else target._replace(key=token.access_token, session=None)
 
 
 def _help(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records

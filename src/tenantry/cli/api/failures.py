@@ -54,11 +54,16 @@ def end(error: errors.TenantryError, target: Target, *, as_json: bool) -> NoRetu
 
 def end_with(failure: Failure, *, as_json: bool) -> NoReturn:
     """The same for a failure that is known already."""
+    tell(failure, as_json=as_json)
+    sys.exit(failure.exit_code)
+
+
+def tell(failure: Failure, *, as_json: bool) -> None:
+    """Say on stderr what went wrong, and go on."""
     if as_json:
         click.echo(msgspec.json.encode({"error": failure}), err=True)
     else:
         click.echo("\n".join(_lines(failure)), err=True)
-    sys.exit(failure.exit_code)
 
 
 def failure_of(error: errors.TenantryError, target: Target) -> Failure:

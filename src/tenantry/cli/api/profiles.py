@@ -67,4 +67,9 @@ def checked_name(name: str, source: str) -> str:
 def _folder(environment: Mapping[str, str], name: str, instead: str) -> Path:
     base = Path(environment.get(name) or "")
     # XDG Base Directory Specification: relative paths do not count
-    return (base if base.is_absolute() else Path.home() / instead) / "tenantry"
+    if base.is_absolute():
+        return base / "tenantry"
+    try:
+        return Path.home() / instead / "tenantry"
+    except RuntimeError:
+        raise CommandError(f"There is no home folder here: set HOME, or {name}.", USAGE) from None

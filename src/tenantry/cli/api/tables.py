@@ -1,5 +1,6 @@
 """Tables and records for people: they fit a terminal of 80 columns, and are whole where they go into a file."""
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
@@ -45,8 +46,7 @@ def print_pages(pages: Iterable[Sequence[T]], columns: Sequence[Column[T]]) -> b
     """Print a table page by page, with one head; whether there was anything to print."""
     from rich.console import Console  # noqa: PLC0415  # slow to import
 
-    console = Console(highlight=False)
-    room = console.width if console.is_terminal else _ENDLESS
+    console, room = Console(highlight=False), _room()
     shown = [column for column in columns if not column.wide or room >= _WIDE]
     widths = [len(column.title) for column in shown]
     printed = False
@@ -66,11 +66,17 @@ def print_rows(rows: Iterable[tuple[str, str]]) -> None:
     """Names and values below each other; a long value goes on in its own column."""
     from rich.console import Console  # noqa: PLC0415  # slow to import
 
-    console = Console(highlight=False)
-    room = console.width if console.is_terminal else _ENDLESS
+    console, room = Console(highlight=False), _room()
     pairs = [[name, printable(value)] for name, value in rows]
     columns = [Column[None]("", _nothing), Column[None]("", _nothing, loose=True)]
     _print(console, room, columns, pairs, _widths(pairs, [0, 0]), with_head=False)
+
+
+def _room() -> int:
+    """The width of the terminal; a file has no end, whatever is said about colours."""
+    from rich.console import Console  # noqa: PLC0415  # slow to import
+
+    return Console().width if sys.stdout.isatty() else _ENDLESS
 
 
 def _nothing(_: None) -> str:

@@ -1,11 +1,12 @@
 """Which service a command is about, and with which credential: flag, environment, configuration file, sign-in."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from tenantry.cli.api.profiles import Config, Profile, checked_name, config_path, read_config, state_folder
+from tenantry.cli.api.profiles import DEFAULT, Config, Profile, checked_name, config_path, read_config, state_folder
 from tenantry.cli.api.sessions import Session, Sessions
 from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, USAGE, CommandError
@@ -14,6 +15,7 @@ from tenantry_sdk import Secret
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _MOST_KEY_BYTES: Final = 4096
+_ORGANIZATION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Flags(NamedTuple):
@@ -60,10 +62,13 @@ class Surroundings:
         config = read_config(path)
         self.name = self._name(config)
         self._file = f"profile {self.name} in {path}"
+        self._folder = path.parent
         self.profile = config.profiles.get(self.name, Profile())
         self.sessions = Sessions(state_folder(environment), self.name)
         self.session = self.sessions.load()
-        if self._named and not signs_in and self.name not in config.profiles and self.session is None:
+        self._check_flags()
+        named = self._named or self.name != DEFAULT
+        if named and not signs_in and self.name not in config.profiles and self.session is None:
             known = ", ".join(config.profiles) or "none"
             raise CommandError(
                 f"There is no profile {self.name}: {path} has {known}, and nobody is signed in under it.", USAGE
@@ -81,7 +86,7 @@ class Surroundings:
     def target(self) -> Target:
         """The service and the credential. Raises `CommandError` where there is none."""
         address, demo = self.address()
-        organization = self.flags.organization
+        organization = self.organization()
         key, source = self._key(address)
         session = None
         if key is None and self._session_fits(address):
@@ -94,8 +99,27 @@ class Surroundings:
             raise CommandError(self._nothing(address), NOT_AUTHENTICATED)
         return Target(self.name, address, organization, key, session, self.sessions, source, demo)
 
+    def organization(self) -> str | None:
+        """The organization that the command line or the environment names."""
+        named = self.flags.organization
+        if named is None:
+            named, source = self.environment.get("TENANTRY_ORGANIZATION") or None, "TENANTRY_ORGANIZATION"
+            if self.flags.profile and self.profile.organization:
+                return None
+        else:
+            source = "--organization"
+        if named is not None and _ORGANIZATION.fullmatch(named) is None:
+            raise CommandError(f"{source}: an organization's id is 1 to 64 of A-Za-z0-9_-, not {named!r}.", USAGE)
+        return named
+
+    def _check_flags(self) -> None:
+        """Raise `CommandError` for an empty one: in scripts that is a variable that is not set."""
+        for name, value in self.flags._asdict().items():
+            if value is not None and not value.strip():
+                raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
+
     def _name(self, config: Config) -> str:
-        if self.flags.profile:
+        if self.flags.profile is not None:
             return checked_name(self.flags.profile, "--profile")
         if named := self.environment.get("TENANTRY_PROFILE"):
             return checked_name(named, "TENANTRY_PROFILE")
@@ -129,19 +153,30 @@ class Surroundings:
         if self.flags.api_key_file:
             return _key_in(self.flags.api_key_file, "--api-key-file"), "--api-key-file"
         if self.flags.profile and self._belongs_to_profile(address):
-            return _key_in(self.profile.api_key_file or "", self._file), self._file
+            return self._key_of_profile()
         if self.flags.profile and self._session_fits(address):
             return None, ""
-        if key := self.environment.get("TENANTRY_API_KEY", "").strip():
+        if (key := self.environment.get("TENANTRY_API_KEY", "").strip()) and self._is_of_environment(address):
             return checked_key(key, "TENANTRY_API_KEY"), "TENANTRY_API_KEY"
         if self._belongs_to_profile(address):
-            return _key_in(self.profile.api_key_file or "", self._file), self._file
+            return self._key_of_profile()
         return None, ""
+
+    def _key_of_profile(self) -> tuple[Secret, str]:
+        """The key in the profile's file; a relative name is one beside the configuration, whatever folder this is."""
+        named = self.profile.api_key_file or ""
+        return _key_in(named if named.startswith("~") else str(self._folder / named), self._file), self._file
 
     def _belongs_to_profile(self, address: Given) -> bool:
         """Whether the profile has a key, and for this service: what belongs to one is sent to no other."""
         of_profile = self.profile.base_url
         return self.profile.api_key_file is not None and (not of_profile or of_profile.rstrip("/") == address.value)
+
+    def _is_of_environment(self, address: Given) -> bool:
+        """Whether the key of the environment is meant for this service: a profile that is named has its own."""
+        if not self.flags.profile or address.source not in (self._file, "tenantry login"):
+            return True
+        return self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") == address.value
 
     def _session_fits(self, address: Given) -> bool:
         return self.session is not None and self.session.base_url == address.value
@@ -152,6 +187,8 @@ class Surroundings:
             lines.append(f"You are signed in to {self.session.base_url}, and that counts there alone.")
         if self.profile.api_key_file is not None:
             lines.append(f"The API key of the {self._file} is for {self.profile.base_url}.")
+        if self.environment.get("TENANTRY_API_KEY"):
+            lines.append(f"TENANTRY_API_KEY is set, but --profile {self.name} names a service of its own.")
         lines.append("Set TENANTRY_API_KEY, pass --api-key-file, or sign in: tenantry login")
         return "\n".join(lines)
 
@@ -160,14 +197,26 @@ def checked_address(address: str, source: str) -> str:
     """An address to which credentials may go: https, or on this machine. Raises `CommandError` for any other."""
     try:
         parts = urlsplit(address)
-        faulty = parts.port == 0 or parts.query or parts.fragment or parts.username
+        faulty = parts.port == 0 or parts.query or parts.fragment or not _is_plain(address)
     except ValueError:  # a port that is none, or an IPv6 address that is none
-        raise CommandError(f"{source}: {address!r} is no http address.", USAGE) from None
+        raise CommandError(f"{source}: {shown_address(address)} is no http address.", USAGE) from None
+    if "@" in parts.netloc:
+        raise CommandError(f"{source}: an address holds no user and no password.", USAGE)
     if parts.scheme not in {"http", "https"} or not parts.hostname or faulty:
-        raise CommandError(f"{source}: {address!r} is no http address.", USAGE)
+        raise CommandError(f"{source}: {shown_address(address)} is no http address.", USAGE)
     if parts.scheme == "http" and not is_loopback(address):
         raise CommandError(f"{source}: {address} has to be https, for what is sent there is secret.", USAGE)
     return address.rstrip("/")
+
+
+def shown_address(address: str) -> str:
+    """An address for messages, without what may be a password in it."""
+    before, at, after = address.rpartition("@")
+    return repr(f"{before[: before.find('//') + 2]}***@{after}" if at else address)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def checked_key(key: str, source: str) -> Secret:
@@ -178,12 +227,15 @@ def checked_key(key: str, source: str) -> Secret:
 
 
 def _key_in(path: str, source: str) -> Secret:
-    file = Path(path).expanduser()
+    file = Path(path)
     try:
+        file = file.expanduser()
         with file.open("rb") as opened:
             key = opened.read(_MOST_KEY_BYTES).decode("utf-8", "replace").strip()
     except OSError as error:
         raise CommandError(f"{source}: {file} cannot be read: {error.strerror}.", NOT_AUTHENTICATED) from None
+    except (RuntimeError, ValueError) as error:  # no such home, or a name that no file can have
+        raise CommandError(f"{source}: {str(file)!r} cannot be read: {error}.", NOT_AUTHENTICATED) from None
     if not key:
         raise CommandError(f"{source}: {file} is empty.", NOT_AUTHENTICATED)
     return checked_key(key, source)
@@ -191,4 +243,7 @@ def _key_in(path: str, source: str) -> Secret:
 
 def is_loopback(address: str) -> bool:
     """Whether this is an address on this machine."""
-    return urlsplit(address).hostname in _LOOPBACK
+    try:
+        return urlsplit(address).hostname in _LOOPBACK
+    except ValueError:
+        return False

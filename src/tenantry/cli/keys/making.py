@@ -41,6 +41,7 @@ def create(
         raise click.UsageError("Give --expires-in or --expires-at, not both.")
     if expires_in is not None and not expires_in:
         raise click.BadParameter("has to be longer than nothing", param_hint="--expires-in")
+    api.check_stdout()
     with _told_when_interrupted():
         key = api.client.api_keys.create(
             org_id=api.org_id,
@@ -66,6 +67,7 @@ def rotate(api: Api, *, key_id: str, overlap: timedelta, yes: bool) -> None:
 
     KEY=$(tenantry keys rotate key_... --overlap 1h)
     """
+    api.check_stdout()
     if not overlap and not yes:
         old = api.client.api_keys.get(key_id)
         api.confirm(f"Rotate {described(api, old)}? It ends at once; --overlap lets it go on for a while.", yes=yes)
@@ -81,13 +83,9 @@ def described(api: Api, key: ApiKey) -> str:
 
 
 def _give(api: Api, key: NewApiKey, done: str) -> None:
-    if api.as_json:
-        api.document(key)
-        return
     until = f"until {shown(key.expires_at)}" if key.expires_at else "without an end (--expires-in sets one)"
-    api.say(f"{done} {key.id}: {scopes_of(key)}, {key.mode}, {until}.")
-    api.say("This is its secret. It is shown this once.")
-    api.result(key.secret.reveal())
+    made = f"{done} {key.id}: {scopes_of(key)}, {key.mode}, {until}."
+    api.hand_over(key, (made, "This is its secret. It is shown this once."))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """``tenantry keys scan``: API keys that lie where they should not."""
 
 import fnmatch
+import io
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ If it is meant to be there, such as a test vector: write tenantry:allow on the s
 
 
 @click.command("scan")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--exclude", "globs", metavar="GLOB", multiple=True, help="Leave out files and folders named so.")
 @click.option("--json", "as_json", is_flag=True, help="What was found as one JSON document.")
 def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: bool) -> None:
@@ -34,6 +35,9 @@ def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: boo
 
     Exits with 0 if there is none, and with 1 if there is one or something could not be read.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # the name of a file may be any bytes
     total = ScanResult()
     for result in scan(paths, excluded_by(globs)):
         if not as_json:

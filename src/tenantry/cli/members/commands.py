@@ -71,12 +71,17 @@ def update(api: Api, *, member_id: str, role: str) -> None:
 @yes_option
 def remove(api: Api, *, member_ids: tuple[str, ...], yes: bool) -> None:
     """Remove members: the very next request of such a user is refused."""
-    for member_id in dict.fromkeys(member_ids):
-        if not yes:
+    ids = dict.fromkeys(member_ids)
+    if not yes:
+        for member_id in ids:
             member = api.client.members.get(member_id)
             api.confirm(f"Remove {member.user_id}, {member.role} of {member.org_id}?", yes=yes)
+
+    def end(member_id: str) -> None:
         api.client.members.delete(member_id)
         api.done(f"Removed {member_id}.", {"id": member_id, "status": "removed"})
+
+    api.end_each(ids, end)
 
 
 def _rows(member: Member) -> Iterator[tuple[str, str]]:
