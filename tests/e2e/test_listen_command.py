@@ -1,6 +1,8 @@
 """``tenantry listen`` as people run it: its end, its exit codes, its child, and what it prints."""
 
+import asyncio
 import json
+import os
 import signal
 import stat
 import sys
@@ -14,7 +16,7 @@ from tenantry.simulator import Simulator
 from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
 from tests.support.app import OPERATOR_TOKEN
-from tests.support.commands import SECRETS, Running, run, running, still_running
+from tests.support.commands import SECRETS, Running, run, running, running_into, still_running
 from tests.support.deployment import deployed
 from tests.support.findings import free_port
 from tests.support.local import Receiver
@@ -181,3 +183,48 @@ async def test_what_the_provider_says_at_the_start_decides_the_exit_code(tmp_pat
     away = await run("listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_1", PROVIDER_API_BASE=base)
     assert (away.code, away.out) == (6, "")
     assert away.err == "The payment provider is out of reach. Try again shortly.\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+async def test_reader_that_goes_leaves_nothing_behind(tmp_path: Path, options: tuple[str, ...]) -> None:
+    simulator, receiver = Simulator(), Taking()
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    async with simulator.serving(), serving(receiver):
+        child = f"{sys.executable} -c 'import time; time.sleep(600)'"
+        arguments = ("listen", "--forward-to", receiver.url, "--exec", child, *options)
+        async with running_into(write_end, *arguments, folder=tmp_path, **provider(simulator)) as command:
+            os.close(write_end)
+            await listening(command)
+            family = command.family()
+            simulator.subscribe(simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"})
+            code = await command.wait()
+    assert code in {0, 1, 143}
+    assert await still_running(family) == []
+    assert "Traceback" not in command.text["err"]
+    assert "Exception ignored" not in command.text["err"]
+
+
+async def test_what_the_child_has_started_ends_with_it(tmp_path: Path) -> None:
+    simulator = Simulator()
+    async with simulator.serving():
+        command_line = "sh -c 'sleep 600 & echo $!; exit 3'"
+        options = ("--exec", command_line, "--json")
+        async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
+            assert await command.wait() == 3
+        [number] = [int(line) for line in command.text["err"].splitlines() if line.isdigit()]
+    assert await still_running([psutil.Process(number)] if psutil.pid_exists(number) else []) == []
+
+
+async def test_modules_of_the_folder_are_not_taken_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise SystemExit('not this one')")
+    simulator = Simulator()
+    async with simulator.serving():
+        process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).with_name("tenantry"), "listen", "--exec", "tenantry --version", cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path), **provider(simulator)},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        said, _ = await process.communicate()
+    assert b"not this one" not in said
+    assert b"tenantry, version" in said

@@ -8,6 +8,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.kit.clock import system_clock
+from tenantry.local.stories import STORIES
+from tenantry.simulator.asgi import Receive, Scope, Send
+from tenantry.simulator.serving import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Done, run
 from tests.support.deployment import deployed
@@ -16,6 +21,21 @@ from tests.support.postgres import PostgresServer, as_url
 
 UPDATED = "customer.subscription.updated"
 FAILED = "invoice.payment_failed"
+
+
+class Receiver:
+    """Takes everything, and keeps the credentials that came along."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.authorizations: list[bytes | None] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.authorizations.append(dict(scope["headers"]).get(b"authorization"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"OK"})
 
 
 class Service:
@@ -174,11 +194,75 @@ async def test_a_story_is_told_scene_by_scene_and_its_tenant_ended(service: Serv
     assert [scene["tenant"]["cancelAtPeriodEnd"] for scene in scenes[:4]] == [False, True, False, True]
     assert all(event["status"] == 200 for scene in scenes for event in scene["events"])
     async with httpx2.AsyncClient(base_url=service.base, trust_env=False) as client:
-        export = await client.get(
-            f"/api/v1/tenants/{scenes[0]['tenantId']}/export", headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+        ended = await client.put(
+            f"/api/v1/tenants/{scenes[0]['tenantId']}",
+            headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
+            json={"name": "Again", "ownerEmail": "o@x.example"},
         )
-    assert export.status_code in (200, 404)
+    assert (ended.status_code, ended.json()["code"]) == (409, "tenant_deleted")
     told = await service.trigger("story:upgrade", "--plan", "pro")
     assert "goes over to the bigger plan" in told.out
     assert "-> business" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("event_type", sorted(HANDLED_TYPES))
+async def test_chaos_of_each_type_converges_on_a_tenant_of_its_own(service: Service, event_type: str) -> None:
+    done = await service.trigger(event_type, "--chaos", "all", "--times", "20", "--seed", "3", "--json")
+    assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
+
+
+@pytest.mark.parametrize("story", sorted(STORIES))
+async def test_chaos_of_each_story_converges(service: Service, story: str) -> None:
+    for seed in ("1", "2"):
+        done = await service.trigger(f"story:{story}", "--chaos", "all", "--seed", seed, "--json")
+        assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
+
+
+async def test_several_events_are_not_of_the_future(service: Service) -> None:
+    await service.tenant("punctual", stripeCustomerId="cus_punctual")
+    done = await service.trigger(FAILED, "--tenant", "punctual", "--times", "50", "--json")
+    moments = [event["created"] for event in json.loads(done.out)["events"]]
+    assert moments[-1] <= system_clock().timestamp()
+
+
+async def test_credentials_are_sent_to_the_service_of_the_settings_alone(service: Service) -> None:
+    receiver = Receiver()
+    async with serving(receiver):
+        away = receiver.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")
+        refused = await service.trigger(UPDATED, "--tenant", "acme", "--forward-to", away)
+        assert refused.code == 2
+        assert "is not on this machine" in refused.err
+        assert receiver.authorizations == []
+        sent = await service.trigger(UPDATED, "--tenant", "acme", "--forward-to", away, "--remote")
+    assert "The tenant cannot be shown" in sent.err
+    assert set(receiver.authorizations) == {None}
+
+
+async def test_service_that_is_not_on_this_machine_is_not_meant_by_accident(service: Service) -> None:
+    done = await service.trigger(UPDATED, "--tenant", "acme", TENANTRY_BASE_URL="https://tenantry.prod.example")
+    assert (done.code, done.out) == (2, "")
+    assert "https://tenantry.prod.example" in done.err
+    assert "--remote" in done.err
+
+
+async def test_nobodys_tenant_is_changed_unless_it_is_named(service: Service) -> None:
+    for arguments in (["story:trial"], ["--chaos", "all"]):
+        done = await service.trigger(*arguments, OPERATOR_TOKEN="", TENANTRY_API_KEY="svc_live_x")
+        assert (done.code, done.out) == (2, "")
+        assert "--tenant" in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (UPDATED, "--override", "event.data=1", "--override", "status=x"),
+        (UPDATED, "--override", "status=\udcff"),
+        (UPDATED, "--override", "status=paused", "--chaos", "all"),
+        (UPDATED, "--forward-to", "http://127.0.0.1:1/\x01"),
+        ("--chaos", "all", "--times", "10001"),
+    ],
+)
+async def test_what_cannot_be_done_is_told(service: Service, arguments: tuple[str, ...]) -> None:
+    done = await service.trigger(*arguments, "--tenant", "acme")
+    assert (done.code, "Traceback" in done.err) == (2, False), done

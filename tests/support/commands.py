@@ -95,7 +95,19 @@ async def running(*arguments: str, folder: Path, module: str = "tenantry", **val
 
     ``module`` is another one to run, such as one of the tests' own.
     """
-    command = Running(await _start(arguments, folder, values, module))
+    async with _ended(Running(await _start(arguments, folder, values, module))) as command:
+        yield command
+
+
+@asynccontextmanager
+async def running_into(stdout: int, *arguments: str, folder: Path, **values: str) -> AsyncIterator[Running]:
+    """The same, with another stdout than ours."""
+    async with _ended(Running(await _start(arguments, folder, values, "tenantry", stdout))) as command:
+        yield command
+
+
+@asynccontextmanager
+async def _ended(command: Running) -> AsyncIterator[Running]:
     try:
         yield command
     finally:
@@ -119,12 +131,16 @@ async def run(*arguments: str, folder: Path, module: str = "tenantry", **values:
 
 
 async def _start(
-    arguments: tuple[str, ...], folder: Path, values: Mapping[str, str], module: str
+    arguments: tuple[str, ...],
+    folder: Path,
+    values: Mapping[str, str],
+    module: str,
+    stdout: int = asyncio.subprocess.PIPE,
 ) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     fixed = {"PYTHONPATH": str(_ROOT), "XDG_STATE_HOME": str(folder / "state")}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *arguments,
         cwd=folder, env={**environment, **fixed, **values}, stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        stdout=stdout, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

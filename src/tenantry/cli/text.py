@@ -1,7 +1,10 @@
 """How commands write values and what comes from outside."""
 
+import re
 from datetime import UTC, datetime
+from typing import Final
 
+_UNSEEN: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 Value = str | int | bool | datetime | None
 
 
@@ -26,6 +29,11 @@ def printable(text: str) -> str:
 def lines(text: str) -> str:
     """The same for a text of several lines."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def json_text(encoded: bytes) -> str:
+    """JSON as text that commands no terminal: what is no ASCII and not to be seen is escaped."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode())
 
 
 def counted(number: int, what: str) -> str:

@@ -7,6 +7,7 @@ WEBHOOK_PATH: Final = "/api/v1/webhooks/payment-provider"
 TENANTS_PATH: Final = "/api/v1/tenants"
 EVENTS_PATH: Final = "/api/v1/billing/events"
 WHOAMI_PATH: Final = "/api/v1/auth/whoami"
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def webhook_address(text: str) -> str:
@@ -14,7 +15,9 @@ def webhook_address(text: str) -> str:
 
     One without a path has the service's. Raises `ValueError`, whose message completes "the address ...".
     """
-    if text.isascii() and text.isdigit():
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("must be an http address, host:port, or a port")
+    if text.isdigit():
         text = f"127.0.0.1:{text}"
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
@@ -22,6 +25,11 @@ def webhook_address(text: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise ValueError("must hold no credentials")
     return urlunsplit(parts._replace(path=parts.path or WEBHOOK_PATH, fragment=""))
+
+
+def is_on_this_machine(address: str) -> bool:
+    """Whether an address is on loopback."""
+    return urlsplit(address).hostname in _LOOPBACK
 
 
 def origin_of(address: str) -> str:

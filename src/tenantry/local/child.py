@@ -19,7 +19,8 @@ def command_line(text: str) -> list[str]:
     words = shlex.split(text)
     if not words:
         raise ValueError("names no program")
-    return [sys.executable, "-m", _OURS, *words[1:]] if words[0] == _OURS else words
+    # -P: the folder that this is run in is not one to import from
+    return [sys.executable, "-P", "-m", _OURS, *words[1:]] if words[0] == _OURS else words
 
 
 class Child:
@@ -38,6 +39,11 @@ class Child:
             )
         )
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the program itself has not ended."""
+        return self._process.returncode is None
+
     def send(self, number: int) -> None:
         """Pass a signal on to the program and what it has started; the fourth one kills them."""
         self._signals += 1
@@ -47,4 +53,6 @@ class Child:
     async def wait(self) -> int:
         """Its exit code; 128 and the signal's number where a signal ended it, as shells say."""
         code = await self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)  # what it has started and left behind
         return code if code >= 0 else 128 - code

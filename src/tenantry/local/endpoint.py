@@ -1,5 +1,7 @@
 """A webhook endpoint on this machine, and what it answers."""
 
+import asyncio
+import contextlib
 import time
 from typing import Final, NamedTuple
 
@@ -11,6 +13,7 @@ from tenantry.kit.secret import Secret
 
 TIMEOUT: Final = 30.0
 """Seconds for each step of a request: about as long as the provider waits."""
+_BODY_SECONDS: Final = 10.0
 _MOST_READ: Final = 2000
 _GOOD: Final = range(200, 300)
 
@@ -63,12 +66,17 @@ class Endpoint:
 
 
 async def _beginning(response: httpx2.Response) -> str:
-    """How the body begins; the rest of a long one is not waited for."""
-    read = b""
-    async for chunk in response.aiter_bytes():
-        read += chunk
-        if len(read) >= _MOST_READ:
-            break
+    """How the body begins; the rest of a long or slow one is not waited for, and what breaks off ends there.
+
+    The status has been given by then: nothing about the body makes another answer of it.
+    """
+    read = bytearray()
+    with contextlib.suppress(httpx2.HTTPError, TimeoutError):
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in response.aiter_bytes():
+                read += chunk
+                if len(read) >= _MOST_READ:
+                    break
     return read[:_MOST_READ].decode("utf-8", "replace").strip()
 
 

@@ -32,8 +32,10 @@ def override(event: Json, texts: Sequence[str]) -> None:
         root: Any = event
         if names[0] == _EVENT and len(names) > 1:
             names = names[1:]
-        else:
+        elif isinstance(event["data"], dict) and "object" in event["data"]:
             root = event["data"]["object"]
+        else:
+            raise OverrideError(f"{text!r}: the event has no object any more")
         _set(root, names, _value(value), text)
 
 
@@ -42,6 +44,8 @@ def _value(text: str) -> object:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return text
+    except UnicodeEncodeError:
+        raise OverrideError(f"{text!r}: is not UTF-8") from None
 
 
 def _set(place: object, names: Sequence[str], value: object, text: str) -> None:

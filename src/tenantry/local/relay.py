@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -97,7 +98,7 @@ class Relay:
 
     With a ``concurrency`` of 1 an event is sent when the one before it is done with, so they arrive in their order;
     with more, so many are under way at once, in any order. While nobody takes connections at the endpoint, events wait
-    for as long as it takes, at most 1000 of them, the rest in the provider's list. A request that came through and was
+    for as long as it takes, in memory: all that one reading of the list brought. A request that came through and was
     answered with 408, 425, 429 or 5xx, or not at all, is made again ``pace.retries`` times.
     """
 
@@ -145,6 +146,8 @@ class Relay:
             if failures:
                 self._hearing.notice("The payment provider answers again.")
             failures = 0
+            if self._source.began_anew:
+                self._hearing.notice("The payment provider's list has begun anew, and is relayed from its beginning.")
             for event in events:
                 self.tally.received += 1
                 await self._waiting.put(event)
@@ -184,7 +187,9 @@ class Relay:
             answer: Answer | str
             try:
                 answer = await self._endpoint.post(event.body)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                if _is_about_trust(error):
+                    return _why(error)
                 failures += 1
                 if not self._is_away:
                     self._is_away = True
@@ -221,6 +226,15 @@ async def taking_connections(host: str, port: int, pace: float = 0.05) -> None:
 def _where(url: str) -> str:
     host, port = host_and_port(url)
     return f"{host}:{port}"
+
+
+def _is_about_trust(error: BaseException | None) -> bool:
+    """Whether it is the certificate or the protocol of TLS that keeps us away: waiting does not help."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _why(error: httpx2.HTTPError) -> str:

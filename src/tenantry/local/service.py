@@ -138,9 +138,10 @@ class ServiceReader:
                 return entries
             more = {"cursor": page.next_cursor}
 
-    async def make_tenant(self, tenant_id: str, name: str, owner_email: str) -> None:
-        """Make a tenant, as the operator."""
-        body = {"name": name, "ownerEmail": owner_email}
+    async def make_tenant(self, tenant_id: str, name: str, owner_email: str, customer: str | None = None) -> None:
+        """Make a tenant, with this customer of the provider's if there is one, as the operator."""
+        link = {} if customer is None else {"stripeCustomerId": customer}
+        body = {"name": name, "ownerEmail": owner_email, **link}
         answer = await self._ask("PUT", f"{TENANTS_PATH}/{tenant_id}", self._credentials.operator, body)
         self._decoded(answer, Tenant)
 

@@ -1,14 +1,17 @@
 """The relay between a simulated provider and an endpoint, both over HTTP: order, gaps, refusals and outages."""
 
+import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
 
 import pytest
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.gateways.http_client import new_http_client
+from tenantry.gateways.provider.api import ProviderApi
 from tenantry.kit.secret import Secret
 from tenantry.local.addresses import WEBHOOK_PATH
 from tenantry.local.endpoint import Endpoint
@@ -16,6 +19,7 @@ from tenantry.local.provider_events import OVERLAP, Subscription
 from tenantry.local.relay import Outcome, Relay
 from tenantry.local.service import Credentials, ServiceReader
 from tenantry.simulator import Simulator
+from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.findings import free_port
@@ -257,3 +261,110 @@ async def test_a_provider_out_of_reach_at_the_start_is_an_error() -> None:
     async with asked(simulator) as provider:
         with pytest.raises(ProviderUnavailableError):
             await Subscription(provider, ALL).begin()
+
+
+class Listing:
+    """A provider's list of events, to which anything may be added."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked = 0
+        self.events: list[dict[str, Any]] = []
+
+    def add(self, event_id: str, created: int) -> None:
+        self.events.append({"id": event_id, "type": "price.created", "created": created, "data": {"object": {}}})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        self.asked += 1
+        query = dict(parse_qsl(scope["query_string"].decode()))
+        since = int(query.get("created[gte]", 0))
+        listed = sorted(self.events, key=lambda event: -event["created"])
+        body = {"object": "list", "data": [each for each in listed if each["created"] >= since], "has_more": False}
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+class Seconds:
+    """Seconds that go on when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def listing() -> AsyncIterator[tuple[Listing, Subscription, Seconds]]:
+    seconds = Seconds()
+    async with serving(Listing()) as provider, aclosing(ProviderApi(Secret("sk_test_x"), provider.url)) as api:
+        yield provider, Subscription(api, ALL, seconds), seconds
+
+
+async def test_event_that_is_listed_late_is_found() -> None:
+    async with listing() as (provider, source, _):
+        provider.add("evt_1", 1000)
+        await source.begin()
+        provider.add("evt_3", 1010)
+        assert [event.id for event in await source.fresh()] == ["evt_3"]
+        provider.add("evt_2", 1005)
+        assert [event.id for event in await source.fresh()] == ["evt_2"]
+        assert await source.fresh() == []
+
+
+async def test_what_is_old_is_not_read_again_once_it_has_been_quiet() -> None:
+    async with listing() as (provider, source, seconds):
+        provider.add("evt_1", 1000)
+        await source.begin(0)
+        assert [event.id for event in await source.fresh()] == ["evt_1"]
+        seconds.now += OVERLAP + 1
+        assert await source.fresh() == []
+        provider.events.clear()
+        provider.add("evt_read_again", 1000)
+        assert await source.fresh() == [] or source.began_anew
+        provider.add("evt_2", 1001)
+        assert "evt_2" in [event.id for event in await source.fresh()]
+
+
+async def test_source_whose_clock_went_back_is_heard_again() -> None:
+    receiver, told = Receiver(), Told()
+    async with serving(receiver), listing() as (provider, source, _), new_http_client() as client:
+        provider.add("evt_of_next_month", 9_000_000)
+        await source.begin()
+        relay = Relay(source, Endpoint(client, receiver.url, Secret(SECRET)), told.hearing, pace=QUICK)
+        async with running(relay):
+            provider.events.clear()
+            provider.add("evt_1", 1000)
+            provider.add("evt_2", 1001)
+            await told.until_delivered(2)
+            provider.add("evt_3", 1001)
+            await told.until_delivered(3)
+    assert receiver.ids == ["evt_1", "evt_2", "evt_3"]
+    assert told.notices == ["The payment provider's list has begun anew, and is relayed from its beginning."]
+
+
+class Breaking:
+    """Answers with a status, and with a body that never comes to its end."""
+
+    def __init__(self, status: int) -> None:
+        self.url = ""
+        self.requests = 0
+        self._status = status
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        while (await receive()).get("more_body"):
+            pass
+        self.requests += 1
+        headers = [(b"content-length", b"100"), (b"content-encoding", b"gzip")]
+        await send({"type": "http.response.start", "status": self._status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"no gzip"})
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(200, Outcome.DELIVERED), (422, Outcome.REFUSED)])
+async def test_status_is_the_answer_whatever_becomes_of_the_body(status: int, outcome: Outcome) -> None:
+    breaking = Breaking(status)
+    async with serving(breaking), line(breaking.url) as (simulator, relay, told), running(relay):
+        simulator.price("price_x")
+        await told.until(lambda told: bool(told.attempts))
+    assert [(attempt.status, attempt.outcome) for attempt in told.attempts] == [(status, outcome)]
+    assert breaking.requests == 1

@@ -12,8 +12,9 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
 from tenantry.local.chaos import Mischief, Part, expected, judge, plan
 from tenantry.local.histories import FEWEST, long_life
-from tenantry.local.samples import Subject
+from tenantry.local.samples import API_VERSIONS, Subject
 from tenantry.local.service import Entry
+from tenantry.simulator import render_event
 from tests.support.facts import ANY
 
 ACME: Final = Subject("acme", "cus_acme", "price_pro")
@@ -102,7 +103,7 @@ def entry(event_id: str, created: int = START) -> Entry:
 async def test_the_verdict_says_what_is_wrong() -> None:
     events = await life(FEWEST)
     wanted = expected(events, None, ANY)
-    state = wanted.state
+    state = wanted.states[0]
     assert state.current_period_end is not None
     right = tenant(
         plan=state.plan,
@@ -124,5 +125,50 @@ async def test_the_verdict_says_what_is_wrong() -> None:
 
 async def test_what_a_tenant_was_before_counts_where_the_history_does_not_say_all() -> None:
     paid = [event for event in await life() if event["type"] == "invoice.payment_succeeded"][:1]
-    assert expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).state.subscription_status == "active"
-    assert expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).state.plan == "pro"
+    assert (
+        expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).states[0].subscription_status
+        == "active"
+    )
+    assert expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).states[0].plan == "pro"
+
+
+@pytest.mark.parametrize("kind", sorted(set(Mischief) - {Mischief.REORDER}))
+@pytest.mark.parametrize("number", [2, 5])
+async def test_no_kind_of_mischief_leaves_a_short_history_alone(kind: Mischief, number: int) -> None:
+    events = (await life(FEWEST))[:number]
+    plain = [(Part.EVENT, event["id"]) for event in events]
+    for seed in range(100):
+        assert [(each.part, each.event_id) for each in plan(events, {kind}, seed)] != plain
+
+
+async def test_where_nothing_proves_the_order_each_of_its_ends_is_right() -> None:
+    simulator = ACME.simulator(START, prices=PRICES)
+    session = simulator.checkout("price_pro", metadata=ACME.metadata, customer=ACME.customer)
+    simulator.complete(session)
+    await simulator.advance(seconds=1)
+    simulator.card_declines(ACME.customer)
+    [subscription] = simulator.subscriptions.values()
+    simulator.price("price_pro", 2900, interval="year")
+    simulator.change_plan(subscription, "price_pro")
+    simulator.cancel(subscription)
+    events = [render_event(event, API_VERSIONS["new"]) for event in simulator.events(*HANDLED_TYPES)]
+    wanted = expected(events, None, ANY)
+    assert wanted.undecided
+    statuses = {state.subscription_status for state in wanted.states}
+    assert {"canceled"} < statuses
+    ledger = [entry(event["id"]) for event in events]
+    for state in wanted.states:
+        found = tenant(
+            plan=state.plan,
+            subscription_status=state.subscription_status,
+            current_period_end=state.current_period_end and datetime.fromtimestamp(state.current_period_end, UTC),
+            cancel_at_period_end=state.cancel_at_period_end,
+        )
+        assert judge(events, wanted, found, ledger).converged
+    assert not judge(events, wanted, tenant(subscription_status="unpaid"), ledger).converged
+
+
+async def test_past_due_may_hide_a_trial() -> None:
+    paid = [event for event in await life() if event["type"] == "invoice.payment_succeeded"][:1]
+    states = expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).states
+    assert {state.subscription_status for state in states} == {"active", "trialing"}

@@ -14,7 +14,7 @@ import msgspec
 from tenantry.cli.api import failures, tables
 from tenantry.cli.api.target import Target, is_loopback
 from tenantry.cli.exit_codes import USAGE, CommandError
-from tenantry.cli.text import lines
+from tenantry.cli.text import json_text, lines
 from tenantry_sdk import NewApiKey, Pager, RefreshToken, Secret, Tenantry
 from tenantry_sdk.errors import APIError, TenantryError
 
@@ -182,8 +182,8 @@ def _pages(pager: Pager[T], limit: int | None) -> Iterator[Sequence[T]]:
                 return
 
 
-def _encoded(value: Any) -> bytes:  # noqa: ANN401
-    return msgspec.json.encode(value, enc_hook=_revealed)
+def _encoded(value: Any) -> str:  # noqa: ANN401
+    return json_text(msgspec.json.encode(value, enc_hook=_revealed))
 
 
 def _revealed(value: object) -> object:

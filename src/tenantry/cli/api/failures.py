@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.cli.api.target import Target
 from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE
-from tenantry.cli.text import printable
+from tenantry.cli.text import json_text, printable
 from tenantry_sdk import Fault, errors
 
 _CODES: Final[dict[int, int]] = {
@@ -61,7 +61,7 @@ def end_with(failure: Failure, *, as_json: bool) -> NoReturn:
 def tell(failure: Failure, *, as_json: bool) -> None:
     """Say on stderr what went wrong, and go on."""
     if as_json:
-        click.echo(msgspec.json.encode({"error": failure}), err=True)
+        click.echo(json_text(msgspec.json.encode({"error": failure})), err=True)
     else:
         click.echo("\n".join(_lines(failure)), err=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import signal
 import sys
@@ -38,7 +39,7 @@ _SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 _AGO: Final = re.compile(r"([1-9]\d{0,5})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _KEPT: Final = timedelta(days=30)
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _MODES: Final = {True: " (live mode)", False: " (test mode)", None: ""}
 _BAD_SIGNATURE: Final = "Invalid signature"
 
@@ -110,6 +111,14 @@ def _words(command: str | None) -> list[str]:
         raise click.BadParameter(str(error), param_hint="--exec") from None
 
 
+class _Stdout(Console):
+    """stdout, whose end is told as what it is, and does not end the process where it is met."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled."""
+        raise BrokenPipeError
+
+
 class _Session:
     """One run of the command."""
 
@@ -121,7 +130,7 @@ class _Session:
         self._provider_base = settings.provider_api_base
         self._address = address
         self._secret = secret
-        self._lines = DeliveryLines(Console(highlight=False))
+        self._lines = DeliveryLines(_Stdout(highlight=False))
         self._chatter = Console(stderr=True, highlight=False)
         self._stop = asyncio.Event()
         self._child: Child | None = None
@@ -177,9 +186,9 @@ class _Session:
         finally:
             for task in (relaying, stopped):
                 task.cancel()
-            if not ended.done():
+            if child.is_running:
                 child.send(signal.SIGTERM)
-            code = await ended
+            code = await child.wait()
             await asyncio.wait((relaying, stopped))
         if not relaying.cancelled():
             relaying.result()
@@ -232,6 +241,7 @@ class _Session:
             else:
                 self._lines.write(attempt)
         except BrokenPipeError:  # whoever read along has gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._stop.set()
         if attempt.answer == _BAD_SIGNATURE and not self._has_hinted:
             self._has_hinted = True

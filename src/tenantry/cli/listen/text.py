@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.text import counted, printable, shown
+from tenantry.cli.text import counted, json_text, printable, shown
 from tenantry.kit.clock import from_epoch
 from tenantry.local.relay import Attempt, Outcome, Tally
 
@@ -87,21 +87,20 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
 def json_line(attempt: Attempt) -> str:
     """An attempt as one line of JSON."""
     event = attempt.event
-    return msgspec.json.encode(
-        _Line(
-            time=shown(attempt.at),
-            id=event.id,
-            type=event.type,
-            created=shown(from_epoch(event.created)),
-            tenant_id=event.tenant,
-            customer=event.customer,
-            outcome=attempt.outcome,
-            attempt=attempt.number,
-            status=attempt.status,
-            milliseconds=attempt.milliseconds,
-            answer=attempt.answer,
-        )
-    ).decode()
+    line = _Line(
+        time=shown(attempt.at),
+        id=event.id,
+        type=event.type,
+        created=shown(from_epoch(event.created)),
+        tenant_id=event.tenant,
+        customer=event.customer,
+        outcome=attempt.outcome,
+        attempt=attempt.number,
+        status=attempt.status,
+        milliseconds=attempt.milliseconds,
+        answer=attempt.answer,
+    )
+    return json_text(msgspec.json.encode(line))
 
 
 def summary(tally: Tally) -> str:

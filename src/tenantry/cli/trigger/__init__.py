@@ -9,6 +9,7 @@ from tenantry.domain.billing.events import HANDLED_TYPES, SUBSCRIPTION_UPDATED
 STORY: Final = "story:"
 """What the name of a story begins with."""
 
+_MOST_CHAOS: Final = 10_000
 _STATUSES: Final = (
     "active", "trialing", "past_due", "unpaid", "canceled", "incomplete", "incomplete_expired", "paused",
 )  # fmt: skip
@@ -34,6 +35,7 @@ MISCHIEF: Final = ("duplicate", "reorder", "delay", "stale", "bad-signature")
 @click.option("--chaos", metavar="KIND,...", help=f"Send a history badly: {', '.join(MISCHIEF)}, or all.")
 @click.option("--seed", type=click.IntRange(min=0), help="What --chaos does depends on this alone.")
 @click.option("--forward-to", metavar="ADDRESS", help="An address, host:port, or a port. Default: the service here.")
+@click.option("--remote", is_flag=True, help="Send to a service that is not on this machine.")
 @click.option("--sign-as", type=click.Choice(("service", "listener")), default="service", show_default=True,
               help="With PROVIDER_WEBHOOK_SECRET, or the secret of `tenantry listen`.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the event instead of sending it.")
@@ -51,6 +53,7 @@ def trigger(
     chaos: str | None,
     seed: int | None,
     forward_to: str | None,
+    remote: bool,
     sign_as: str,
     dry_run: bool,
     as_list: bool,
@@ -90,6 +93,7 @@ def trigger(
             mischief=mischief,
             seed=seed,
             forward_to=forward_to,
+            remote=remote,
             sign_as=sign_as,
             dry_run=dry_run,
             as_json=as_json,
@@ -122,8 +126,10 @@ def _check(
         raise click.UsageError(f"{what!r} is neither one of the five types nor a story. `--list` shows them.")
     if status is not None and what != SUBSCRIPTION_UPDATED:
         raise click.UsageError(f"--status is for {SUBSCRIPTION_UPDATED}: no other type has one to choose.")
-    if overrides and (is_story or what is None):
-        raise click.UsageError("--override is for events of a TYPE.")
+    if overrides and (is_story or what is None or mischief):
+        raise click.UsageError("--override is for events of a TYPE, and not for --chaos.")
+    if mischief and times is not None and times > _MOST_CHAOS:
+        raise click.UsageError(f"--times is {_MOST_CHAOS:,} at most with --chaos.")
     if times is not None and is_story:
         raise click.UsageError("--times is not for stories: they have the events that they have.")
     if seed is not None and not mischief:

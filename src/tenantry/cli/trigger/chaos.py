@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tenantry.cli.exit_codes import FAILED
 from tenantry.cli.progress import progress
-from tenantry.cli.text import Value, counted, printable, shown
+from tenantry.cli.text import Value, counted, json_text, printable, shown
 from tenantry.cli.trigger import STORY
 from tenantry.cli.trigger.own_tenant import tenant_for
 from tenantry.cli.trigger.run import Tools, first_second, now
@@ -96,7 +96,7 @@ async def run(tools: Tools) -> int:
             verdict = judge(events, wanted, after.tenant, await tools.reader.ledger(tenant_id))
         if wishes.as_json:
             document = _document(tenant_id, seed, events, sendings, answers, kinds, verdict)
-            click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+            click.echo(msgspec.json.format(json_text(msgspec.json.encode(document)), indent=2))
         else:
             _show(console, tenant_id, len(events), sendings, answers, verdict)
     return 0 if not answers.wrong and (verdict is None or verdict.converged) else FAILED
@@ -158,8 +158,10 @@ def _show(
     _show_state(console, verdict)
     console.print()
     if verdict.converged and not answers.wrong:
-        said = f"Converged: {counted(events, 'event')}, each counted once, in the order in which they happened."
-        write(console, Text(said, "bold green"))
+        told = f"{counted(events, 'event')}, each counted once, in the order in which they happened."
+        if verdict.outcomes is None:
+            told = "the state is the one expected. Its ledger cannot be seen: that needs the scope billing:read."
+        write(console, Text(f"Converged: {told}", "bold green"))
     else:
         write(console, Text(_complaint(answers, verdict), "bold red"))
     write(console, Text(f"How it came about: tenantry tenants explain {tenant_id}", "dim"))

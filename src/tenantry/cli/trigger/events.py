@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.exit_codes import FAILED
-from tenantry.cli.text import counted, printable
+from tenantry.cli.text import counted, json_text, printable
 from tenantry.cli.trigger.run import Tools, first_second, now
 from tenantry.cli.trigger.text import Change, change_lines, changes, refusal_lines, status_text, write
 from tenantry.domain.tenants import Tenant
@@ -51,12 +51,12 @@ async def run(tools: Tools) -> int:
     tenant_id = await tools.tenant_id()
     before = Sight() if wishes.dry_run else await tools.reader.look(tenant_id)
     subject = tools.subject(tenant_id, before)
-    created = first_second(before, now())
+    created = first_second(before, now() - (wishes.times or 1) + 1)
     console, sent = Console(highlight=False), list[tuple[Json, Answer]]()
     for number in range(wishes.times or 1):
         event = await _event(tools, subject, created + number)
         if wishes.dry_run:
-            click.echo(msgspec.json.format(msgspec.json.encode(event), indent=2).decode())
+            click.echo(msgspec.json.format(json_text(msgspec.json.encode(event)), indent=2))
             continue
         try:
             sent.append((event, await tools.endpoint.post(msgspec.json.encode(event))))
@@ -72,7 +72,7 @@ async def run(tools: Tools) -> int:
         document = _Document(
             tenant_id, [_sent(*pair, entries) for pair in sent], before.tenant, after.tenant, changed
         )  # fmt: skip
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        click.echo(msgspec.json.format(json_text(msgspec.json.encode(document)), indent=2))
     else:
         for event, answer in sent[:_MOST_SHOWN]:
             _show(console, tools, event, answer, entries.get(event["id"]), subject if after.tenant else None)

@@ -8,6 +8,7 @@ import click
 
 from tenantry.cli.exit_codes import NOT_FOUND, fail
 from tenantry.cli.trigger.run import Tools
+from tenantry.local.samples import customer_of
 from tenantry.local.service import Sight
 
 
@@ -15,17 +16,23 @@ from tenantry.local.service import Sight
 async def tenant_for(tools: Tools, kind: str) -> AsyncIterator[tuple[str, Sight]]:
     """The tenant that was named or else, for the operator, a new one, which is ended after the block.
 
-    Without either it is the one of the API key. Ends the command where there is no such tenant.
+    A usage error without either. Ends the command where there is no such tenant.
     """
     if tools.tenant is None and tools.reader.is_operator:
         tenant_id = f"{kind}-{secrets.token_hex(4)}"
-        await tools.reader.make_tenant(tenant_id, tenant_id.capitalize(), f"owner@{tenant_id}.example")
+        await tools.reader.make_tenant(
+            tenant_id, tenant_id.capitalize(), f"owner@{tenant_id}.example", customer_of(tenant_id)
+        )
         try:
             yield tenant_id, await tools.reader.look(tenant_id)
         finally:
             await tools.reader.end_tenant(tenant_id)
         return
-    tenant_id = await tools.tenant_id()
+    if tools.tenant is None:
+        raise click.UsageError(
+            f"Say which tenant: --tenant ORG. A {kind} changes it. (With OPERATOR_TOKEN it has a tenant of its own.)"
+        )
+    tenant_id = tools.tenant
     sight = await tools.reader.look(tenant_id)
     if sight.is_missing:
         fail(f"There is no tenant {tenant_id}.", NOT_FOUND)

@@ -1,10 +1,11 @@
 """What `tenantry trigger` needs to know before it begins, and which of its three things it does."""
 
 import asyncio
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 import httpx2
@@ -21,7 +22,7 @@ from tenantry.domain.tenants import is_tenant_id
 from tenantry.gateways.http_client import new_http_client
 from tenantry.kit.clock import system_clock
 from tenantry.kit.secret import Secret
-from tenantry.local.addresses import WEBHOOK_PATH, origin_of
+from tenantry.local.addresses import WEBHOOK_PATH, is_on_this_machine, origin_of
 from tenantry.local.endpoint import TIMEOUT, Endpoint
 from tenantry.local.inbox import InboxWatch
 from tenantry.local.samples import Subject, customer_of
@@ -54,6 +55,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     mischief: frozenset[str]
     seed: int | None
     forward_to: str | None
+    remote: bool
     sign_as: str
     dry_run: bool
     as_json: bool
@@ -123,7 +125,7 @@ def run(wishes: Wishes) -> NoReturn:
     except SettingsError as error:
         fail_on_settings(error)
     try:
-        code = asyncio.run(_act(wishes, values, settings.billing, is_demo=is_demo))
+        code = asyncio.run(_until_told(_act(wishes, values, settings.billing, is_demo=is_demo)))
     except ServiceAwayError as error:
         fail(str(error), OUT_OF_REACH)
     except CredentialRefusedError as error:
@@ -131,11 +133,32 @@ def run(wishes: Wishes) -> NoReturn:
     sys.exit(code)
 
 
+async def _until_told(work: Coroutine[Any, Any, int]) -> int:
+    """The work's result; a signal ends it properly, and is what the exit code then says."""
+    task = asyncio.ensure_future(work)
+    heard: list[int] = []
+
+    def end(number: int) -> None:
+        heard.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not heard:
+            raise
+        return 128 + heard[0]
+
+
 async def _act(wishes: Wishes, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool) -> int:
     from tenantry.cli.trigger import chaos, events, story  # noqa: PLC0415  # they take their tools from here
 
     address = service_address(values, wishes.forward_to)
-    base = origin_of(address) if address.endswith(WEBHOOK_PATH) else service_base(values)
+    if not (wishes.remote or wishes.dry_run or is_on_this_machine(address)):
+        raise click.UsageError(f"{address} is not on this machine. If made-up events are to go there: --remote")
+    base = _base(values, address, wishes.forward_to)
     plan, prices = _plan(policy, wishes.plan)
     secret = Secret("") if wishes.dry_run else _secret(values, wishes.sign_as)
     async with AsyncExitStack() as stack:
@@ -146,7 +169,7 @@ async def _act(wishes: Wishes, values: Mapping[str, str], policy: BillingPolicy,
             plan=plan,
             prices=prices,
             endpoint=Endpoint(client, address, secret),
-            reader=ServiceReader(client, base, _credentials(values)),
+            reader=ServiceReader(client, base or origin_of(address), _credentials(values) if base else Credentials()),
             client=client,
             secret=secret,
             inbox=InboxWatch(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
@@ -157,6 +180,18 @@ async def _act(wishes: Wishes, values: Mapping[str, str], policy: BillingPolicy,
         if wishes.what and wishes.what.startswith(STORY):
             return await story.run(tools)
         return await events.run(tools)
+
+
+def _base(values: Mapping[str, str], address: str, forward_to: str | None) -> str | None:
+    """Where the service is that gets the events, and that may be shown our credentials; None where it may not.
+
+    They are for the service of the settings, and for whatever is on this machine.
+    """
+    known = service_base(values)
+    if forward_to is None or not address.endswith(WEBHOOK_PATH) or origin_of(address) == origin_of(known):
+        is_safe = known.startswith("https://") or is_on_this_machine(known)
+        return known if is_safe else None
+    return origin_of(address) if is_on_this_machine(address) else None
 
 
 def _plan(policy: BillingPolicy, wanted: str) -> tuple[Plan, dict[str, int]]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.exit_codes import FAILED, OUT_OF_REACH, fail
-from tenantry.cli.text import counted, printable
+from tenantry.cli.text import counted, json_text, printable
 from tenantry.cli.trigger import STORY
 from tenantry.cli.trigger.own_tenant import tenant_for
 from tenantry.cli.trigger.run import Tools, first_second, now
@@ -89,7 +89,7 @@ async def run(tools: Tools) -> int:
             changed = changes(before, after)
             mails = await _mails(tools, scene, after)
             if tools.wishes.as_json:
-                click.echo(msgspec.json.encode(_document(tenant_id, scene, changed, after, mails)).decode())
+                click.echo(json_text(msgspec.json.encode(_document(tenant_id, scene, changed, after, mails))))
             else:
                 _show(console, scene, changed, mails)
             before = after
