@@ -319,6 +319,16 @@ async def test_token_may_have_a_line_break_at_its_end(
         assert (await client.auth.whoami()).id == "olivia"
 
 
+async def test_token_that_does_not_come_in_time_is_told_apart_from_a_lost_answer(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
+    endpoint.open.clear()
+    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), timeout=0.2) as client:
+        with pytest.raises(errors.TokenTimedOutError):
+            await client.auth.whoami()
+        endpoint.open.set()
+
+
 async def test_who_signs_out_is_not_signed_in_again_by_a_running_program(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
@@ -327,8 +337,9 @@ async def test_who_signs_out_is_not_signed_in_again_by_a_running_program(
         await client.auth.whoami()
         store.clear()
         served.service.clock.advance(hours=2)
-        with pytest.raises(errors.TokenRefreshError, match="signed out"):
+        with pytest.raises(errors.TokenRefreshError, match="signed out") as raised:
             await client.auth.whoami()
+    assert raised.value.code == "signed_out"
     assert store.load() is None
 
 

@@ -82,6 +82,10 @@ class TimedOutError(ConnectionFailedError):
     """The answer did not come in the time that the call had."""
 
 
+class TokenTimedOutError(TimedOutError):
+    """No access token came in the time that the call had."""
+
+
 class UnreadableAnswerError(TenantryError):
     """Something answered, but not as tenantry does: a proxy, another service, or a version that does not fit."""
 
@@ -95,7 +99,10 @@ class LostKeyError(TenantryError):
 
 
 class TokenRefreshError(TenantryError):
-    """The identity provider gave no token. ``code`` is its OAuth error (RFC 6749, 5.2), where it named one."""
+    """The identity provider gave no token. ``code`` is its OAuth error (RFC 6749, 5.2), where it named one.
+
+    It is ``signed_out`` where the kept token is gone, because somebody signed out meanwhile.
+    """
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)

@@ -11,7 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tenantry_sdk._request import Answer, Response
-from tenantry_sdk.errors import TenantryError, TimedOutError, TokenRefreshError
+from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
 
 if TYPE_CHECKING:
     import httpx2
@@ -84,14 +84,14 @@ class Flight(Generic[T]):
         self._task = _detached(self._run)
 
     async def outcome(self, seconds: float) -> T:
-        """What it comes to. Raises what it raised, and `TimedOutError` where it is not over within ``seconds``."""
+        """What it comes to. Raises what it raised, and `TokenTimedOutError` where it is not over within ``seconds``."""
         import anyio  # noqa: PLC0415
 
         try:
             with anyio.fail_after(max(0.0, seconds)):
                 await self._done.wait()
         except TimeoutError:
-            raise TimedOutError("A token is still being fetched.") from None
+            raise TokenTimedOutError("A token is still being fetched.") from None
         if self._error is not None:
             raise copy(self._error)
         assert self._result is not None  # noqa: S101  # it is over, and without an error

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tenantry_sdk._request import Answer, Response
-from tenantry_sdk.errors import TenantryError, TimedOutError, TokenRefreshError
+from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
 
 if TYPE_CHECKING:
     import httpx2
@@ -113,11 +113,11 @@ class Flight(Work[T]):
         super().__init__(work, daemon=False)
 
     def outcome(self, seconds: float) -> T:
-        """What it comes to. Raises what it raised, and `TimedOutError` where it is not over within ``seconds``."""
+        """What it comes to. Raises what it raised, and `TokenTimedOutError` where it is not over within ``seconds``."""
         try:
             return self.result(seconds)
         except TimeoutError:
-            raise TimedOutError("A token is still being fetched.") from None
+            raise TokenTimedOutError("A token is still being fetched.") from None
         except TenantryError:
             raise
         except Exception as error:

@@ -28,7 +28,7 @@ from tenantry_sdk._tokens import (
     token_of,
     token_request,
 )
-from tenantry_sdk.errors import ConfigurationError, TenantryError, TimedOutError, TokenRefreshError
+from tenantry_sdk.errors import ConfigurationError, TenantryError, TokenRefreshError, TokenTimedOutError
 
 if TYPE_CHECKING:
     import httpx2
@@ -65,7 +65,7 @@ class Keeper:
         """A token that lasts. ``ends`` is when the call gives up, by the monotonic clock.
 
         One that is due is used as long as it lasts where the identity provider gives no other one quickly.
-        Raises `TokenRefreshError`, `ConfigurationError` and `TimedOutError`.
+        Raises `TokenRefreshError`, `ConfigurationError` and `TokenTimedOutError`.
         """
         token = self._token
         if token is None or token.is_over(time.time()):
@@ -122,7 +122,9 @@ class Keeper:
             if kept is not None and not kept.is_of(source.issuer, source.client_id):
                 kept = None
             if kept is None and old is not None and not self._unsaved:
-                raise TokenRefreshError("The kept token is gone: somebody signed out. Sign in again.")
+                raise TokenRefreshError(
+                    "The kept token is gone: somebody signed out. Sign in again.", code="signed_out"
+                )
             # Another process may have renewed it; a refresh token that is used twice may end all of them.
             fresh = kept if kept != old else None
             if fresh is not None and not fresh.is_due(time.time()):
@@ -211,7 +213,7 @@ def _alone(store: TokenStore) -> Generator[None]:
     lock: Any = in_thread(store.try_lock)
     while lock is None:
         if time.monotonic() >= ends:
-            raise TimedOutError("Another process is still fetching a token.")
+            raise TokenTimedOutError("Another process is still fetching a token.")
         sleep(_POLL)
         lock = in_thread(store.try_lock)
     try:
