@@ -36,6 +36,38 @@ def test_provider_in_trouble_is_asked_more_and_more_rarely() -> None:
     assert polling.wait(0) == 60
 
 
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (503, None),
+        (503, "temporarily_unavailable"),
+        (400, "temporarily_unavailable"),
+        (500, "server_error"),
+        (400, "server_error"),
+        (502, "invalid_grant"),
+        (429, None),
+        (429, "too_many_requests"),
+    ],
+)
+def test_trouble_is_no_refusal(status: int, error: str | None) -> None:
+    polling = Polling(5, ends=1000)
+    assert polling.after(Answer(status, {} if error is None else {"error": error})) is None
+    assert polling.wait(0) == 10
+
+
+@pytest.mark.parametrize("interval", [0, -1, 0.1])
+def test_it_never_asks_without_a_pause(interval: float) -> None:
+    assert Polling(interval, ends=100).wait(0) == 1
+
+
+def test_it_asks_once_though_the_end_comes_first() -> None:
+    polling = Polling(5, ends=4, over="Nobody came.")
+    assert polling.wait(0) == 4
+    with pytest.raises(CommandError, match="Nobody came") as caught:
+        polling.wait(4)
+    assert caught.value.code == NOT_AUTHENTICATED
+
+
 def test_it_ends_when_the_code_expires() -> None:
     polling = Polling(5, ends=100)
     assert polling.wait(94) == 5

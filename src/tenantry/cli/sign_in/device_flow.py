@@ -12,11 +12,16 @@ from tenantry.cli.text import printable
 from tenantry_sdk import Token
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+EXPIRED: Final = "The code has expired before anybody entered it. Try again."
 _INTERVAL: Final = 5.0
+_SHORTEST_INTERVAL: Final = 1.0
+_MINUTE: Final = 60
 _SLOWER: Final = 5.0
 _LONGEST_INTERVAL: Final = 60.0
-_LONGEST: Final = 3600.0
 _OK: Final = 200
+_TOO_MANY: Final = 429
+_IN_TROUBLE: Final = 500
+_LATER: Final = {"temporarily_unavailable", "server_error"}
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -33,25 +38,30 @@ class Started(msgspec.Struct, frozen=True):
 class Polling:
     """When to ask for the token, and what the answers mean (RFC 8628, 3.4 and 3.5). It asks nobody itself."""
 
-    def __init__(self, interval: float, ends: float) -> None:
-        self._interval = min(max(interval, 0.0), _LONGEST_INTERVAL)
+    def __init__(self, interval: float, ends: float, over: str = EXPIRED) -> None:
+        """``over`` is what is said where it ``ends`` without a token."""
+        self._interval = min(max(interval, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
         self._ends = ends
+        self._over = over
+        self._has_waited = False
 
     def wait(self, now: float) -> float:
-        """Seconds until the next question. Raises `CommandError` where the code has expired by then."""
-        if now + self._interval >= self._ends:
-            raise CommandError("The code has expired before anybody entered it. Try again.", NOT_AUTHENTICATED)
-        return self._interval
+        """Seconds until the next question, of which there is one in any case. Raises `CommandError` at the end."""
+        if now + self._interval < self._ends:
+            self._has_waited = True
+            return self._interval
+        if self._has_waited:
+            raise CommandError(self._over, NOT_AUTHENTICATED)
+        self._has_waited = True
+        return max(0.0, self._ends - now)
 
     def lost(self) -> None:
         """There was no answer, or the provider has too much to do: ask more rarely."""
-        self._interval = min(max(self._interval, 1.0) * 2, _LONGEST_INTERVAL)
+        self._interval = min(self._interval * 2, _LONGEST_INTERVAL)
 
     def after(self, answer: Answer) -> Token | None:
         """The tokens, or nothing where it is to be asked again. Raises `CommandError`."""
         match answer.error:
-            case None if answer.status >= 500:  # noqa: PLR2004
-                self.lost()
             case "authorization_pending":
                 pass
             case "slow_down":
@@ -59,7 +69,9 @@ class Polling:
             case "access_denied":
                 raise CommandError("The sign-in was denied.", NOT_AUTHENTICATED)
             case "expired_token":
-                raise CommandError("The code has expired before anybody entered it. Try again.", NOT_AUTHENTICATED)
+                raise CommandError(EXPIRED, NOT_AUTHENTICATED)
+            case error if answer.status >= _IN_TROUBLE or answer.status == _TOO_MANY or error in _LATER:
+                self.lost()
             case _:
                 return token_of(answer)
         return None
@@ -68,9 +80,10 @@ class Polling:
 def sign_in(provider: Provider, scope: str, *, patience: float, tell: Callable[[str], None]) -> Token:
     """The tokens of whoever enters the code, while that is good. Raises `CommandError`."""
     started = _started(provider, scope)
-    tell(_instructions(started))
-    now = time.monotonic()
-    polling = Polling(started.interval, now + min(started.expires_in, patience, _LONGEST))
+    seconds = min(started.expires_in, patience)
+    over = EXPIRED if started.expires_in <= patience else f"Nobody entered the code within {patience:.0f} s."
+    tell(_instructions(started, seconds))
+    polling = Polling(started.interval, time.monotonic() + seconds, over)
     while True:
         time.sleep(polling.wait(time.monotonic()))
         try:
@@ -102,9 +115,10 @@ def _started(provider: Provider, scope: str) -> Started:
     return started
 
 
-def _instructions(started: Started) -> str:
+def _instructions(started: Started, seconds: float) -> str:
     lines = [f"Open {printable(started.verification_uri)} on any device, and enter the code", ""]
     lines += [f"    {printable(started.user_code)[:64]}", ""]
     if started.verification_uri_complete:
         lines += [f"or open {printable(started.verification_uri_complete)}", ""]
-    return "\n".join([*lines, f"It is good for {max(1, int(started.expires_in // 60))} min. Waiting ..."])
+    shown = f"{seconds // 60:.0f} min" if seconds >= _MINUTE else f"{max(0.0, seconds):.0f} s"
+    return "\n".join([*lines, f"It is good for {shown}. Waiting ..."])
