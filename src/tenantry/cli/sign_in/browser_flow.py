@@ -1,12 +1,16 @@
 """Signing in with a browser on this machine: authorization code with PKCE, answered on loopback (RFC 8252)."""
 
 import base64
+import contextlib
 import hashlib
 import hmac
+import os
 import queue
+import re
 import secrets
+import subprocess
+import sys
 import threading
-import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -22,6 +26,11 @@ from tenantry_sdk import Token
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
 _MOST_FIELDS: Final = 30
+_SECRETS: Final = re.compile(
+    r"(?:TENANTRY|DATABASE)_.*|.*(?:SECRET|PASSW|PASSPHRASE|PEPPER|CREDENTIAL).*|(?:.*_)?(?:KEY|TOKEN)S?(?:_.*)?",
+    re.IGNORECASE,
+)
+"""Variables of such names are no business of a browser's."""
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title>
 <body><h1>{title}</h1><p>{text}</p></body></html>
 """
@@ -61,8 +70,7 @@ def sign_in(
         }
         url = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
         if opens:
-            # in a thread: some browsers come back only when they are closed
-            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+            _open(url)
         tell(f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n")
         try:
             answer = answers.get(timeout=patience)
@@ -71,6 +79,22 @@ def sign_in(
     code = _code_of(answer, provider)
     form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
     return token_of(provider.token(form))
+
+
+def _open(url: str) -> None:
+    """Start the browser and leave it alone: it may come back only when it is closed, and say a lot until then.
+
+    It gets none of our streams, for whoever reads them would wait for it, and none of our secrets. Everybody on the
+    machine may see the address: it asks for a sign-in, and the answer is of use only with the verifier.
+    """
+    environment = {name: value for name, value in os.environ.items() if not _SECRETS.fullmatch(name)}
+    # -I: what lies in the folder is not run
+    command = [sys.executable, "-I", "-m", "webbrowser", url]
+    silent = subprocess.DEVNULL
+    with contextlib.suppress(OSError):  # the address is told in any case
+        subprocess.Popen(  # noqa: S603  # ours, and no shell
+            command, env=environment, stdin=silent, stdout=silent, stderr=silent, start_new_session=True
+        )
 
 
 def _code_of(answer: Fields, provider: Provider) -> str:
@@ -88,6 +112,13 @@ def _code_of(answer: Fields, provider: Provider) -> str:
     return answer["code"]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: whoever connects and goes away is no concern of the one at the terminal."""
+
+
 @contextmanager
 def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[Fields]"]]:
     """The redirect address, and the answers with this state that come there; all others are turned away."""
@@ -95,7 +126,11 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            parts = urlsplit(self.path)
+            try:
+                parts = urlsplit(self.path)
+            except ValueError:
+                self._show(HTTPStatus.BAD_REQUEST, _FOREIGN)
+                return
             if parts.path != _PATH:
                 self._show(HTTPStatus.NOT_FOUND, _FOREIGN)
                 return
@@ -103,8 +138,10 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
             if not hmac.compare_digest(fields.get("state", "").encode(), state.encode()):
                 self._show(HTTPStatus.BAD_REQUEST, _FOREIGN)
                 return
-            self._show(HTTPStatus.OK, _DONE)
-            answers.put(fields)
+            try:
+                self._show(HTTPStatus.OK, _DONE)
+            finally:  # the answer counts, whether or not whoever brought it stays for the page
+                answers.put(fields)
 
         def _show(self, status: HTTPStatus, page: str) -> None:
             content = page.encode()
@@ -119,10 +156,9 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
             """Nothing: what is asked for holds a code."""
 
     try:
-        server = ThreadingHTTPServer((_HOST, port), Handler)
+        server = _Server((_HOST, port), Handler)
     except OSError as error:
         raise CommandError(f"Port {port} of {_HOST} cannot be listened on: {error.strerror}.") from None
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
     try:
