@@ -1,14 +1,16 @@
 """The identity provider as a client without a secret sees it: its description of itself, and its endpoints."""
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import httpx2
 import msgspec
 
-from tenantry.cli.api.target import checked_address, is_loopback
+from tenantry.cli.api.target import checked_address
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError
 from tenantry.cli.text import printable
 from tenantry_sdk import Secret, Token
@@ -17,6 +19,10 @@ _OK: Final = 200
 _SECONDS: Final = 10.0
 _MOST_BYTES: Final = 256 * 1024
 _WELL_KNOWN: Final = "/.well-known/openid-configuration"
+_WITHOUT_PROXY: Final = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
+"""What is sent to this machine in clear must not leave it."""
+
+T = TypeVar("T")
 
 
 class Metadata(msgspec.Struct, frozen=True):
@@ -57,7 +63,7 @@ class Provider:
         self.issuer = issuer
         self.client_id = client_id
         self._audience = audience
-        self._http = httpx2.Client(timeout=_SECONDS, follow_redirects=False, trust_env=not is_loopback(issuer))
+        self._http = httpx2.Client(timeout=_SECONDS, follow_redirects=False, mounts=_WITHOUT_PROXY)
         self.metadata = Metadata(issuer, "")
 
     def discover(self) -> None:
@@ -88,6 +94,20 @@ class Provider:
         audience = {"resource": self._audience} if self._audience else {}
         return self.post(self.metadata.token_endpoint, {**form, "client_id": self.client_id, **audience})
 
+    def revoke(self, token: Token) -> bool:
+        """End the refresh token (RFC 7009); whether this provider can end one."""
+        if token.refresh_token is None:
+            return True
+        endpoint = self.metadata.revocation_endpoint
+        if endpoint is None:
+            return False
+        refresh_token = token.refresh_token.reveal()
+        form = {"token": refresh_token, "token_type_hint": "refresh_token", "client_id": self.client_id}
+        answer = self.post(endpoint, form)
+        if answer.status != _OK:
+            raise CommandError(f"The identity provider said: {answer.reason}.")
+        return True
+
     def __enter__(self) -> Self:
         return self
 
@@ -98,32 +118,62 @@ class Provider:
 
     def _asked(self, method: str, url: str, form: Mapping[str, str] | None = None) -> Answer:
         try:
-            with self._http.stream(method, url, data=form, headers={"Accept": "application/json"}) as response:
-                content = bytearray()
-                for chunk in response.iter_bytes():
-                    content += chunk
-                    if len(content) > _MOST_BYTES:
-                        raise CommandError(f"{url} answers with more than {_MOST_BYTES // 1024} KiB.")
+            status, content = _within(_SECONDS, lambda: self._whole(method, url, form))
+        except TimeoutError:
+            raise CommandError(
+                f"The identity provider at {url} does not answer: no whole answer within {_SECONDS:.0f} s", OUT_OF_REACH
+            ) from None
         except httpx2.TransportError as error:
             reason = str(error) or type(error).__name__
             raise CommandError(f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise CommandError(f"The identity provider at {url} cannot be asked: {error}") from None
         try:
-            fields = msgspec.json.decode(bytes(content), type=dict[str, Any])
+            fields = msgspec.json.decode(content, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             fields = {}
-        return Answer(response.status_code, fields)
+        return Answer(status, fields)
+
+    def _whole(self, method: str, url: str, form: Mapping[str, str] | None) -> tuple[int, bytes]:
+        ends = time.monotonic() + _SECONDS
+        with self._http.stream(method, url, data=form, headers={"Accept": "application/json"}) as response:
+            content = bytearray()
+            for chunk in response.iter_bytes():
+                content += chunk
+                if len(content) > _MOST_BYTES:
+                    raise CommandError(f"{url} answers with more than {_MOST_BYTES // 1024} KiB.")
+                if time.monotonic() > ends:
+                    raise TimeoutError  # whoever asked is gone
+        return response.status_code, bytes(content)
+
+
+def _within(seconds: float, function: Callable[[], T]) -> T:
+    """What a function gives. Raises what it raises, and `TimeoutError` where it is not over by then.
+
+    In a thread of its own: nothing else bounds the look-up of a host's name, or an answer that comes in bit by bit.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it is the caller's
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result(seconds)
 
 
 def checked_address_of_endpoint(endpoint: str, source: str) -> str:
     """An endpoint, which may have a query (RFC 6749, 3.1). Raises `CommandError` for one that is not safe."""
+    if not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint:
+        raise CommandError(f"{source}: {endpoint!a} is no http address.")
     checked_address(endpoint.partition("?")[0], source)
     return endpoint
 
 
 def token_of(answer: Answer) -> Token:
-    """The tokens in a token endpoint's answer (RFC 6749, 5.1). Raises `CommandError`."""
+    """The tokens in a token endpoint's answer (RFC 6749, 5.1), usable or not. Raises `CommandError`."""
     access_token = answer.fields.get("access_token")
     if answer.status != _OK or not isinstance(access_token, str) or not access_token:
         raise CommandError(f"The identity provider gave no token: {answer.reason}.", NOT_AUTHENTICATED)
@@ -138,3 +188,11 @@ def token_of(answer: Answer) -> Token:
         Secret(refresh_token) if isinstance(refresh_token, str) and refresh_token else None,
         lifetime,
     )
+
+
+def checked_token(token: Token) -> Token:
+    """A token that a header can carry. Raises `CommandError` for any other."""
+    text = token.access_token.reveal().strip()
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise CommandError("The identity provider gave a token with characters that none has.", NOT_AUTHENTICATED)
+    return msgspec.structs.replace(token, access_token=Secret(text))

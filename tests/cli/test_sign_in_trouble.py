@@ -1,0 +1,87 @@
+"""Signing in where the identity provider, the service or the way to them does not do as it should."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.cli.signing_in import Entrance
+from tests.cli.stand_in import CODE, DISCOVERY, TOKEN, Reply, StandIn, proxy, signed_in, stand_in
+from tests.cli.support import Home
+from tests.sdk.faulty_proxy import Fault, faulty_proxy
+
+WHO: dict[str, Any] = {
+    "kind": "user", "id": "\x1b[2Jmallory", "orgId": "o", "mode": "live", "scopes": [], "accessLevel": "OWNER",
+    "plan": "free", "subscriptionStatus": "none", "expiresAt": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[StandIn]:
+    """An identity provider, and a service that takes none of its tokens."""
+    async with stand_in() as running:
+        yield running
+
+
+def is_kept(home: Home) -> bool:
+    """Whether anything of a sign-in is."""
+    return any(path.stat().st_size for path in (home.kept / "default").iterdir())
+
+
+async def test_code_is_good_for_no_longer_than_is_waited(home: Home, provider: StandIn) -> None:
+    provider.answer(TOKEN, Reply(400, {"error": "access_denied"}))
+    done = await home.run("login", "--device", "--timeout", "90", *provider.flags())
+    assert "It is good for 1 min. Waiting ..." in done.err
+    assert "The sign-in was denied." in done.err
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "patience", "said"),
+    [(600, "1", "Nobody entered the code within 1 s."), (1, "60", "The code has expired before anybody entered it.")],
+)
+async def test_code_is_asked_about_once_at_least(
+    home: Home, provider: StandIn, expires_in: float, patience: str, said: str
+) -> None:
+    provider.answer(CODE, Reply(200, provider.code(interval=5, expires_in=expires_in)))
+    provider.answer(TOKEN, Reply(400, {"error": "authorization_pending"}))
+    done = await home.run("login", "--device", "--timeout", patience, *provider.flags())
+    assert done.code == 4
+    assert said in done.err
+    assert len(provider.asked_for(TOKEN)) == 1
+
+
+@pytest.mark.parametrize("path", ["/a\x1b[2J", "/a b", "/\N{RIGHT-TO-LEFT OVERRIDE}a", "/a\nOpen https://evil.example"])
+async def test_endpoint_that_is_no_address_is_not_shown(home: Home, provider: StandIn, path: str) -> None:
+    provider.described = {"authorization_endpoint": f"{provider.url}{path}"}
+    done = await home.run("login", "--no-browser", "--timeout", "1", *provider.flags())
+    assert done.code == 1
+    assert "authorization_endpoint" in done.err
+    assert f"{path}?" not in done.err
+
+
+async def test_provider_whose_answer_has_no_end_is_not_waited_for(home: Home, provider: StandIn) -> None:
+    faults = iter([Fault.SLOW_HEAD, Fault.SLOW_BODY])
+    async with faulty_proxy(provider.url, lambda: next(faults)) as (address, _):
+        flags = ["--base-url", address, "--issuer", address, "--client-id", "a"]
+        done = await home.run("login", "--device", "--timeout", "1", *flags)
+        assert done.code == 6
+        assert "does not answer" in done.err
+        signed_in(home, address, address, ends_in=60)
+        done = await home.run("logout")
+        assert done.code == 6
+        assert "does not answer" in done.err
+
+
+async def test_what_is_for_this_machine_goes_past_proxies_and_the_rest_does_not(
+    entrance: Entrance, provider: StandIn
+) -> None:
+    async with proxy() as (values, asked):
+        assert (await entrance.sign_in(**values)).code == 0
+        entrance.expire()
+        assert (await entrance.home.run("whoami", **values)).code == 0
+        assert asked == set()
+        provider.described = {"token_endpoint": "https://login.example.com/token"}
+        done = await entrance.home.run("login", "--device", "--timeout", "3", *provider.flags(), **values)
+        assert done.code == 4
+        assert {asked.path for asked in provider.asked} == {DISCOVERY, CODE}
+        assert asked == {"CONNECT login.example.com:443"}
