@@ -24,6 +24,18 @@ ADDRESS: Final = re.compile(r"^(https?://\S+/auth(?:orize)?\?\S+)$", re.MULTILIN
 USER_CODE: Final = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)
 
 
+KEYRING: Final = """
+import json, pathlib
+FILE = pathlib.Path.home() / "keyring.json"
+def _all(): return json.loads(FILE.read_text()) if FILE.exists() else {}
+def get_password(service, name): return _all().get(f"{service}/{name}")
+def set_password(service, name, text): FILE.write_text(json.dumps({**_all(), f"{service}/{name}": text}))
+def delete_password(service, name):
+    FILE.write_text(json.dumps({key: text for key, text in _all().items() if key != f"{service}/{name}"}))
+"""
+"""Stands for the package, which asks the system; this one has a file."""
+
+
 class RunningClock:
     """Goes as time does, from the moment at which the service's clock begins."""
 
@@ -95,3 +107,12 @@ async def entrance(conninfo: str, home: Home) -> AsyncIterator[Entrance]:
             yield Entrance(served, companion, home)
     finally:
         await asyncio.to_thread(companion.stop)
+
+
+def with_keyring(home: Home, package: str = KEYRING) -> dict[str, str]:
+    """Let the default profile, which is the last in the file, use this keyring; gives the variables that find it."""
+    (home.folder / "keyring.py").write_text(package)
+    config = home.folder / "config" / "tenantry" / "config.toml"
+    text = config.read_text()
+    config.write_text(text if "keyring = true" in text else text + "keyring = true\n")
+    return {"PYTHONPATH": f"{home.folder}:{Path(__file__).parents[2]}", "PYTHONDONTWRITEBYTECODE": "1"}

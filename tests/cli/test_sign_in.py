@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.cli.signing_in import USER_CODE, Entrance
+from tests.cli.signing_in import USER_CODE, Entrance, with_keyring
 from tests.cli.support import Home
 from tests.support.findings import free_port
 from tests.support.sign_in import ADA, BOB, CLIENT_ID
@@ -186,23 +186,9 @@ async def test_file_that_is_broken_is_told(entrance: Entrance) -> None:
         assert "Traceback" not in done.err
 
 
-# Stands for the package, which asks the system; this one has a file.
-KEYRING = """
-import json, pathlib
-FILE = pathlib.Path.home() / "keyring.json"
-def _all(): return json.loads(FILE.read_text()) if FILE.exists() else {}
-def get_password(service, name): return _all().get(f"{service}/{name}")
-def set_password(service, name, text): FILE.write_text(json.dumps({**_all(), f"{service}/{name}": text}))
-def delete_password(service, name): FILE.write_text(json.dumps({}))
-"""
-
-
 async def test_tokens_may_be_in_the_keyring(entrance: Entrance) -> None:
     home = entrance.home
-    (home.folder / "keyring.py").write_text(KEYRING)
-    config = home.folder / "config" / "tenantry" / "config.toml"
-    config.write_text(config.read_text() + "keyring = true\n")
-    path = {"PYTHONPATH": f"{home.folder}:{Path(__file__).parents[2]}"}
+    path = with_keyring(home)
     assert (await entrance.sign_in(**path)).code == 0
     assert not entrance.tokens.exists()
     assert "refresh_token" in (home.folder / "keyring.json").read_text()

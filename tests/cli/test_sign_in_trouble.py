@@ -1,14 +1,16 @@
 """Signing in where the identity provider, the service or the way to them does not do as it should."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.cli.signing_in import Entrance
-from tests.cli.stand_in import CODE, DISCOVERY, TOKEN, Reply, StandIn, proxy, signed_in, stand_in
+from tests.cli.stand_in import CODE, DISCOVERY, GOOD, REVOKE, TOKEN, WHOAMI, Reply, StandIn, proxy, signed_in, stand_in
 from tests.cli.support import Home
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.support.findings import free_port
 
 WHO: dict[str, Any] = {
     "kind": "user", "id": "\x1b[2Jmallory", "orgId": "o", "mode": "live", "scopes": [], "accessLevel": "OWNER",
@@ -50,6 +52,26 @@ async def test_code_is_asked_about_once_at_least(
     assert len(provider.asked_for(TOKEN)) == 1
 
 
+async def test_provider_that_gives_no_token_for_the_moment_is_asked_again(home: Home, provider: StandIn) -> None:
+    provider.answer(TOKEN, Reply(503, {"error": "temporarily_unavailable"}), Reply(200, GOOD))
+    provider.answer(WHOAMI, Reply(200, WHO))
+    done = await home.run("login", "--device", *provider.flags())
+    assert done.code == 0, done
+    assert is_kept(home)
+
+
+async def test_terminal_obeys_nothing_that_comes_from_elsewhere(home: Home, provider: StandIn) -> None:
+    provider.answer(WHOAMI, Reply(200, WHO))
+    done = await home.run("login", "--device", *provider.flags())
+    assert done.code == 0, done
+    assert "mallory of o." in done.err
+    assert "\x1b" not in done.err
+    provider.answer(WHOAMI, Reply(403, {"code": "no_organization", "detail": "a\x1b[31mb"}))
+    done = await home.run("login", "--device", *provider.flags())
+    assert "31mb" in done.err
+    assert "\x1b" not in done.err
+
+
 @pytest.mark.parametrize("path", ["/a\x1b[2J", "/a b", "/\N{RIGHT-TO-LEFT OVERRIDE}a", "/a\nOpen https://evil.example"])
 async def test_endpoint_that_is_no_address_is_not_shown(home: Home, provider: StandIn, path: str) -> None:
     provider.described = {"authorization_endpoint": f"{provider.url}{path}"}
@@ -57,6 +79,32 @@ async def test_endpoint_that_is_no_address_is_not_shown(home: Home, provider: St
     assert done.code == 1
     assert "authorization_endpoint" in done.err
     assert f"{path}?" not in done.err
+
+
+async def test_token_that_the_service_refuses_is_ended(home: Home, provider: StandIn) -> None:
+    done = await home.run("login", "--device", *provider.flags())
+    assert done.code == 4
+    assert "Nothing was kept." in done.err
+    assert not is_kept(home)
+    assert [form["token"] for form in provider.asked_for(REVOKE)] == ["refresh-1"]
+
+
+async def test_token_that_no_header_can_carry_is_not_kept(home: Home, provider: StandIn) -> None:
+    provider.answer(TOKEN, Reply(200, {**GOOD, "access_token": "an access token"}))
+    done = await home.run("login", "--device", *provider.flags())
+    assert done.code == 4
+    assert "characters that none has" in done.err
+    assert not is_kept(home)
+    assert [form["token"] for form in provider.asked_for(REVOKE)] == ["refresh-1"]
+
+
+async def test_sign_in_is_kept_though_the_service_is_out_of_reach(home: Home, provider: StandIn) -> None:
+    done = await home.run("login", "--device", "--json", *provider.flags(f"http://127.0.0.1:{free_port()}"))
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert document["whoami"] is None
+    assert "There was no answer." in document["doubt"]
+    assert is_kept(home)
 
 
 async def test_provider_whose_answer_has_no_end_is_not_waited_for(home: Home, provider: StandIn) -> None:
@@ -85,3 +133,20 @@ async def test_what_is_for_this_machine_goes_past_proxies_and_the_rest_does_not(
         assert done.code == 4
         assert {asked.path for asked in provider.asked} == {DISCOVERY, CODE}
         assert asked == {"CONNECT login.example.com:443"}
+
+
+async def test_renewal_on_this_machine_goes_past_proxies(home: Home, provider: StandIn) -> None:
+    async with proxy() as (values, asked):
+        signed_in(home, "https://accounts.example.com", provider.url, ends_in=-1)
+        await home.run("whoami", **values)
+    assert len(provider.asked_for(TOKEN)) == 1
+    assert asked == {"CONNECT accounts.example.com:443"}
+
+
+async def test_renewal_elsewhere_goes_by_way_of_the_proxy(home: Home, provider: StandIn) -> None:
+    async with proxy() as (values, asked):
+        signed_in(home, provider.url, "https://login.example.com", ends_in=-1)
+        done = await home.run("whoami", **values)
+    assert done.code == 6
+    assert asked == {"CONNECT login.example.com:443"}
+    assert provider.asked == []

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tenantry.cli.api import failures, tables
-from tenantry.cli.api.target import Target, is_loopback
+from tenantry.cli.api.target import Target
 from tenantry.cli.exit_codes import USAGE, CommandError
 from tenantry.cli.text import json_text, lines
 from tenantry_sdk import NewApiKey, Pager, RefreshToken, Secret, Tenantry
@@ -36,15 +36,11 @@ class Api:
     @cached_property
     def client(self) -> Tenantry:
         """The SDK's client."""
-        from httpx2 import Client  # noqa: PLC0415  # slow to import
-
         target = self.target
-        # what goes to this machine goes past the proxies of the environment
-        self._http = Client(trust_env=not is_loopback(target.base_url.value))
         session = target.session
         tokens = None
         if session is not None:
-            store = target.sessions.store(keyring=session.keyring)
+            store = target.sessions.tokens(session)
             tokens = RefreshToken(issuer=session.issuer, client_id=session.client_id, store=store)
         return Tenantry(
             target.key,
@@ -53,10 +49,7 @@ class Api:
             organization=target.organization,
             timeout=self._timeout,
             attempts=self._attempts,
-            http_client=self._http,
         )
-
-    _http: Any = None
 
     @property
     def org_id(self) -> str:
@@ -160,8 +153,8 @@ class Api:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._http is not None and not isinstance(error, KeyboardInterrupt):
-            self._http.close()
+        if "client" in self.__dict__ and not isinstance(error, KeyboardInterrupt):
+            self.client.close()  # waits for a token that is being renewed, or that would be lost
         if isinstance(error, TenantryError):
             failures.end(error, self.target, as_json=self.as_json)
 

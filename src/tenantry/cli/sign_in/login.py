@@ -1,5 +1,6 @@
 """``tenantry login``."""
 
+import contextlib
 import os
 from typing import NamedTuple
 
@@ -9,10 +10,12 @@ import msgspec
 from tenantry.cli.api.client import Api
 from tenantry.cli.api.command import ServiceCommand
 from tenantry.cli.api.failures import failure_of
-from tenantry.cli.api.sessions import Session, held
+from tenantry.cli.api.sessions import Removed, Session
 from tenantry.cli.api.target import Flags, Given, Surroundings, Target
 from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, USAGE, CommandError
+from tenantry.cli.sign_in.ending import end
+from tenantry.cli.text import printable
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
@@ -71,13 +74,14 @@ def login(
     Exits with 0 if you are signed in, with 4 if not, and with 6 if the identity provider is out of reach.
     """
     from tenantry.cli.sign_in import browser_flow, device_flow  # noqa: PLC0415  # slow to import
-    from tenantry.cli.sign_in.provider import Provider  # noqa: PLC0415
+    from tenantry.cli.sign_in.provider import Provider, checked_token  # noqa: PLC0415
 
     around = Surroundings(flags, os.environ, signs_in=True)
     address, demo = around.address()
     options = _Options(**asked)
     session = _session(around, address, options, demo)
-    store = around.sessions.store(keyring=session.keyring)
+    around.sessions.try_out(keyring=session.keyring)
+    before = Removed([], [], [])
     with Provider(session.issuer, session.client_id, options.audience or around.profile.audience) as provider:
         provider.discover()
         scope = options.scope or around.profile.scope or SCOPE
@@ -85,23 +89,24 @@ def login(
             token = device_flow.sign_in(provider, scope, patience=patience, tell=_say)
         else:
             token = browser_flow.sign_in(provider, scope, port=port, opens=not no_browser, patience=patience, tell=_say)
-    target = Target(
-        around.name, address, session.organization, token.access_token, None, around.sessions, "the identity provider"
-    )
-    who, doubt = _who(target)
-    try:
-        with held(store):
-            store.save(token)
-            around.sessions.save(session)
-    except OSError as error:
-        raise CommandError(f"The sign-in cannot be kept: {error}") from None
+        try:
+            token = msgspec.structs.replace(checked_token(token), issuer=session.issuer, client_id=session.client_id)
+            who, doubt = _who(_target(around, address, session, token))
+            with around.sessions.alone():
+                before = around.sessions.remove(keyring=session.keyring)
+                around.sessions.keep(session, token)
+        except BaseException:
+            with contextlib.suppress(CommandError):
+                provider.revoke(token)
+            raise
+        finally:
+            _end(before, token, around.session)
     _tell(session, around.name, token, who, doubt, as_json=as_json)
-    if os.environ.get("TENANTRY_API_KEY"):
-        _say("TENANTRY_API_KEY is set, and goes before this sign-in.")
+    _tell_of_keys(flags)
 
 
 def _say(message: str) -> None:
-    click.echo(message, err=True)
+    click.echo("\n".join(map(printable, message.split("\n"))), err=True)
 
 
 def _session(around: Surroundings, address: Given, options: _Options, demo: Demo | None) -> Session:
@@ -124,11 +129,16 @@ def _session(around: Surroundings, address: Given, options: _Options, demo: Demo
     return Session(address.value, issuer, client_id, organization, profile.keyring)
 
 
+def _target(around: Surroundings, address: Given, session: Session, token: Token) -> Target:
+    source = "the identity provider"
+    return Target(around.name, address, session.organization, token.access_token, None, around.sessions, source)
+
+
 def _who(target: Target) -> tuple[Whoami | None, str | None]:
     """Whom the service takes the token for; or else what it said. Raises `CommandError` where it refuses the token."""
-    api = Api(target, as_json=False)
     try:
-        return api.client.auth.whoami(), None
+        with Api(target, as_json=False).client as client:
+            return client.auth.whoami(), None
     except AuthenticationError as error:
         raise CommandError(
             f"The service at {target.base_url.value} does not take the identity provider's token: {error.detail} "
@@ -138,6 +148,20 @@ def _who(target: Target) -> tuple[Whoami | None, str | None]:
     except TenantryError as error:
         failure = failure_of(error, target)
         return None, f"{failure.detail} {failure.next_step or ''}".strip()
+
+
+def _end(before: Removed, token: Token, session: Session | None) -> None:
+    """End the refresh tokens of the sign-in before, as far as that is possible."""
+    faults = [*before.unread, *before.left]
+    for old in before.tokens:
+        if old.refresh_token is None or old.refresh_token == token.refresh_token:
+            continue
+        try:
+            end(old, session)
+        except CommandError as error:
+            faults.append(str(error))
+    if faults:
+        _say(f"The refresh token of the sign-in before goes on until it ends by itself. {' '.join(faults)}")
 
 
 def _tell(
@@ -150,6 +174,7 @@ def _tell(
             "profile": profile,
             "renewable": token.refresh_token is not None,
             "whoami": None if who is None else msgspec.to_builtins(who),
+            "doubt": doubt,
         }
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
         return
@@ -159,3 +184,14 @@ def _tell(
         _say(f"Signed in to {session.base_url} as {who.id} of {who.org_id}.")
     if token.refresh_token is None:
         _say("The identity provider gave no refresh token, so this ends when the token does.")
+
+
+def _tell_of_keys(flags: Flags) -> None:
+    """Say so where the commands after this one go on with an API key."""
+    try:
+        target = Surroundings(flags, os.environ).target()
+    except CommandError as error:
+        _say(f"The commands do not use this sign-in: {error}")
+        return
+    if target.session is None:
+        _say(f"The API key from {target.credential} goes before this sign-in.")

@@ -1,18 +1,23 @@
 """``tenantry logout``."""
 
 import os
+from typing import NamedTuple
 
 import click
 import msgspec
 
 from tenantry.cli.api.command import ServiceCommand
-from tenantry.cli.api.sessions import Session, held
+from tenantry.cli.api.sessions import FaultySessionError, Removed, Session, Sessions
 from tenantry.cli.api.target import Flags, Surroundings
-from tenantry.cli.exit_codes import CommandError
-from tenantry_sdk import Token, TokenStore
-from tenantry_sdk.errors import ConfigurationError
+from tenantry.cli.exit_codes import FAILED, CommandError
+from tenantry.cli.sign_in.ending import end
+from tenantry.cli.text import printable
 
-_OK = 200
+
+class _Kept(NamedTuple):
+    sessions: Sessions
+    session: Session | None
+    is_faulty: bool = False
 
 
 class _LogoutCommand(ServiceCommand):
@@ -23,63 +28,52 @@ class _LogoutCommand(ServiceCommand):
 def logout(flags: Flags, *, as_json: bool) -> None:
     """End the sign-in: the refresh token at the identity provider, where it can end one, and all that was kept here.
 
-    What was kept is removed in any case. Exits with 6 if the identity provider is out of reach, for the refresh token
-    then goes on until it ends by itself.
+    What was kept is removed in any case, unless another command is fetching a token. Exits with 6 if the identity
+    provider is out of reach, and with 1 if what was kept cannot be read, for the refresh token then goes on until it
+    ends by itself.
     """
-    sessions = Surroundings(flags, os.environ, signs_in=True).sessions
-    session = sessions.load()
-    if session is None:
-        _tell("Nobody is signed in.", "", ended=False, as_json=as_json)
+    kept = _kept(flags)
+    session = kept.session
+    if session is None and not kept.is_faulty and not kept.sessions.has_tokens():
+        _tell("Nobody is signed in.", None, ended=False, as_json=as_json)
         return
-    store = sessions.store(keyring=session.keyring)
+    with kept.sessions.alone():
+        removed = kept.sessions.remove()
+    can_end, faults, code = _ended(removed, session)
+    place = f" of {session.base_url}" if session is not None else ""
+    if faults or removed.left:
+        if as_json:
+            _tell("", session, ended=False, as_json=True)
+        here = "Removed here" if not removed.left else f"What was kept cannot be removed: {' '.join(removed.left)}"
+        there = f", but not ended there. {' '.join(faults)}" if faults else ""
+        raise CommandError(here + there, FAILED if removed.left else code)
+    note = "" if can_end else " The identity provider ends refresh tokens by itself alone."
+    _tell(f"Signed out{place}.{note}", session, ended=can_end, as_json=as_json)
+
+
+def _kept(flags: Flags) -> _Kept:
     try:
-        with held(store):
-            token = _kept(store)
-            sessions.clear(session)
-    except OSError as error:
-        raise CommandError(f"What was kept cannot be removed: {error}") from None
-    try:
-        ended = _revoked(session, token)
-    except CommandError as error:
-        raise CommandError(f"Removed here, but not ended there. {error}", error.code) from None
-    note = "" if ended else " The identity provider ends refresh tokens by itself alone."
-    _tell(f"Signed out of {session.base_url}.{note}", session.base_url, ended=ended, as_json=as_json)
+        around = Surroundings(flags, os.environ)
+        return _Kept(around.sessions, around.session)
+    except FaultySessionError as error:
+        return _Kept(error.sessions, None, is_faulty=True)
 
 
-def _kept(store: TokenStore) -> Token | None:
-    """The tokens; none where they cannot be read any more, for they are removed in any case."""
-    try:
-        return store.load()
-    except ConfigurationError:
-        return None
+def _ended(removed: Removed, session: Session | None) -> tuple[bool, list[str], int]:
+    """Whether the refresh tokens could be ended; what went wrong, and the exit code of that."""
+    can_end, faults, code = True, list(removed.unread), FAILED
+    for token in removed.tokens:
+        try:
+            can_end = end(token, session) and can_end
+        except CommandError as error:
+            code = error.code if not faults else FAILED
+            faults.append(str(error))
+    return can_end, faults, code
 
 
-def _revoked(session: Session, token: Token | None) -> bool:
-    """End the refresh token (RFC 7009); whether the provider did."""
-    from tenantry.cli.sign_in.provider import Provider  # noqa: PLC0415  # slow to import
-
-    if token is None or token.refresh_token is None:
-        return True
-    with Provider(session.issuer, session.client_id) as provider:
-        provider.discover()
-        endpoint = provider.metadata.revocation_endpoint
-        if endpoint is None:
-            return False
-        answer = provider.post(
-            endpoint,
-            {
-                "token": token.refresh_token.reveal(),
-                "token_type_hint": "refresh_token",
-                "client_id": session.client_id,
-            },
-        )
-    if answer.status != _OK:
-        raise CommandError(f"The identity provider said: {answer.reason}.")
-    return True
-
-
-def _tell(message: str, service: str, *, ended: bool, as_json: bool) -> None:
+def _tell(message: str, session: Session | None, *, ended: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode({"service": service or None, "refreshTokenEnded": ended}))
+        service = session.base_url if session is not None else None
+        click.echo(msgspec.json.encode({"service": service, "refreshTokenEnded": ended}))
     else:
-        click.echo(message, err=True)
+        click.echo(printable(message), err=True)
