@@ -6,6 +6,7 @@ from typing import Final, NoReturn
 import click
 import msgspec
 
+from tenantry.cli.api.sessions import StoreError
 from tenantry.cli.api.target import Target
 from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE
 from tenantry.cli.text import json_text, printable
@@ -32,6 +33,19 @@ _NEXT_STEPS: Final = {
     "last_owner": "Make another owner or OWNER key first, or say --force.",
 }
 _SIGN_IN: Final = "Sign in again: tenantry login"
+# RFC 6749, 5.2; OpenID Connect Core, 3.1.2.6. The identity provider takes this sign-in no more.
+_ENDED: Final = {
+    "signed_out",
+    "invalid_grant",
+    "invalid_client",
+    "unauthorized_client",
+    "access_denied",
+    "login_required",
+    "interaction_required",
+    "consent_required",
+}
+# Asking again is of no use, and neither is signing in.
+_FAULTY: Final = {"invalid_request", "invalid_scope", "invalid_target", "unsupported_grant_type"}
 
 
 class Failure(msgspec.Struct, rename="camel"):
@@ -74,10 +88,12 @@ def failure_of(error: errors.TenantryError, target: Target) -> Failure:
     match error:
         case errors.ConnectionFailedError():
             detail, code, next_step = f"There was no answer. {error}", OUT_OF_REACH, _hint(error, target)
-        case errors.TokenRefreshError(code=None):
-            code = OUT_OF_REACH
-        case errors.TokenRefreshError():
+        case errors.TokenRefreshError() if error.code in _ENDED:
             detail, code, next_step = f"Your sign-in has ended. {error}", NOT_AUTHENTICATED, _SIGN_IN
+        case errors.TokenRefreshError():
+            code = FAILED if error.code in _FAULTY else OUT_OF_REACH
+        case StoreError():
+            pass
         case errors.ConfigurationError() if target.session is not None:
             code, next_step = NOT_AUTHENTICATED, _SIGN_IN
         case errors.LostKeyError(key_id=str()):
@@ -114,6 +130,8 @@ def _next_step(error: errors.APIError, target: Target) -> str | None:
 def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
     if error.idempotency_key is not None:
         return "Whether it was carried out is not known: look before you try again."
+    if isinstance(error, errors.TokenTimedOutError):
+        return "Try again in a moment."
     if target.demo is not None:
         return "The demo does not seem to run. Start it: make run"
     return f"Is the address right? It is from {target.base_url.source}."

@@ -1,0 +1,66 @@
+"""How commands end that get no other token: who is at fault, and what helps."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tenantry.cli.api.failures import failure_of
+from tenantry.cli.api.target import Flags, Surroundings
+from tenantry_sdk import errors
+from tests.cli.stand_in import GOOD, TOKEN, WHOAMI, Reply, StandIn, signed_in, stand_in
+from tests.cli.support import Home
+
+ENDED = "Your sign-in has ended."
+SIGN_IN = "Sign in again: tenantry login"
+
+
+@pytest.fixture
+async def provider(home: Home) -> AsyncIterator[StandIn]:
+    """An identity provider, and a service; somebody has signed in, with a token that has ended."""
+    async with stand_in() as running:
+        signed_in(home, running.url, running.url, ends_in=-1)
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        (503, "temporarily_unavailable", 6),
+        (500, "server_error", 6),
+        (429, "slow_down", 6),
+        (400, "invalid_request", 1),
+        (400, "invalid_grant", 4),
+        (401, "invalid_client", 4),
+    ],
+)
+async def test_refusal_of_the_provider(home: Home, provider: StandIn, status: int, error: str, code: int) -> None:
+    provider.answer(TOKEN, Reply(status, {"error": error}))
+    done = await home.run("whoami")
+    assert done.code == code
+    assert (ENDED in done.err) is (SIGN_IN in done.err) is (code == 4)
+
+
+async def test_signing_out_meanwhile(home: Home, provider: StandIn) -> None:
+    provider.answer(TOKEN, Reply(200, GOOD))
+    provider.answer(WHOAMI, Reply(401, {"code": "token_expired", "detail": "It has expired."}))
+    provider.on_request[WHOAMI] = (home.kept / "default" / "session.json").unlink
+    done = await home.run("whoami")
+    assert done.code == 4
+    assert "somebody signed out" in done.err
+    assert SIGN_IN in done.err
+
+
+async def test_folder_that_cannot_be_written(home: Home, provider: StandIn) -> None:
+    (home.kept / "default" / "token.json.lock").mkdir()
+    done = await home.run("whoami")
+    assert done.code == 1
+    assert "token.json.lock cannot be opened" in done.err
+    assert "ign in" not in done.err
+    assert provider.asked == []
+
+
+def test_token_that_takes_too_long_is_no_matter_of_the_address(home: Home) -> None:
+    signed_in(home, "https://accounts.example.com", "https://login.example.com", ends_in=-1)
+    target = Surroundings(Flags(), home.values).target()
+    failure = failure_of(errors.TokenTimedOutError("A token is still being fetched."), target)
+    assert (failure.exit_code, failure.next_step) == (6, "Try again in a moment.")
