@@ -128,18 +128,18 @@ async def proxy() -> AsyncIterator[tuple[dict[str, str], set[str]]]:
         yield {"HTTP_PROXY": url, "HTTPS_PROXY": url}, asked
 
 
-def signed_in(home: Home, service: str, issuer: str, *, ends_in: float) -> None:
+def signed_in(home: Home, service: str, issuer: str, *, ends_in: float, client: str = CLIENT) -> None:
     """Let somebody have signed in there, with a token that ends so many seconds from now."""
     folder = home.kept / "default"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    session = {"base_url": service, "issuer": issuer, "client_id": CLIENT}
+    session = {"base_url": service, "issuer": issuer, "client_id": client}
     token = {
         "access_token": "access-0",
         "expires_at": time.time() + ends_in,
         "refresh_token": "refresh-0",
         "lifetime": 3600.0,
         "issuer": issuer,
-        "client_id": CLIENT,
+        "client_id": client,
     }
     for name, content in (("session.json", session), ("token.json", token)):
         (folder / name).touch(mode=0o600)

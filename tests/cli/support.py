@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tenantry.cli.demo_folder import DEMO_FILE
+from tenantry.demo.names import ADDRESS, LIVE_KEY
 from tests.sdk.support import Served
 from tests.support.commands import Done, Running, run, running
 from tests.support.service import Organization
@@ -23,6 +25,7 @@ SECRET: Final = re.compile(r"svc_(?:live|test)_\w{49}")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ROOT: Final = Path(__file__).parents[2]
 _PATIENCE: Final = 60
+DEMO_KEY: Final = "svc_live_" + "0" * 49
 CTRL_C: Final = "\x03"
 _QUESTION: Final = b"[y/N]"
 _ON_TERMINAL: Final = (
@@ -67,6 +70,14 @@ class Home(NamedTuple):
         """A command that goes on."""
         async with running(*arguments, folder=self.folder, **{**self.values, **values}) as command:
             yield command
+
+
+def made_demo(home: Home, address: str, key: str = DEMO_KEY, **more: str) -> None:
+    """Leave what a demo leaves in its folder."""
+    folder = home.folder / ".tenantry"
+    folder.mkdir()
+    lines = [f"{name}={value}\n" for name, value in {ADDRESS: address, LIVE_KEY: key, **more}.items()]
+    (folder / DEMO_FILE).write_text("".join(lines))
 
 
 class Place(NamedTuple):

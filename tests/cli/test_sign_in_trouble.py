@@ -7,8 +7,21 @@ from typing import Any
 import pytest
 
 from tests.cli.signing_in import Entrance
-from tests.cli.stand_in import CODE, DISCOVERY, GOOD, REVOKE, TOKEN, WHOAMI, Reply, StandIn, proxy, signed_in, stand_in
-from tests.cli.support import Home
+from tests.cli.stand_in import (
+    CLIENT,
+    CODE,
+    DISCOVERY,
+    GOOD,
+    REVOKE,
+    TOKEN,
+    WHOAMI,
+    Reply,
+    StandIn,
+    proxy,
+    signed_in,
+    stand_in,
+)
+from tests.cli.support import Home, made_demo
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.support.findings import free_port
 
@@ -150,3 +163,20 @@ async def test_renewal_elsewhere_goes_by_way_of_the_proxy(home: Home, provider: 
     assert done.code == 6
     assert asked == {"CONNECT login.example.com:443"}
     assert provider.asked == []
+
+
+async def test_provider_of_a_folder_sends_nobody_away_from_this_machine(home: Home, provider: StandIn) -> None:
+    provider.described["token_endpoint"] = "https://evil.example/token"
+    made_demo(home, provider.url, OIDC_ISSUER=provider.url, OIDC_CLIENT_ID=CLIENT)
+    done = await home.run("login", "--device")
+    assert done.code == 1
+    assert "is on this machine, and its token_endpoint is not" in done.err
+    assert provider.asked_for(CODE) == []
+
+
+async def test_issuer_of_a_named_profile_goes_before_the_environment(home: Home, provider: StandIn) -> None:
+    home.configure(f'[profiles.prod]\nbase_url = "{provider.url}"\nissuer = "{provider.url}"\nclient_id = "{CLIENT}"\n')
+    values = {"TENANTRY_ISSUER": f"http://127.0.0.1:{free_port()}", "TENANTRY_CLIENT_ID": "another"}
+    assert (await home.run("login", "--device", "--profile", "prod", **values)).code == 4  # the service's refusal
+    assert {form["client_id"] for form in provider.asked_for(CODE)} == {CLIENT}
+    assert (await home.run("login", "--device", "--base-url", provider.url, **values)).code == 6

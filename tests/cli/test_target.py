@@ -5,17 +5,13 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from tenantry.cli.demo_folder import DEMO_FILE
-from tenantry.demo.names import ADDRESS, LIVE_KEY
 from tests.cli.signing_in import Entrance
-from tests.cli.support import Home, Place
+from tests.cli.support import DEMO_KEY, Home, Place, made_demo
 from tests.support.sign_in import ADA, CLIENT_ID
-
-DEMO_KEY: Final = "svc_live_" + "0" * 49
 
 
 async def who(place: Place, *arguments: str, **values: str) -> dict[str, Any]:
@@ -119,13 +115,6 @@ async def test_settings_file_of_the_folder_says_nothing_about_the_service(home: 
     done = await home.run("whoami")
     assert done.code == 4
     assert "http://127.0.0.1:3001 (from the default)" in done.err
-
-
-def made_demo(home: Home, address: str, key: str = DEMO_KEY, **more: str) -> None:
-    folder = home.folder / ".tenantry"
-    folder.mkdir()
-    lines = [f"{name}={value}\n" for name, value in {ADDRESS: address, LIVE_KEY: key, **more}.items()]
-    (folder / DEMO_FILE).write_text("".join(lines))
 
 
 class Heard(NamedTuple):

@@ -45,7 +45,7 @@ def _without_renewal(target: Target) -> Target:
     """The same with the token at hand, be it over: to renew one takes longer than anybody waits for a completion."""
     if target.session is None:
         return target
-    token = target.sessions.store(keyring=target.session.keyring).load()
+    token = target.sessions.tokens(target.session).load()
     return target if token is None else target._replace(key=token.access_token, session=None)
 
 

@@ -112,6 +112,11 @@ class Surroundings:
             raise CommandError(f"{source}: an organization's id is 1 to 64 of A-Za-z0-9_-, not {named!r}.", USAGE)
         return named
 
+    def set_here(self, variable: str, of_profile: str | None) -> str | None:
+        """What environment or profile say: a profile that is named on the command line goes before."""
+        of_environment = self.environment.get(variable, "").strip() or None
+        return (of_profile or of_environment) if self.flags.profile else (of_environment or of_profile)
+
     def _check_flags(self) -> None:
         """Raise `CommandError` for an empty one: in scripts that is a variable that is not set."""
         for name, value in self.flags._asdict().items():

@@ -37,10 +37,8 @@ class _LoginCommand(ServiceCommand):
 @click.command("login", cls=_LoginCommand, json_help="Who is signed in, as one JSON document.")
 @click.option("--device", is_flag=True, help="Show a code to enter in a browser on another device.")
 @click.option("--no-browser", is_flag=True, help="Only print the address, and open nothing.")
-@click.option("--issuer", metavar="URL", envvar="TENANTRY_ISSUER", help="The identity provider. [TENANTRY_ISSUER]")
-@click.option(
-    "--client-id", metavar="ID", envvar="TENANTRY_CLIENT_ID", help="This client's id there. [TENANTRY_CLIENT_ID]"
-)
+@click.option("--issuer", metavar="URL", help="The identity provider. [TENANTRY_ISSUER]")
+@click.option("--client-id", metavar="ID", help="This client's id there. [TENANTRY_CLIENT_ID]")
 @click.option("--scope", metavar="SCOPES", help=f"What to ask for. [{SCOPE}]")
 @click.option("--audience", metavar="AUDIENCE", help="For whom the token is, where the provider wants to be told.")
 @click.option(
@@ -82,7 +80,9 @@ def login(
     session = _session(around, address, options, demo)
     around.sessions.try_out(keyring=session.keyring)
     before = Removed([], [], [])
-    with Provider(session.issuer, session.client_id, options.audience or around.profile.audience) as provider:
+    audience = options.audience or around.profile.audience
+    from_folder = not _known_issuer(around, address, options)
+    with Provider(session.issuer, session.client_id, audience, stays_here=from_folder) as provider:
         provider.discover()
         scope = options.scope or around.profile.scope or SCOPE
         if device:
@@ -111,12 +111,13 @@ def _say(message: str) -> None:
 
 def _session(around: Surroundings, address: Given, options: _Options, demo: Demo | None) -> Session:
     """Where to sign in: by flag or environment, profile, the last sign-in, or the demo of the folder."""
-    kept = around.session if around.session is not None and around.session.base_url == address.value else None
+    kept = _kept(around, address)
     near = demo or demo_here(around.environment)
     here = near if near is not None and near.base_url == address.value else None
     profile = around.profile
-    issuer = options.issuer or profile.issuer or (kept and kept.issuer) or (here and here.issuer)
-    client_id = options.client_id or profile.client_id or (kept and kept.client_id) or (here and here.client_id)
+    issuer = _known_issuer(around, address, options) or (here and here.issuer)
+    client_id = options.client_id or around.set_here("TENANTRY_CLIENT_ID", profile.client_id)
+    client_id = client_id or (kept and kept.client_id) or (here and here.client_id)
     missing = [name for name, value in (("--issuer", issuer), ("--client-id", client_id)) if not value]
     if not issuer or not client_id:
         raise CommandError(
@@ -125,8 +126,21 @@ def _session(around: Surroundings, address: Given, options: _Options, demo: Demo
             "client without a secret.",
             USAGE,
         )
-    organization = around.flags.organization or profile.organization or (kept.organization if kept else None)
+    organization = around.organization() or profile.organization or (kept.organization if kept else None)
     return Session(address.value, issuer, client_id, organization, profile.keyring)
+
+
+def _known_issuer(around: Surroundings, address: Given, options: _Options) -> str | None:
+    """The issuer that somebody has named or signed in to before; else there is only what the folder says."""
+    kept = _kept(around, address)
+    named = options.issuer or around.set_here("TENANTRY_ISSUER", around.profile.issuer)
+    return named or (kept.issuer if kept else None)
+
+
+def _kept(around: Surroundings, address: Given) -> Session | None:
+    """The last sign-in, where it was for this service."""
+    session = around.session
+    return session if session is not None and session.base_url == address.value else None
 
 
 def _target(around: Surroundings, address: Given, session: Session, token: Token) -> Target:
@@ -151,10 +165,14 @@ def _who(target: Target) -> tuple[Whoami | None, str | None]:
 
 
 def _end(before: Removed, token: Token, session: Session | None) -> None:
-    """End the refresh tokens of the sign-in before, as far as that is possible."""
+    """End the refresh tokens of the sign-in before, as far as that is possible.
+
+    Not those that the same client had from the same provider: with one of them some providers end all that a user has
+    given it, and so the new one too. They are kept no more, and end by themselves.
+    """
     faults = [*before.unread, *before.left]
     for old in before.tokens:
-        if old.refresh_token is None or old.refresh_token == token.refresh_token:
+        if old.refresh_token is None or old.is_of(token.issuer or "", token.client_id or ""):
             continue
         try:
             end(old, session)

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 import httpx2
 import msgspec
 
-from tenantry.cli.api.target import checked_address
+from tenantry.cli.api.target import checked_address, is_loopback
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError
 from tenantry.cli.text import printable
 from tenantry_sdk import Secret, Token
@@ -58,11 +58,12 @@ class Answer(msgspec.Struct, frozen=True):
 class Provider:
     """An identity provider, asked without a secret of the client's. Everything raises `CommandError`."""
 
-    def __init__(self, issuer: str, client_id: str, audience: str | None = None) -> None:
+    def __init__(self, issuer: str, client_id: str, audience: str | None = None, *, stays_here: bool = False) -> None:
         checked_address(issuer, "The issuer")
         self.issuer = issuer
         self.client_id = client_id
         self._audience = audience
+        self._stays_here = stays_here
         self._http = httpx2.Client(timeout=_SECONDS, follow_redirects=False, mounts=_WITHOUT_PROXY)
         self.metadata = Metadata(issuer, "")
 
@@ -79,6 +80,8 @@ class Provider:
         for name in ("token", "authorization", "device_authorization", "revocation"):
             if (endpoint := getattr(self.metadata, f"{name}_endpoint")) is not None:
                 checked_address_of_endpoint(endpoint, f"{self.issuer}, {name}_endpoint")
+                if self._stays_here and not is_loopback(endpoint):
+                    raise CommandError(f"{self.issuer} is on this machine, and its {name}_endpoint is not: {endpoint}")
 
     def wishes(self, scope: str) -> dict[str, str]:
         """What every request for tokens says: for which client, what, and for whom (RFC 8707)."""
