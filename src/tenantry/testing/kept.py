@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,8 +19,8 @@ _INHERITED: Final = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
     "COVERAGE_PROCESS_START", "COVERAGE_FILE",
 )  # fmt: skip
-"""What the service gets of the session's environment: none of what might be a setting of its own."""
-_STOP_SECONDS: Final = 60.0
+"""What they get of the session's environment: none of what might be a setting of the service, or of PostgreSQL."""
+_STOP_SECONDS: Final = 120.0
 
 
 class Kept:
@@ -29,6 +30,7 @@ class Kept:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._log = folder / LOG
         with self._log.open("ab") as log:
             self._keeper = subprocess.Popen(  # noqa: S603  # our own module
@@ -38,6 +40,7 @@ class Kept:
                 stderr=log,
                 text=True,
                 cwd=folder,
+                env=inherited(_INHERITED),
                 start_new_session=True,  # a terminal's Ctrl-C is not for it
             )
 
@@ -71,6 +74,7 @@ class Kept:
 
     def close(self) -> None:
         """End the service and PostgreSQL, and wait for it."""
+        self._keeper.terminate()  # the pipes alone do not say so while a forked child of this process has them too
         for pipe in (self._keeper.stdin, self._keeper.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -80,6 +84,7 @@ class Kept:
         except subprocess.TimeoutExpired:
             self._keeper.kill()
             self._keeper.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)  # a keeper that was ended before it began has not done so
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -292,3 +292,37 @@ async def test_nothing_is_left_of_a_start_that_is_broken_off(suite: Suite, place
     left = [process for process in psutil.process_iter(["cmdline"]) if str(place) in str(process.info["cmdline"])]
     assert await still_running(left) == []
     assert os.listdir(place) == []  # noqa: PTH208
+
+
+FORKING = """
+import multiprocessing, os, signal, threading
+
+def test_forking(tenantry):
+    child = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
+    child.start()
+    goes_on = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: goes_on.set())
+    os.write(2, f"it has forked {child.pid}.\\n".encode())
+    goes_on.wait()
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGUSR1, 0), (signal.SIGKILL, -signal.SIGKILL)])
+async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files(
+    suite: Suite, place: Path, how: signal.Signals, code: int
+) -> None:
+    suite.write("test_forking.py", FORKING)
+    arguments = ("-p", "no:cacheprovider", "-s", "test_forking.py")
+    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+        await command.until(".\n", "err")
+        child = psutil.Process(int(command.text["err"].partition("it has forked ")[2].partition(".")[0]))
+        started = [process for process in command.family()[1:] if process != child]
+        assert len(started) > 2
+        try:
+            os.kill(command.pid, how)
+            assert await still_running(started) == []
+            assert os.listdir(place) == []  # noqa: PTH208
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        assert await command.wait() == code
