@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 
@@ -87,6 +88,46 @@ def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_p
     environment = {**os.environ, "TMPDIR": str(long)}
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert shown.stdout.startswith("host=/tmp/tenantry-")
+
+
+def test_socket_elsewhere_goes_with_the_server(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / ("d" * 120))
+    server.start()
+    sockets = Path(str(conninfo_to_dict(server.conninfo)["host"]))
+    assert tmp_path not in sockets.parents
+    assert sockets.exists()
+    server.stop()
+    assert not sockets.exists()
+
+
+OF_ANOTHER_SERVER = """
+import pathlib, sys
+import psycopg
+from tenantry.db.embedded import EmbeddedServer
+
+server = EmbeddedServer(pathlib.Path(sys.argv[1]), durable=False)
+server.start()
+try:
+    for address in (server.conninfo, server.url):
+        psycopg.connect(address).close()
+    print("connected", flush=True)
+    sys.stdin.read()
+finally:
+    server.stop()
+"""
+
+
+def test_variables_that_are_meant_for_another_server_change_nothing(tmp_path: Path) -> None:
+    variables = {"PGPORT": "5433", "PGCLIENTENCODING": "SQL_ASCII", "PGDATESTYLE": "German", "PGDATA": "/elsewhere"}
+    with subprocess.Popen(
+        [sys.executable, "-c", OF_ANOTHER_SERVER, str(tmp_path)], env={**os.environ, **variables}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "connected\n"
+        conninfo = EmbeddedServer(tmp_path).conninfo
+        assert setting(conninfo, "client_encoding") == "UTF8"
+        assert setting(conninfo, "DateStyle") == "ISO, MDY"
 
 
 def test_server_that_was_killed_starts_again(tmp_path: Path) -> None:

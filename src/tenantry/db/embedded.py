@@ -27,6 +27,9 @@ _START_TIMEOUT: Final = 60
 _POLL_SECONDS: Final = 0.01
 _STATUS_LINE: Final = 8
 _ROOT: Final = 0
+_PORT: Final = 5432
+_SAID: Final = (f"port={_PORT}", "client_encoding=UTF8")
+"""What the server would take of PGPORT and PGCLIENTENCODING."""
 _HASTE: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -58,12 +61,12 @@ class EmbeddedServer:
     @property
     def conninfo(self) -> str:
         """The connection string of the default database."""
-        return f"host={self._sockets} user={_SUPERUSER} dbname=postgres"
+        return f"host={self._sockets} port={_PORT} user={_SUPERUSER} dbname=postgres"
 
     @property
     def url(self) -> str:
         """The same as a ``postgresql://`` address."""
-        return f"postgresql:///postgres?{urlencode({'host': str(self._sockets), 'user': _SUPERUSER})}"
+        return f"postgresql:///postgres?{urlencode({'host': self._sockets, 'port': _PORT, 'user': _SUPERUSER})}"
 
     def start(self) -> None:
         """Start the server, or use the one that another process runs. Raises `EmbeddedServerError`."""
@@ -94,6 +97,8 @@ class EmbeddedServer:
                 self._process = None
             elif self._runs():
                 self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
+            if self._sockets.parent != self._cluster.parent:
+                shutil.rmtree(self._sockets, ignore_errors=True)  # whoever removes the cluster does not know of it
         finally:
             self._release()
 
@@ -128,7 +133,7 @@ class EmbeddedServer:
         return self._call("pg_ctl", "-D", str(self._cluster), "status").returncode == 0
 
     def _launch(self) -> None:
-        settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
+        settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *_SAID, *self._options]
         arguments = [part for setting in settings for part in ("-c", setting)]
         with self._log.open("a") as log:
             # a child of ours, not of pg_ctl, so that nothing of it is left once it has ended
