@@ -1,5 +1,6 @@
 """A user's test suite, in a folder of its own, run by pytest as users run it."""
 
+import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Final
@@ -26,6 +27,10 @@ class Suite:
         text = dedent(text)
         (self.folder / name).write_text(f"{PLUGIN}{text}" if name == "conftest.py" else text, encoding="utf-8")
 
-    def run(self, *arguments: str) -> pytest.RunResult:
-        """Run it to its end."""
-        return self._pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", *arguments, timeout=240)
+    def run(self, *arguments: str, **variables: str) -> pytest.RunResult:
+        """Run it to its end, with these variables besides those of the tests' own environment."""
+        return self._pytester.run(
+            "env", *(f"{name}={text}" for name, text in variables.items()), sys.executable, "-m", "pytest",
+            "--basetemp", str(self.folder / "basetemp"), "-p", "no:cacheprovider", "-W", "error", *arguments,
+            timeout=240,
+        )  # fmt: skip

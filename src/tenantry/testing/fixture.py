@@ -14,7 +14,6 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.plans import FREE
 from tenantry.simulator import Subscription
 from tenantry.testing.api import Api
-from tenantry.testing.database import Rows
 from tenantry.testing.events import WEBHOOK, Events
 from tenantry.testing.issuer import LIFETIME
 from tenantry.testing.mails import Mails
@@ -41,10 +40,9 @@ class Tenantry:
         """What an application under test may need, as environment variables."""
         self._clients = ExitStack()
         http = self.client()
-        rows = Rows(values["DATABASE_URL"])
-        self._mails = Mails(service.inbox, rows)
+        self._mails = Mails(service.inbox, service.rows)
         self._parts = Parts(
-            Api(http, values["OPERATOR_TOKEN"]), service.issuer, rows, service.environment,
+            Api(http, values["OPERATOR_TOKEN"]), service.issuer, service.rows, service.environment,
             lambda tenant, within: self.mails(tenant, within=within),
         )  # fmt: skip
         self._tenants: dict[str, Tenant] = {}

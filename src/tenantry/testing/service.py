@@ -14,6 +14,7 @@ from tenantry.demo.identity_provider import DemoUser, SigningKey
 from tenantry.demo.inbox import Inbox
 from tenantry.kit.secret import Secret
 from tenantry.settings import Settings
+from tenantry.testing.database import Rows
 from tenantry.testing.issuer import Issuer
 from tenantry.testing.kept import Kept
 from tenantry.testing.masking import Variables
@@ -35,7 +36,7 @@ class RunningService:
     """
 
     def __init__(
-        self, *, base_url: str, values: Mapping[str, str], kept: Kept, inbox: Inbox, port: ProviderPort,
+        self, *, base_url: str, values: Mapping[str, str], kept: Kept, inbox: Inbox, rows: Rows, port: ProviderPort,
         signing_key: SigningKey, users: list[DemoUser], given: Mapping[str, object],
     ) -> None:  # fmt: skip
         self.base_url = base_url
@@ -49,6 +50,7 @@ class RunningService:
         )
         """What an application under test may need, as environment variables."""
         self.inbox = inbox
+        self.rows = rows
         self.provider_port = port
         assert self.settings.oidc is not None  # noqa: S101  # it is completed
         self.issuer = Issuer(self.settings.oidc, signing_key, users)
@@ -95,8 +97,9 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
             )
         )
         stack.callback(kept.close)  # the service ends before those whom it calls
+        rows = Rows(database := kept.database())
         values |= {
-            "DATABASE_URL": kept.database(),
+            "DATABASE_URL": database,
             "OIDC_ISSUER": companion.issuer,
             "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
             "PROVIDER_API_BASE": port.url,
@@ -106,6 +109,7 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
             values=values,
             kept=kept,
             inbox=inbox,
+            rows=rows,
             port=port,
             signing_key=companion.signing_key,
             users=users,

@@ -221,6 +221,38 @@ def test_a_suite_that_uses_none_of_it_starts_nothing(suite: Suite) -> None:
     suite.run("-p", "no:schemathesis").assert_outcomes(passed=1)
 
 
+DATABASE = """
+def test_database(tenantry):
+    tenant = tenantry.tenant(plan="pro")
+    tenantry.events.payment_failed(tenant)
+    assert len(tenant.mails()) == 1
+    key = tenant.key()
+    key.expire()
+    assert tenantry.client(key).get("/api/v1/auth/whoami").json()["code"] == "api_key_expired"
+"""
+
+
+FOR_ANOTHER_DATABASE = {
+    "PGPORT": "5433", "PGCLIENTENCODING": "SQL_ASCII", "PGOPTIONS": "-c search_path=foo", "PGDATESTYLE": "German",
+    "PGHOST": "db.example", "PGHOSTADDR": "127.0.0.1", "PGUSER": "x", "PGDATABASE": "x", "PGCONNECT_TIMEOUT": "x",
+    "PGCHANNELBINDING": "require", "PGREQUIREAUTH": "scram-sha-256", "PGREQUIREPEER": "x", "PGGSSENCMODE": "require",
+    "PGSSLNEGOTIATION": "direct", "PGTARGETSESSIONATTRS": "standby", "PGSERVICE": "x", "PGSERVICEFILE": "services.conf",
+}  # fmt: skip
+
+
+def test_variables_for_another_database_are_not_for_that_of_the_tests(suite: Suite) -> None:
+    suite.write("services.conf", "[x]\nhost=db.example\nport=5433\noptions=-c search_path=foo\nsslmode=require\n")
+    suite.write("test_database.py", DATABASE)
+    suite.run(**FOR_ANOTHER_DATABASE).assert_outcomes(passed=1)
+
+
+def test_a_variable_that_keeps_the_tests_from_their_database_is_told_of(suite: Suite) -> None:
+    suite.write("test_database.py", DATABASE)
+    result = suite.run(PGSERVICE="missing")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*The tests cannot reach their own database: *service*missing*not found*"])
+
+
 def test_another_event_loop_is_no_matter(suite: Suite) -> None:
     suite.write(
         "test_async.py",
