@@ -28,7 +28,8 @@ _SEED_BITS: Final = 64
 class Tenantry:
     """The service as a test uses it: each has tenants of its own, and a payment provider with a clock of its own.
 
-    Use it as a context manager. The provider's API is that of the newest one: two must not be used side by side.
+    Use it as a context manager. The provider's API is that of the newest one that has not ended, so two cannot be used
+    side by side; one for a wider scope goes on after a test with another.
     """
 
     def __init__(self, service: RunningService) -> None:
@@ -70,6 +71,7 @@ class Tenantry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._clients.close()
+        self.provider.detach()
 
     def tenant(
         self,

@@ -4,6 +4,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextvars import Context
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -22,16 +23,16 @@ _PRICE = 2900
 
 
 class ProviderPort:
-    """Where the service finds the payment provider: whichever simulator is attached; it has a thread's event loop."""
+    """Where the service finds the payment provider: the simulator attached last; it has a thread's event loop."""
 
     def __init__(self) -> None:
         self.url = ""
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._client: httpx2.AsyncClient | None = None
-        self._attached: Simulator | None = None
+        self._attached: list[Simulator] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        simulator = self._attached or Simulator(url=self.url)
+        simulator = next(reversed(self._attached), None) or Simulator(url=self.url)
         await simulator(scope, receive, send)
 
     async def run(self) -> None:
@@ -42,18 +43,26 @@ class ProviderPort:
             await asyncio.Event().wait()
 
     def attach(self, make: Callable[[httpx2.AsyncClient], Simulator]) -> Simulator:
-        """Make a simulator, and answer with it from now on."""
+        """Make a simulator, and answer with it from now on, until another is attached or this one is detached."""
 
         async def attaching() -> Simulator:
             assert self._client is not None  # noqa: S101
-            self._attached = make(self._client)
-            return self._attached
+            simulator = make(self._client)
+            self._attached.append(simulator)
+            return simulator
 
         return self.call(attaching())
 
+    def detach(self, simulator: Simulator) -> None:
+        """Answer with the one attached before it, if it is the last."""
+        if simulator in self._attached:
+            self._attached.remove(simulator)
+
     def call(self, acting: Coroutine[Any, Any, R]) -> R:
         """Do something in the event loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(acting, self._loop.result()).result()
+        # with no context of the caller's, who may be in an event loop of another kind
+        scheduled = Context().run(asyncio.run_coroutine_threadsafe, acting, self._loop.result())
+        return scheduled.result()
 
 
 def _at_once(method: Callable[Concatenate[Simulator, P], R]) -> "Callable[Concatenate[Provider, P], R]":
@@ -102,6 +111,10 @@ class Provider:
 
         self._port = port
         self._simulator = port.attach(make)
+
+    def detach(self) -> None:
+        """Leave its place to the one that was attached before."""
+        self._port.detach(self._simulator)
 
     @property
     def url(self) -> str:

@@ -260,7 +260,7 @@ def test_another_event_loop_is_no_matter(suite: Suite) -> None:
         import pytest
 
         @pytest.mark.anyio
-        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+        @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
         async def test_async(tenantry, anyio_backend):
             tenant = tenantry.tenant(plan="pro")
             tenantry.provider.card_declines(tenant.customer)
@@ -269,7 +269,51 @@ def test_another_event_loop_is_no_matter(suite: Suite) -> None:
             assert len(tenant.mails()) == 1
         """,
     )
-    suite.run().assert_outcomes(passed=1)
+    suite.run().assert_outcomes(passed=2)
+
+
+def test_one_for_a_wider_scope_goes_on_after_a_test_with_another(suite: Suite) -> None:
+    suite.write(
+        "test_wide.py",
+        """
+        import pytest
+        from tenantry.testing import Tenantry
+
+        @pytest.fixture(scope="module")
+        def wide(tenantry_service):
+            with Tenantry(tenantry_service) as tenantry:
+                yield tenantry
+
+        @pytest.fixture(scope="module")
+        def tenant(wide):
+            return wide.tenant()
+
+        def buy(wide, tenant, plan):
+            asked = wide.client(tenant.key()).post("/api/v1/billing/checkout-sessions", json={"plan": plan})
+            assert asked.status_code == 201, asked.text
+            *_, session = wide.provider.checkout_sessions.values()
+            wide.provider.complete(session)
+            wide.provider.deliver()
+            assert tenant.plan == plan
+
+        def test_wide(wide, tenant):
+            buy(wide, tenant, "pro")
+
+        def test_own(tenantry):
+            buy(tenantry, tenantry.tenant(), "pro")
+
+        def test_wide_again(wide):
+            buy(wide, wide.tenant(), "business")
+
+        def test_one_that_ended_before_the_newest(tenantry_service):
+            older, newer = Tenantry(tenantry_service), Tenantry(tenantry_service)
+            with newer:
+                with older:
+                    pass
+                buy(newer, newer.tenant(), "pro")
+        """,
+    )
+    suite.run().assert_outcomes(passed=4)
 
 
 WAITING = """
