@@ -34,13 +34,15 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class Inbox:
-    """The newest 200 messages, each an .eml file in ``directory``, which is made when it is missing.
+    """The newest messages, each an .eml file in ``directory``, which is made when it is missing.
 
-    A message's id is the moment of its arrival in microseconds, so ids sort by age.
+    ``limit`` is how many, all of them if None; nothing of them is held in memory. A message's id is the moment of its
+    arrival in microseconds, so ids sort by age.
     """
 
-    def __init__(self, directory: Path, *, clock: Clock = system_clock) -> None:
+    def __init__(self, directory: Path, *, clock: Clock = system_clock, limit: int | None = MAX_MESSAGES) -> None:
         self._directory = directory
+        self._limit = limit
         self._clock = clock
         directory.mkdir(parents=True, exist_ok=True)
         self._last = max((int(name) for name in self.ids()), default=0)
@@ -49,7 +51,7 @@ class Inbox:
     def keep(self, content: bytes, *, sender: str, recipients: Sequence[str]) -> str:
         """Store a message, with what the envelope said in front of it (RFC 5321 section 4.4, RFC 9228).
 
-        Return its id. The oldest messages beyond 200 are deleted.
+        Return its id. The oldest messages beyond the limit are deleted.
         """
         # Two messages may arrive in one tick of the clock; both are kept, in order.
         self._last = max(self._last + 1, to_micros(self._clock()))
@@ -59,8 +61,9 @@ class Inbox:
         written = self._directory / f"{mail_id}.part"
         written.write_bytes(head + content)
         written.replace(self._file(mail_id))
-        for old in self.ids()[MAX_MESSAGES:]:
-            self._file(old).unlink(missing_ok=True)
+        if self._limit is not None:
+            for old in self.ids()[self._limit :]:
+                self._file(old).unlink(missing_ok=True)
         with self._arrival:
             self._arrival.notify_all()
         return mail_id

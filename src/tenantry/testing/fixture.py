@@ -16,7 +16,6 @@ from tenantry.simulator import Subscription
 from tenantry.testing.api import Api
 from tenantry.testing.events import WEBHOOK, Events
 from tenantry.testing.issuer import LIFETIME
-from tenantry.testing.mails import Mails
 from tenantry.testing.masking import Credential, Variables, bearer
 from tenantry.testing.provider import Provider
 from tenantry.testing.service import RunningService
@@ -41,7 +40,6 @@ class Tenantry:
         """What an application under test may need, as environment variables."""
         self._clients = ExitStack()
         http = self.client()
-        self._mails = Mails(service.inbox, service.rows)
         self._parts = Parts(
             Api(http, values["OPERATOR_TOKEN"]), service.issuer, service.rows, service.environment,
             lambda tenant, within: self.mails(tenant, within=within),
@@ -152,7 +150,7 @@ class Tenantry:
         `MailError` after ``within`` seconds.
         """
         wanted = [tenant.id for tenant in self._tenants.values() if to is None or to in (tenant, tenant.owner_email)]
-        return self._mails.of(wanted, within=within)
+        return self.service.mails.of(wanted, within=within)
 
     def price_of(self, plan: str) -> str | None:
         """The provider's price that means this plan, if there is one."""

@@ -8,12 +8,15 @@ from tenantry.testing.errors import MailError
 
 
 class Mails:
-    """Finds the mails of tenants: which ones there must be says the database, and the inbox what was in them."""
+    """Finds the mails of tenants: which ones there must be says the database, and the inbox what was in them.
+
+    It is the session's: of each mail it remembers what it is for, so that none is read by every test that follows.
+    """
 
     def __init__(self, inbox: Inbox, rows: Rows) -> None:
         self._inbox = inbox
         self._rows = rows
-        self._read: dict[str, tuple[str, Mail]] = {}
+        self._delivers: dict[str, str] = {}
 
     def of(self, tenants: Sequence[str], *, within: float) -> Sequence[Mail]:
         """Every mail that these tenants' owners were to get so far, oldest first, once all of them have come.
@@ -26,16 +29,16 @@ class Mails:
         if not self._inbox.wait_until(lambda: set(wanted) <= self._arrived().keys(), within):
             raise MailError(self._missing(self._rows.notices(tenants), within))
         arrived = self._arrived()
-        return [mail for notice in wanted for mail in arrived[notice]]
+        found = (self._inbox.mail(mail_id) for notice in wanted for mail_id in arrived[notice])
+        return [mail for mail in found if mail is not None]
 
-    def _arrived(self) -> dict[str, list[Mail]]:
-        """All mails by the notification that they deliver; a mail that was sent twice is there twice."""
-        for mail_id in self._inbox.ids():
-            if mail_id not in self._read and (mail := self._inbox.mail(mail_id)) is not None:
-                self._read[mail_id] = _notification_of(mail), mail
-        arrived: dict[str, list[Mail]] = {}
-        for _, (notification, mail) in sorted(self._read.items()):
-            arrived.setdefault(notification, []).append(mail)
+    def _arrived(self) -> dict[str, list[str]]:
+        """The ids of all mails by the notification that they deliver; a mail that was sent twice is there twice."""
+        arrived: dict[str, list[str]] = {}
+        for mail_id in reversed(self._inbox.ids()):
+            if mail_id not in self._delivers and (mail := self._inbox.mail(mail_id)) is not None:
+                self._delivers[mail_id] = _notification_of(mail)
+            arrived.setdefault(self._delivers.get(mail_id, ""), []).append(mail_id)
         return arrived
 
     def _missing(self, notices: Sequence[Notice], within: float) -> str:

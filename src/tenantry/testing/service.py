@@ -17,6 +17,7 @@ from tenantry.settings import Settings
 from tenantry.testing.database import Rows
 from tenantry.testing.issuer import Issuer
 from tenantry.testing.kept import Kept
+from tenantry.testing.mails import Mails
 from tenantry.testing.masking import Variables
 from tenantry.testing.provider import ProviderPort
 from tenantry.testing.settings import checked, complete
@@ -36,7 +37,7 @@ class RunningService:
     """
 
     def __init__(
-        self, *, base_url: str, values: Mapping[str, str], kept: Kept, inbox: Inbox, rows: Rows, port: ProviderPort,
+        self, *, base_url: str, values: Mapping[str, str], kept: Kept, mails: Mails, rows: Rows, port: ProviderPort,
         signing_key: SigningKey, users: list[DemoUser], given: Mapping[str, object],
     ) -> None:  # fmt: skip
         self.base_url = base_url
@@ -49,7 +50,7 @@ class RunningService:
             {"TENANTRY_BASE_URL": base_url, **{name: values[name] for name in _SHARED if values.get(name)}}
         )
         """What an application under test may need, as environment variables."""
-        self.inbox = inbox
+        self.mails = mails
         self.rows = rows
         self.provider_port = port
         assert self.settings.oidc is not None  # noqa: S101  # it is completed
@@ -84,7 +85,7 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
     folder = Path(tempfile.mkdtemp(prefix="tenantry-"))
     with ExitStack() as stack:
         kept = stack.enter_context(Kept(folder))
-        inbox, port, users = Inbox(folder / "inbox"), ProviderPort(), list[DemoUser]()
+        inbox, port, users = Inbox(folder / "inbox", limit=None), ProviderPort(), list[DemoUser]()
         companion = stack.enter_context(
             Companion(
                 folder,
@@ -108,7 +109,7 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
             base_url=kept.serve(values),
             values=values,
             kept=kept,
-            inbox=inbox,
+            mails=Mails(inbox, rows),
             rows=rows,
             port=port,
             signing_key=companion.signing_key,

@@ -222,6 +222,12 @@ def test_inbox_keeps_the_newest_two_hundred(tmp_path: Path) -> None:
     assert inbox.mail(kept[0]) is None
 
 
+def test_inbox_without_a_limit_keeps_all(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, limit=None)
+    kept = [inbox.keep(b"Subject: 1\r\n\r\n", sender="", recipients=[]) for _ in range(MAX_MESSAGES + 2)]
+    assert inbox.ids() == kept[::-1]
+
+
 def test_inbox_opened_again_goes_on_after_the_last_message(tmp_path: Path) -> None:
     first = Inbox(tmp_path, clock=lambda: NOW).keep(b"Subject: 1\r\n\r\n", sender="", recipients=[])
     (tmp_path / "notes.eml").write_text("not a message of the inbox")
