@@ -1,12 +1,16 @@
 """Every example of docs/testing.md, run as it is shown."""
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "testing.md"
+ROOT: Final = Path(__file__).parents[3]
+PAGE: Final = ROOT / "docs" / "testing.md"
+INSTALL: Final = re.compile(r"`pip install ([^`]+)`")
 BLOCK: Final = re.compile(r"^```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 TEST: Final = re.compile(r"^(?:async )?def test_", re.MULTILINE)
 SUITE_OF_ITS_OWN: Final = "special"
@@ -24,6 +28,21 @@ def written(folder: Path) -> Path:
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, "utf-8")
     return folder
+
+
+def installed(arguments: str) -> set[str]:
+    """The distributions that an install command names by where this repository has them."""
+    paths = (argument.partition("[")[0] for argument in shlex.split(arguments))
+    files = (ROOT / path.replace("/path/to/tenantry", ".", 1) / "pyproject.toml" for path in paths)
+    return {tomllib.loads(file.read_text("utf-8"))["project"]["name"] for file in files}
+
+
+@pytest.mark.parametrize("page", ["testing.md", "in-process.md"])
+def test_what_is_installed_comes_with_what_no_registry_has(page: str) -> None:
+    commands = INSTALL.findall((ROOT / "docs" / page).read_text("utf-8"))
+    own = set((ROOT / "requirements" / "own.in").read_text("utf-8").split())
+    assert commands
+    assert [installed(command) for command in commands] == [{"tenantry", *own}] * len(commands)
 
 
 def test_every_block_of_the_page_is_a_file() -> None:
