@@ -6,7 +6,13 @@ It is a plugin of pytest itself: ``pytest_plugins = ["tenantry.testing"]``. Noth
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantry.testing.plugin import pytest_runtest_makereport, tenantry, tenantry_service, tenantry_settings
+from tenantry.testing.plugin import (
+    pytest_assertrepr_compare,
+    pytest_runtest_makereport,
+    tenantry,
+    tenantry_service,
+    tenantry_settings,
+)
 
 if TYPE_CHECKING:
     from tenantry.testing.errors import MailError, RefusedError, StartError
@@ -31,6 +37,7 @@ __all__ = [
     "Tenant",
     "Tenantry",
     "Variables",
+    "pytest_assertrepr_compare",
     "pytest_runtest_makereport",
     "running_service",
     "tenantry",

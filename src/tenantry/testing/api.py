@@ -5,17 +5,17 @@ from typing import Any
 import httpx2
 
 from tenantry.testing.errors import RefusedError
-from tenantry.testing.masking import bearer
+from tenantry.testing.masking import Credential, bearer
 
 
 class Api:
     """Calls the service, and takes no refusal: raises `RefusedError`."""
 
-    def __init__(self, http: httpx2.Client, operator_token: str) -> None:
+    def __init__(self, http: httpx2.Client, operator_token: Credential) -> None:
         self._http = http
         self._operator_token = operator_token
 
-    def call(self, method: str, path: str, credential: str, json: object = None) -> Any:  # noqa: ANN401
+    def call(self, method: str, path: str, credential: Credential, json: object = None) -> Any:  # noqa: ANN401
         """The body of a good answer, None where there is none."""
         response = self._http.request(method, f"/api/v1{path}", headers=bearer(credential), json=json)
         if not response.is_success:

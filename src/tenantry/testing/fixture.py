@@ -45,7 +45,7 @@ class Tenantry:
             lambda tenant, within: self.mails(tenant, within=within),
         )  # fmt: skip
         self._tenants: dict[str, Tenant] = {}
-        secret = values["PROVIDER_WEBHOOK_SECRET"].split(",")[0].strip()
+        secret = Credential(values["PROVIDER_WEBHOOK_SECRET"].split(",")[0].strip())
         self.provider = Provider(
             service.provider_port,
             catalog,

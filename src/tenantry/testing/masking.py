@@ -1,6 +1,10 @@
 """Secrets that do not show up in what pytest prints of a failed test."""
 
+import reprlib
 from collections.abc import Iterator, Mapping
+from typing import Final
+
+_LONGEST: Final = 240
 
 
 class Credential(str):
@@ -13,12 +17,12 @@ class Credential(str):
 
 
 class Variables(Mapping[str, str]):
-    """Variables, or headers, of which only the names are shown."""
+    """Variables, or headers, of which only the names are shown; what they are is a `Credential` each."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
+        self._values = {name: Credential(text) for name, text in values.items()}
 
-    def __getitem__(self, name: str) -> str:
+    def __getitem__(self, name: str) -> Credential:
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -29,6 +33,25 @@ class Variables(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return f"Variables({', '.join(self._values)})"
+
+
+def explained(op: str, left: object, right: object) -> list[str] | None:
+    """What pytest is to print of a comparison that failed: of a credential, nothing. None where there is none.
+
+    A text on the other side is shown without the credential.
+    """
+    credentials = [str(side) for side in (left, right) if isinstance(side, Credential) and side]
+    if not credentials:
+        return None
+    return [f"{_shown(left, credentials)} {op} {_shown(right, credentials)}"]
+
+
+def _shown(side: object, credentials: list[str]) -> str:
+    if type(side) is not str:
+        return reprlib.repr(side)
+    for credential in credentials:
+        side = side.replace(credential, "***")
+    return repr(side) if len(side) <= _LONGEST else f"{side[:_LONGEST]!r}..."
 
 
 def bearer(credential: str) -> Variables:

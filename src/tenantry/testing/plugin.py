@@ -1,6 +1,7 @@
 """The fixtures of pytest, and nothing that takes time before one of them is used."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -22,9 +23,15 @@ def tenantry_settings() -> Mapping[str, object]:
 @pytest.fixture(scope="session")
 def tenantry_service(tenantry_settings: Mapping[str, object]) -> "Iterator[RunningService]":
     """The service, running for the length of the session."""
-    from tenantry.testing.service import running_service  # noqa: PLC0415  # takes longer than most suites' collection
+    from tenantry.testing.errors import StartError  # noqa: PLC0415  # these take longer than most suites' collection
+    from tenantry.testing.service import running_service  # noqa: PLC0415
 
-    with running_service(tenantry_settings) as service:
+    __tracebackhide__ = True  # the settings may hold secrets
+    with ExitStack() as stack:
+        try:
+            service = stack.enter_context(running_service(tenantry_settings))
+        except StartError as error:
+            pytest.fail(str(error), pytrace=False)
         yield service
 
 
@@ -33,17 +40,27 @@ def tenantry(
     tenantry_service: "RunningService", tenantry_settings: Mapping[str, object], request: pytest.FixtureRequest
 ) -> "Iterator[Tenantry]":
     """The service as this test uses it: tenants, keys, tokens, events, mails, and a payment provider of its own."""
-    from tenantry.testing.errors import StartError  # noqa: PLC0415  # as above
-    from tenantry.testing.fixture import Tenantry  # noqa: PLC0415
+    from tenantry.testing.fixture import Tenantry  # noqa: PLC0415  # as above
+    from tenantry.testing.settings import as_text  # noqa: PLC0415
 
-    if tenantry_service.given != dict(tenantry_settings):
-        raise StartError(
+    __tracebackhide__ = True  # as above
+    if tenantry_service.given != as_text(tenantry_settings):
+        pytest.fail(
             "The service runs with other tenantry_settings than this test is to have. A session has one service: "
-            "override tenantry_settings for all of it, in its topmost conftest.py."
+            "override tenantry_settings for all of it, in its topmost conftest.py.",
+            pytrace=False,
         )
     request.node.stash[_begun] = tenantry_service, tenantry_service.logged
     with Tenantry(tenantry_service) as tenantry:
         yield tenantry
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Show nothing of a credential that a test compares."""
+    from tenantry.testing.masking import explained  # noqa: PLC0415  # nothing is imported before it is used
+
+    return explained(op, left, right)
 
 
 @pytest.hookimpl(tryfirst=True)

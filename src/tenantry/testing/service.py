@@ -20,7 +20,7 @@ from tenantry.testing.kept import Kept
 from tenantry.testing.mails import Mails
 from tenantry.testing.masking import Variables
 from tenantry.testing.provider import ProviderPort
-from tenantry.testing.settings import checked, complete
+from tenantry.testing.settings import as_text, checked, complete
 
 _TIMEOUT: Final = 30.0
 _SHARED: Final = (
@@ -37,14 +37,14 @@ class RunningService:
     """
 
     def __init__(
-        self, *, base_url: str, values: Mapping[str, str], kept: Kept, mails: Mails, rows: Rows, port: ProviderPort,
-        signing_key: SigningKey, users: list[DemoUser], given: Mapping[str, object],
+        self, *, base_url: str, values: Variables, kept: Kept, mails: Mails, rows: Rows, port: ProviderPort,
+        signing_key: SigningKey, users: list[DemoUser], given: Variables,
     ) -> None:  # fmt: skip
         self.base_url = base_url
         """``http://127.0.0.1:<port>``, without a slash at the end."""
-        self.given = dict(given)
+        self.given = given
         """The settings that it was asked to have."""
-        self.values = Variables(values)
+        self.values = values
         self.settings: Settings = checked(values)
         self.environment = Variables(
             {"TENANTRY_BASE_URL": base_url, **{name: values[name] for name in _SHARED if values.get(name)}}
@@ -80,7 +80,9 @@ class RunningService:
 @contextmanager
 def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
     """The service with these settings for the length of the block. Raises `StartError`."""
-    values = complete(given)
+    __tracebackhide__ = True  # what it is given may hold secrets
+    chosen = as_text(given)
+    values = complete(chosen)
     checked(values)
     folder = Path(tempfile.mkdtemp(prefix="tenantry-"))
     with ExitStack() as stack:
@@ -99,12 +101,13 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
         )
         stack.callback(kept.close)  # the service ends before those whom it calls
         rows = Rows(database := kept.database())
-        values |= {
+        addresses = {
             "DATABASE_URL": database,
             "OIDC_ISSUER": companion.issuer,
             "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
             "PROVIDER_API_BASE": port.url,
         }
+        values = Variables({**values, **addresses})
         yield RunningService(
             base_url=kept.serve(values),
             values=values,
@@ -114,5 +117,5 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
             port=port,
             signing_key=companion.signing_key,
             users=users,
-            given=given,
+            given=chosen,
         )

@@ -7,6 +7,7 @@ from typing import Final
 
 from tenantry.settings import Settings, SettingsError, load
 from tenantry.testing.errors import StartError
+from tenantry.testing.masking import Variables
 
 AUDIENCE: Final = "tenantry-api"
 CLIENT_ID: Final = "tenantry-tests"
@@ -19,19 +20,26 @@ _OURS: Final = frozenset(
 """Where things are that are started here."""
 
 
-def complete(given: Mapping[str, object]) -> dict[str, str]:
-    """What a suite gives, by variable name, and the rest: secrets of this session, and how to call each other.
+def as_text(given: Mapping[str, object]) -> Variables:
+    """What a suite gives, by variable name. Raises `StartError`."""
+    if not isinstance(given, Mapping):
+        raise StartError(f"tenantry_settings must be a mapping of variables, not {type(given).__name__}")
+    unset = ", ".join(sorted(name for name, value in given.items() if value is None))
+    given = Variables({name: str(value) for name, value in given.items()})  # an error shows what this was given
+    if unset:
+        raise StartError(f'tenantry_settings: {unset} cannot be None: leave out what has its default, "" is nothing.')
+    return given
+
+
+def complete(given: Mapping[str, str]) -> Variables:
+    """What a suite gives, and the rest: secrets of this session, and how to call each other.
 
     A relative path of a plan catalog is looked for from the current folder. Raises `StartError`.
     """
-    if not isinstance(given, Mapping):
-        raise StartError(f"tenantry_settings must be a mapping of variables, not {type(given).__name__}")
-    chosen = {name: str(value) for name, value in given.items()}
-    if taken := sorted(_OURS & chosen.keys()):
+    if taken := sorted(_OURS & given.keys()):
         raise StartError(f"tenantry_settings: {', '.join(taken)} cannot be set: the tests run these themselves.")
-    if plans := chosen.get("TENANTRY_PLANS"):
-        chosen["TENANTRY_PLANS"] = str(Path(plans).absolute())
-    return {
+    plans = given.get("TENANTRY_PLANS")
+    return Variables({
         "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
         "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
         "API_KEY_PEPPER": secrets.token_hex(32),
@@ -43,13 +51,14 @@ def complete(given: Mapping[str, object]) -> dict[str, str]:
         "MAIL_FROM": "tenantry tests <billing@tenantry.example>",
         # tenants are compared with the provider when a test asks for it, not while it runs
         "RECONCILE_HOURS": "0",
-        **chosen,
+        **given,
+        **({"TENANTRY_PLANS": str(Path(plans).absolute())} if plans else {}),
         "HOST": "127.0.0.1",
         "PORT": "0",
-    }
+    })  # fmt: skip
 
 
-def checked(values: Mapping[str, str]) -> Settings:
+def checked(values: Variables) -> Settings:
     """The settings as the service will read them. Raises `StartError`, which names every fault."""
     try:
         return load(values)

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.testing import StartError
 from tenantry.testing.kept import Kept
@@ -50,6 +51,16 @@ def test_what_is_kept_ends_with_its_folder(folder: Path) -> None:
         assert ours
     assert [process for process in ours if process.is_running()] == []
     assert not folder.exists()
+
+
+def test_nothing_is_left_elsewhere_of_a_database_whose_folder_has_a_long_path(place: Path) -> None:
+    folder = place / ("d" * 120)
+    folder.mkdir()
+    with Kept(folder) as kept:
+        sockets = Path(str(conninfo_to_dict(kept.database())["host"]))
+        assert place not in sockets.parents
+        assert sockets.exists()
+    assert not sockets.exists()
 
 
 def test_a_keeper_that_was_killed_is_told_of(folder: Path, kept: Kept) -> None:
