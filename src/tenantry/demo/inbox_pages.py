@@ -57,5 +57,5 @@ def _summary(mail: Mail) -> dict[str, object]:
 
 
 def _missing(pages: Pages) -> Response[str]:
-    message = "There is no such message. The inbox keeps the newest 200."
+    message = "There is no such message (any more)."
     return pages.page("message.html", status_code=404, title="Not found", message=message)
