@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import jsonschema_rs
 import pytest
 import schemathesis
+import schemathesis.specs.openapi.schemas  # else the test loads it, while other threads may be loading too
 
 from tenantry.gateways.provider.signature import SignatureVerifier
 from tenantry.http.error_codes import all_codes
