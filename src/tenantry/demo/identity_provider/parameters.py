@@ -114,6 +114,10 @@ def read_authorization_request(parameters: dict[str, str]) -> AuthorizationReque
     code_challenge = parameters.get("code_challenge", "")
     if _s256.fullmatch(code_challenge) is None:
         raise RedirectedError("invalid_request", "PKCE is required: code_challenge must be a SHA-256 in base64url.")
-    if "none" in parameters.get("prompt", "").split(" "):
-        raise RedirectedError("login_required", "Nobody is signed in here: every sign-in is a choice on the page.")
     return AuthorizationRequest(granted_scopes(parameters.get("scope", "")), parameters.get("nonce"), code_challenge)
+
+
+def check_may_ask(parameters: dict[str, str], *, known: bool) -> None:
+    """Raise `RedirectedError` where nobody may be asked (``prompt=none``), and who signs in is not ``known``."""
+    if not known and "none" in parameters.get("prompt", "").split(" "):
+        raise RedirectedError("login_required", "Nobody is signed in here, and login_hint names no user.")

@@ -19,6 +19,7 @@ from tenantry.demo.identity_provider.parameters import (
     Client,
     RedirectedError,
     RefusedRequestError,
+    check_may_ask,
     is_loopback,
     read_authorization_request,
     read_client,
@@ -194,7 +195,7 @@ class _Provider:
         return self._pages.page("message.html", status_code=400, title="This sign-in cannot go on", message=message)
 
     def _authorize(self, parameters: dict[str, str], *, chosen: bool) -> Response[str]:
-        """Show the users, or, once one is ``chosen``, send the client its code."""
+        """Show the users, or, once one is ``chosen`` or the client's hint names one, send the client its code."""
         config = self._config
         try:
             client = read_client(parameters, config.client_id)
@@ -202,14 +203,15 @@ class _Provider:
             return self._refuse(str(error))
         try:
             asked = read_authorization_request(parameters)
+            user = self._user(parameters.get("user") if chosen else parameters.get("login_hint"))
+            check_may_ask(parameters, known=user is not None and not chosen)
         except RedirectedError as error:
             return _redirect(client.location(config.issuer, error=error.code, error_description=error.description))
-        if not chosen:
+        if user is None and not chosen:
             hidden = {name: text for name, text in parameters.items() if name != "user"}
             return self._pages.page(
                 "users.html", form_action=_form_action(client), client=client, users=config.users, parameters=hidden
             )
-        user = self._user(parameters.get("user"))
         if user is None:
             return _redirect(client.location(config.issuer, error="access_denied", error_description="No user chosen."))
         grant = Grant(user, asked.scopes, asked.nonce, config.clock())

@@ -346,6 +346,11 @@ TIME_CHECKS: Final = (
 )
 """The checks that depend on the present too; the last one is the expiry."""
 
+ACCESS_TOKEN: Final = Check(
+    "access token", _kind, _said_kind, lambda _: "no ID token: no nonce, no at_hash, not for the client alone"
+)
+"""Whether it is an access token; the only check that an ID token need not pass."""
+
 CLAIM_CHECKS: Final = (
     KEY,
     Check("signature", _signature, _nothing, lambda _: "made with that key over exactly these bytes"),
@@ -362,7 +367,7 @@ CLAIM_CHECKS: Final = (
         lambda r: as_json(r.payload.aud),
         lambda r: f"{as_json(r.config.audience)}, or a list with it",
     ),
-    Check("access token", _kind, _said_kind, lambda _: "no ID token: no nonce, no at_hash, not for the client alone"),
+    ACCESS_TOKEN,
     Check("subject", _subject_form, lambda r: as_json(r.payload.sub), lambda _: "1 to 255 visible ASCII characters"),
     Check("organization claim", _organization, _said_organization, lambda _: "a text, or none"),
     *TIME_CHECKS,

@@ -31,6 +31,11 @@ class Metadata(msgspec.Struct, frozen=True):
     issuer: str
     jwks_uri: str
     userinfo_endpoint: str | None = None
+    authorization_endpoint: str | None = None
+    token_endpoint: str | None = None
+    end_session_endpoint: str | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+    authorization_response_iss_parameter_supported: bool = False
 
 
 class _Jwks(msgspec.Struct, frozen=True):
@@ -42,7 +47,7 @@ class PublishedKeys(msgspec.Struct, frozen=True):
 
     by_id: dict[tuple[str | None, str], tuple[Key, ...]]
     ids: frozenset[str]
-    userinfo_endpoint: str | None
+    metadata: Metadata
 
 
 async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -> PublishedKeys:
@@ -60,16 +65,16 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     keys = usable_keys(msgspec.json.decode(body, type=_Jwks).keys)
     if not keys:
         _log.warning("the identity provider publishes no key that can be used")
-    return _index(keys, metadata.userinfo_endpoint)
+    return _index(keys, metadata)
 
 
-def _index(keys: list[tuple[str, Key]], userinfo_endpoint: str | None) -> PublishedKeys:
+def _index(keys: list[tuple[str, Key]], metadata: Metadata) -> PublishedKeys:
     by_id: dict[tuple[str | None, str], tuple[Key, ...]] = {}
     for alg, key in keys:
         for kid in {key.kid, None}:
             by_id[kid, alg] = (*by_id.get((kid, alg), ()), key)
     ids = frozenset(key.kid for _, key in keys if key.kid is not None)
-    return PublishedKeys(by_id, ids, userinfo_endpoint)
+    return PublishedKeys(by_id, ids, metadata)
 
 
 def usable_keys(entries: list[Any]) -> list[tuple[str, Key]]:

@@ -13,7 +13,7 @@ from joserfc.jwk import Key
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError
-from tenantry.gateways.identity.jwks import PublishedKeys, fetch_published_keys
+from tenantry.gateways.identity.jwks import Metadata, PublishedKeys, fetch_published_keys
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +63,9 @@ class KeySet:
         return self._trouble
 
     @property
-    def userinfo_endpoint(self) -> str | None:
-        """The provider's userinfo address, if it is known and has one."""
-        return self._published.userinfo_endpoint if self._published else None
+    def metadata(self) -> Metadata | None:
+        """What the provider says of itself, once it is known."""
+        return self._published.metadata if self._published else None
 
     async def start(self) -> None:
         """Fetch the keys once (3 s at most) and keep them fresh from now on. A provider that is away is no error."""

@@ -35,7 +35,7 @@ class UserInfo:
         None when the provider has none, is away, answers for another subject, or has no userinfo endpoint that is
         safe to send a token to. Takes 3 s at most.
         """
-        endpoint = self._keys.userinfo_endpoint
+        endpoint = self._keys.metadata.userinfo_endpoint if self._keys.metadata else None
         if endpoint is None:
             return None
         try:

@@ -1,0 +1,240 @@
+"""Signing people in with a browser: OpenID Connect's authorization code flow, with PKCE, state and nonce.
+
+OpenID Connect Core 1.0 section 3.1, RFC 7636, RFC 9207, and the practice of RFC 9700.
+"""
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+import httpx2
+import msgspec
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oidc.core import CodeIDToken
+from joserfc.errors import JoseError
+
+from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
+from tenantry.gateways.http_client import DIRECT
+from tenantry.gateways.identity.checks import ACCESS_TOKEN, CLAIM_CHECKS, HEADER_CHECKS, Reading, first_failure
+from tenantry.gateways.identity.claims import Claims
+from tenantry.gateways.identity.config import OidcConfig
+from tenantry.gateways.identity.fetch import is_secure
+from tenantry.gateways.identity.jwks import Metadata
+from tenantry.gateways.identity.keys import KeySet
+from tenantry.gateways.identity.tokens import TokenVerifier
+from tenantry.kit.clock import Clock
+from tenantry.kit.secret import Secret
+
+SCOPE: Final = "openid profile email"
+_TOTAL_SECONDS: Final = 4.0
+_MOST_NAME: Final = 100
+_ID_TOKEN_CHECKS: Final = tuple(check for check in CLAIM_CHECKS if check is not ACCESS_TOKEN)
+# OpenID Connect Core 3.1.2.6: somebody has to be asked.
+_NEEDS_A_PERSON: Final = frozenset(
+    {"login_required", "interaction_required", "account_selection_required", "consent_required"}
+)
+
+
+class SignInFailedError(Exception):
+    """The provider did not sign the person in; the message is safe to show."""
+
+
+class PersonNeededError(SignInFailedError):
+    """The provider will not vouch for the person without asking them."""
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A sign-in that the browser has been sent on; to be kept with the browser, sealed, until it comes back."""
+
+    state: str
+    nonce: str
+    verifier: str
+    silent: bool
+
+
+class Person(msgspec.Struct, frozen=True):
+    """Whom the provider vouches for."""
+
+    claims: Claims
+    name: str | None
+
+
+class SignIn:
+    """The dashboard's side of a sign-in at one identity provider."""
+
+    def __init__(
+        self,
+        config: OidcConfig,
+        keys: KeySet,
+        *,
+        client_id: str,
+        client_secret: Secret | None,
+        redirect_uri: str,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._keys = keys
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._redirect_uri = redirect_uri
+        self._clock = clock
+        self._access_tokens = TokenVerifier(config, keys, clock=clock)
+
+    async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, Begun]:
+        """Where to send the browser, and what to keep until it comes back.
+
+        ``silent`` asks the provider to vouch for whoever is signed in there, without showing anything.
+        Raises `AuthUnavailableError`.
+        """
+        metadata = await self._metadata()
+        begun = Begun(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), silent)
+        more = {"prompt": "none"} if silent else {}
+        if login_hint is not None:
+            more["login_hint"] = login_hint
+        async with self._client(metadata) as client:
+            url, _ = client.create_authorization_url(
+                metadata.authorization_endpoint,
+                state=begun.state,
+                code_verifier=begun.verifier,
+                nonce=begun.nonce,
+                audience=self._config.audience,  # for whom the access token is to be: some providers' name for it,
+                resource=self._config.audience,  # and RFC 8707's
+                **more,
+            )
+        return url, begun
+
+    async def finish(self, begun: Begun, answer: Mapping[str, str]) -> Person:
+        """Whom the provider vouches for, from the parameters with which it sent the browser back.
+
+        Raises `PersonNeededError`, `SignInFailedError` and `AuthUnavailableError`.
+        """
+        metadata = await self._metadata()
+        code = _code(answer, begun, metadata)
+        tokens = await self._redeem(metadata, code, begun)
+        access_token, id_token = tokens.get("access_token"), tokens.get("id_token")
+        if not isinstance(access_token, str) or not isinstance(id_token, str):
+            raise SignInFailedError("The identity provider gave no ID token.")
+        claims, name = await self._id_token(id_token, access_token, begun)
+        return Person(await self._claims(access_token, claims), name)
+
+    def end_session_url(self, back: str) -> str | None:
+        """Where a person ends their session at the provider too (RP-Initiated Logout 1.0), if it has such a place."""
+        endpoint = self._keys.metadata.end_session_endpoint if self._keys.metadata else None
+        if endpoint is None or not is_secure(endpoint, allow_http=self._config.allow_http):
+            return None
+        url = httpx2.URL(endpoint)
+        return str(url.copy_merge_params({"client_id": self._client_id, "post_logout_redirect_uri": back}))
+
+    async def _metadata(self) -> Metadata:
+        if self._keys.metadata is None:
+            await self._keys.refresh()
+        metadata = self._keys.metadata
+        if metadata is None:
+            raise AuthUnavailableError("The identity provider cannot be reached.")
+        for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
+            if endpoint is None or not is_secure(endpoint, allow_http=self._config.allow_http):
+                raise AuthUnavailableError("The identity provider has no place to sign in that is safe to use.")
+        return metadata
+
+    def _client(self, metadata: Metadata) -> AsyncOAuth2Client:
+        """authlib's client, which is good for one sign-in."""
+        secret = self._client_secret.reveal() if self._client_secret else None
+        method = "none"
+        if secret is not None:
+            posts = "client_secret_post" in metadata.token_endpoint_auth_methods_supported
+            # RFC 6749 section 2.3.1: in the header both are encoded as in a form, on which not all providers agree
+            method, secret = ("client_secret_post", secret) if posts else ("client_secret_basic", quote_plus(secret))
+        return AsyncOAuth2Client(
+            self._client_id,
+            secret,
+            token_endpoint_auth_method=method,
+            scope=SCOPE,
+            redirect_uri=self._redirect_uri,
+            code_challenge_method="S256",
+            timeout=_TOTAL_SECONDS,
+            mounts=DIRECT,
+            follow_redirects=False,
+        )
+
+    async def _redeem(self, metadata: Metadata, code: str, begun: Begun) -> Mapping[str, Any]:
+        try:
+            async with asyncio.timeout(_TOTAL_SECONDS), self._client(metadata) as client:
+                tokens: Mapping[str, Any] = await client.fetch_token(
+                    metadata.token_endpoint,
+                    grant_type="authorization_code",
+                    code=code,
+                    code_verifier=begun.verifier,
+                    resource=self._config.audience,
+                )
+        except (AuthlibBaseError, ValueError) as error:
+            raise SignInFailedError("The identity provider did not take back its own code.") from error
+        except (httpx2.HTTPError, TimeoutError, OSError) as error:
+            raise AuthUnavailableError("The identity provider cannot be reached.") from error
+        return tokens
+
+    async def _id_token(self, token: str, access_token: str, begun: Begun) -> tuple[Claims, str | None]:
+        """What a proven ID token says (OpenID Connect Core 3.1.3.7)."""
+        config = msgspec.structs.replace(self._config, audience=self._client_id)
+        reading = Reading(token, config, self._keys)
+        failure = first_failure(HEADER_CHECKS, reading)
+        if failure is None:
+            reading.keys = await self._keys.key(reading.kid, reading.header.alg)
+            reading.now = self._clock().timestamp()
+            failure = first_failure(_ID_TOKEN_CHECKS, reading)
+        if failure is not None:
+            raise SignInFailedError(f"The identity provider's ID token is not valid: {failure.reason}.")
+        expected = {"nonce": begun.nonce, "client_id": self._client_id, "access_token": access_token}
+        id_token = CodeIDToken(reading.members, {"alg": reading.header.alg}, params=expected)
+        try:
+            id_token.validate_nonce()
+            id_token.validate_azp()
+            id_token.validate_at_hash()
+        except JoseError as error:
+            raise SignInFailedError("The identity provider's ID token was made for another sign-in.") from error
+        return reading.claims(), _name(reading.members)
+
+    async def _claims(self, access_token: str, claims: Claims) -> Claims:
+        """What the API's own access token says of the same person, where it is one that the API would take.
+
+        A provider may put organization and role into either. Raises `SignInFailedError` where the two are of different
+        people.
+        """
+        try:
+            said = await self._access_tokens.verify(access_token)
+        except InvalidCredentialError:
+            return claims  # opaque, or for another API
+        if said.subject != claims.subject:
+            raise SignInFailedError("The identity provider's two tokens are of different people.")
+        return said if said.email is not None else msgspec.structs.replace(said, email=claims.email)
+
+
+def _code(answer: Mapping[str, str], begun: Begun, metadata: Metadata) -> str:
+    """The code in the provider's answer, once it is known to belong to this sign-in."""
+    if not hmac.compare_digest(answer.get("state", "").encode(), begun.state.encode()):
+        raise SignInFailedError("The answer belongs to another sign-in.")
+    issuer = answer.get("iss")
+    # RFC 9207 section 2.4: against a provider that passes another one's code on.
+    if issuer != metadata.issuer and (issuer is not None or metadata.authorization_response_iss_parameter_supported):
+        raise SignInFailedError("The answer is not the identity provider's.")
+    error = answer.get("error")
+    if error in _NEEDS_A_PERSON:
+        raise PersonNeededError("The identity provider wants to ask first.")
+    if error == "access_denied":
+        raise SignInFailedError("The sign-in was cancelled.")
+    code = answer.get("code")
+    if error is not None or not code:
+        raise SignInFailedError("The identity provider did not sign you in.")
+    return code
+
+
+def _name(members: Mapping[str, Any]) -> str | None:
+    """What to call the person: a name, or what else there is."""
+    for claim in ("name", "preferred_username", "email"):
+        said = members.get(claim)
+        if isinstance(said, str) and said.strip():
+            return said.strip()[:_MOST_NAME]
+    return None
