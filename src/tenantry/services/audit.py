@@ -17,9 +17,9 @@ from tenantry.kit.cursor import Position
 from tenantry.kit.ids import new_id
 from tenantry.services.paging import parse_time_cursor, to_page
 from tenantry.store import audit
-from tenantry.store.audit import Filter, read_all
+from tenantry.store.audit import Filter, Names, read_all
 
-__all__ = ["AuditService", "Filter", "read_all", "record"]
+__all__ = ["AuditService", "Filter", "Names", "read_all", "record"]
 
 _AT_A_TIME: Final = 500
 
@@ -37,6 +37,18 @@ class AuditService:
         async with self._database.transaction() as connection:
             rows = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
         return to_page(rows, limit, lambda row: Position(to_micros(row.at), row.id))
+
+    async def show(
+        self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
+    ) -> tuple[Page[AuditEvent], Names]:
+        """A page as `list_page` has it, and what the keys and members in it are called."""
+        check_mode(principal, Mode.LIVE)
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction() as connection:
+            rows = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
+            named = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
+            names = await audit.read_names(connection, principal.org_id, named)
+        return to_page(rows, limit, lambda row: Position(to_micros(row.at), row.id)), names
 
     async def read_pages(self, principal: Principal, wanted: Filter) -> AsyncIterator[list[AuditEvent]]:
         """All entries, newest first, a few hundred at a time, each in a short transaction of its own.

@@ -107,6 +107,18 @@ class Authenticator:
         except DatabaseUnavailableError as error:
             raise AuthUnavailableError(error.detail) from error
 
+    async def as_user(self, claims: Claims, org_id: str) -> Principal:
+        """What a user, whom the identity provider vouched for with these claims, is in a tenant now.
+
+        Raises `NoOrganizationError`, `OrgSuspendedError`, `InvalidCredentialError` and `DatabaseUnavailableError`.
+        """
+        seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
+        member = [seat for seat in seats if seat.role is not None or claims.org_id == org_id]
+        if not member:
+            raise NoOrganizationError("The user does not belong to this organization.")
+        elsewhere = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
+        return _principal_of_user(elsewhere, member[0])
+
     async def verify_token(self, credential: bytes) -> Claims:
         """The claims of a bearer token, whichever tenant it is for."""
         if credential.count(b".") != _JWT_PARTS - 1:

@@ -13,7 +13,7 @@ from tenantry.domain.pages import Page
 from tenantry.kit.clock import from_epoch
 from tenantry.kit.cursor import Position
 from tenantry.services.paging import parse_cursor, to_page
-from tenantry.store import billing, bodies
+from tenantry.store import billing, bodies, news
 from tenantry.store.billing import LedgerRecord
 
 
@@ -47,16 +47,39 @@ class BillingService:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
-        """A page of the ledger, the newest event first. Raises `InvalidCursorError`."""
+    async def list_events(
+        self,
+        principal: Principal,
+        limit: int,
+        cursor: str | None,
+        *,
+        event_type: str | None = None,
+        outcome: Outcome | None = None,
+    ) -> Page[BillingEventView]:
+        """A page of the ledger, the newest event first; of one type and outcome where these are given.
+
+        Raises `InvalidCursorError`.
+        """
         position = parse_cursor(cursor)
         if position is not None and not position.id.isdecimal():
             raise InvalidCursorError("The cursor is not one that this API gave.")
         after = (position.key, min(int(position.id), 2**62)) if position else None
         async with self._database.transaction() as connection:
-            rows = await billing.read_entries(connection, principal.org_id, limit, after)
+            rows = await billing.read_entries(
+                connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
+            )
         page = to_page(rows, limit, lambda row: Position(row.created, str(row.arrival)))
         return Page([view(row) for row in page.data], page.next_cursor)
+
+    async def newest_arrival(self, principal: Principal) -> int:
+        """Which event came last into the ledger: its arrival number, 0 where there is none."""
+        async with self._database.transaction() as connection:
+            return await news.newest_arrival(connection, principal.org_id)
+
+    async def get_body(self, principal: Principal, event_id: str) -> bytes | None:
+        """What the provider sent, byte for byte; None for no event of the tenant, and when it is kept no more."""
+        async with self._database.transaction() as connection:
+            return await bodies.find_body_of_tenant(connection, principal.org_id, event_id)
 
     async def get_event(self, principal: Principal, event_id: str) -> BillingEventView:
         """One entry. Raises `NotFoundError`."""

@@ -53,6 +53,11 @@ class CheckoutService:
         self._base_url = base_url
         self._clock = clock
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether the provider's API can be asked here."""
+        return self._provider is not None
+
     async def create_checkout(
         self, principal: Principal, *, plan: str, success_url: str | None, cancel_url: str | None, claim: Claim | None
     ) -> str:

@@ -24,6 +24,18 @@ from tenantry.store.idempotency import Claim
 _document: Final = msgspec.json.Decoder(Project)
 
 
+class Room(msgspec.Struct, frozen=True):
+    """How many projects a tenant has in one mode, and how many its plan allows; None is no limit."""
+
+    used: int
+    most: int | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the plan allows no more."""
+        return self.most is not None and self.used >= self.most
+
+
 class ProjectService:
     """Listing, making, changing and deleting projects. Test-mode principals meet test-mode projects only."""
 
@@ -38,6 +50,14 @@ class ProjectService:
         async with self._database.transaction() as connection:
             rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
         return to_page(rows, limit, _position)
+
+    async def show(self, principal: Principal, limit: int, cursor: str | None) -> tuple[Page[Project], Room]:
+        """A page as `list_page` has it, and how much room there is for more."""
+        window = window_after(limit, cursor)
+        async with self._database.transaction() as connection:
+            rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
+            used = await projects.count(connection, principal.org_id, principal.mode)
+        return to_page(rows, limit, _position), Room(used, self._catalog.limits(principal.plan).projects)
 
     async def create(self, principal: Principal, name: str, description: str | None, claim: Claim | None) -> Project:
         """Make a project. Raises `PlanLimitReachedError` when the plan allows no more in this mode."""

@@ -146,7 +146,7 @@ class RateLimiter:
         shares: list[Share] = []
         if of_tenant is None and of_key is None:
             return shares
-        tenant = f"tenant {principal.org_id}"
+        tenant = subject_of_tenant(principal.org_id)
         if of_tenant is not None:
             shares.append(self._share(Policy.TENANT, tenant, of_tenant, ""))
         if of_key is not None:
@@ -250,6 +250,11 @@ class RateLimiter:
             _standing(known, second),
             max(share.quota(second).reset for share in used_up),
         )
+
+
+def subject_of_tenant(tenant_id: str) -> str:
+    """What a tenant's requests are counted under."""
+    return f"tenant {tenant_id}"
 
 
 def _take(shares: Sequence[Share], second: int) -> bool:

@@ -1,4 +1,4 @@
-"""Letting go of data that is past its time (idempotency keys, parked events, deleted tenants, raw bodies)."""
+"""Letting go of data that is past its time (idempotency keys, parked events, deleted tenants, raw bodies, names)."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -27,6 +27,8 @@ class Removed(msgspec.Struct, frozen=True):
     tenants: int
     bodies: int
     request_counts: int = 0
+    names: int = 0
+    sessions: int = 0
 
 
 class RetentionService:
@@ -48,12 +50,14 @@ class RetentionService:
             parked_events=await self._repeat(retention.expire_parked, now),
             tenants=await self._purge_tenants(now),
             request_counts=await self._repeat(retention.delete_request_counts, now),
+            names=await self._repeat(retention.delete_names, now),
+            sessions=await self._repeat(retention.delete_sessions, now),
             bodies=await self._repeat(retention.delete_bodies, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES),
         )
         if any(msgspec.structs.astuple(removed)):
             logger.info(
                 "removed: %d idempotency keys, %d parked events, %d deleted tenants, %d raw bodies of events, "
-                "%d counts of requests",
+                "%d counts of requests, %d names of people, %d sessions",
                 *msgspec.structs.astuple(removed),
             )
         return removed

@@ -113,6 +113,27 @@ async def read_page(
     return [_key(row, now) for row in await cursor.fetchall()]
 
 
+async def lately_used(connection: Connection, org_id: str, now: datetime, most: int) -> list[ApiKey]:
+    """A tenant's keys that work, in both modes: the latest used first, then the newest."""
+    cursor = await connection.execute(
+        _SELECT + f" WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "
+        "ORDER BY last_used_at DESC NULLS LAST, created_at DESC, id DESC LIMIT %(most)s",
+        {"org": org_id, "now": now, "most": most},
+    )
+    return [_key(row, now) for row in await cursor.fetchall()]
+
+
+async def count_expiring(connection: Connection, org_id: str, now: datetime, until: datetime) -> int:
+    """How many of a tenant's keys work now and end by themselves by then, and have no successor."""
+    cursor = await connection.execute(
+        f"SELECT count(*) FROM api_keys WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "  # noqa: S608
+        "AND expires_at <= %(until)s AND superseded_by IS NULL",
+        {"org": org_id, "now": now, "until": until},
+    )
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
 async def count_active(connection: Connection, org_id: str, now: datetime, *, superseded: bool) -> int:
     """How many keys of a tenant work now, in both modes: those that were rotated, or those that were not."""
     cursor = await connection.execute(

@@ -1,6 +1,6 @@
 """The audit trail. It is only ever added to; the database sees to that as well."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -72,6 +72,27 @@ async def read_page(
         {**asked, "org": org_id, "after_at": after[0], "after_id": after[1], "most": limit + 1},
     )
     return [_event(row) for row in await cursor.fetchall()]
+
+
+class Names(msgspec.Struct, frozen=True):
+    """What a tenant's keys are called, and which users its members are, by their ids."""
+
+    keys: dict[str, str]
+    members: dict[str, str]
+
+
+async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> Names:
+    """The names of those of these keys and members that the tenant has."""
+    cursor = await connection.execute(
+        "SELECT true, id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT false, id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s)",
+        {"org": org_id, "ids": list(ids)},
+    )
+    rows = await cursor.fetchall()
+    return Names(
+        {found: name for is_key, found, name in rows if is_key},
+        {found: name for is_key, found, name in rows if not is_key},
+    )
 
 
 async def read_all(connection: Connection, org_id: str) -> list[AuditEvent]:

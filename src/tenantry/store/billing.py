@@ -387,13 +387,30 @@ def _record(row: Sequence[Any]) -> LedgerRecord:
 
 
 async def read_entries(
-    connection: Connection, tenant_id: str, limit: int, after: tuple[int, int] | None
+    connection: Connection,
+    tenant_id: str,
+    limit: int,
+    after: tuple[int, int] | None,
+    *,
+    event_type: str | None = None,
+    outcome: str | None = None,
 ) -> list[LedgerRecord]:
-    """A tenant's ledger, newest first, from a position ``(created, arrival)`` on; one more than ``limit``."""
+    """A tenant's ledger, newest first, from a position ``(created, arrival)`` on; one more than ``limit``.
+
+    Only the entries of a type and with an outcome, where these are given.
+    """
     cursor = await connection.execute(
         f"SELECT {_ENTRY_COLUMNS} FROM billing_events "  # noqa: S608  # our own columns
-        "WHERE tenant_id = %s AND (created, arrival) < (%s, %s) ORDER BY created DESC, arrival DESC LIMIT %s",
-        (tenant_id, *(after or (2**62, 0)), limit + 1),
+        "WHERE tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s) "
+        "AND (%(type)s::text IS NULL OR type = %(type)s) AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s) "
+        "ORDER BY created DESC, arrival DESC LIMIT %(most)s",
+        {
+            "tenant": tenant_id,
+            **dict(zip(("created", "arrival"), after or (2**62, 0), strict=True)),
+            "type": event_type,
+            "outcome": outcome,
+            "most": limit + 1,
+        },
     )
     return [_record(row) for row in await cursor.fetchall()]
 

@@ -4,12 +4,14 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tenantry.db.connection import Connection
+from tenantry.domain.sessions import ABSOLUTE as SESSION_LENGTH
 from tenantry.store.idempotency import KEPT as IDEMPOTENCY_KEPT
 
 PARKED_KEPT: Final = timedelta(days=30)
 DELETED_TENANTS_KEPT: Final = timedelta(days=30)  # the database's functions for it say so too
 # Far longer than they count: so a process whose clock is slow loses none that it still needs.
 REQUEST_COUNTS_KEPT: Final = timedelta(hours=1)
+NAMES_KEPT: Final = timedelta(days=365)
 ROWS_PER_STATEMENT: Final = 1000
 
 DELETE_IDEMPOTENCY_KEYS: Final = """
@@ -37,6 +39,18 @@ DELETE FROM billing_bodies b
 DELETE_REQUEST_COUNTS: Final = """
 DELETE FROM request_counts
  WHERE ctid = ANY (ARRAY (SELECT ctid FROM request_counts WHERE second < %s LIMIT %s FOR UPDATE SKIP LOCKED))
+"""
+DELETE_NAMES: Final = """
+DELETE FROM dashboard_names
+ WHERE (org_id, issuer, subject) IN (
+         SELECT org_id, issuer, subject FROM dashboard_names
+          WHERE seen_at <= %s ORDER BY seen_at LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
+DELETE_SESSIONS: Final = """
+DELETE FROM dashboard_sessions
+ WHERE digest IN (
+         SELECT digest FROM dashboard_sessions
+          WHERE started_at <= %s ORDER BY started_at LIMIT %s FOR UPDATE SKIP LOCKED)
 """
 PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
@@ -81,6 +95,18 @@ async def delete_request_counts(connection: Connection, now: datetime) -> int:
     """Let go of counts of requests an hour old; returns how many, at most `ROWS_PER_STATEMENT`."""
     until = int((now - REQUEST_COUNTS_KEPT).timestamp())
     cursor = await connection.execute(DELETE_REQUEST_COUNTS, (until, ROWS_PER_STATEMENT))
+    return cursor.rowcount
+
+
+async def delete_names(connection: Connection, now: datetime) -> int:
+    """Forget the names of people not seen for a year; returns how many, at most `ROWS_PER_STATEMENT`."""
+    cursor = await connection.execute(DELETE_NAMES, (now - NAMES_KEPT, ROWS_PER_STATEMENT))
+    return cursor.rowcount
+
+
+async def delete_sessions(connection: Connection, now: datetime) -> int:
+    """Delete sessions of the dashboard that have ended; returns how many, at most `ROWS_PER_STATEMENT`."""
+    cursor = await connection.execute(DELETE_SESSIONS, (now - SESSION_LENGTH, ROWS_PER_STATEMENT))
     return cursor.rowcount
 
 

@@ -1,0 +1,116 @@
+"""How a tenant stands: its record, what it uses of its plan, what it owes, and what is new."""
+
+from datetime import timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
+from tenantry.domain.access import Principal, covers
+from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.billing.state import PAST_DUE
+from tenantry.domain.errors import NotFoundError
+from tenantry.domain.plans import Catalog
+from tenantry.domain.rate_limits import SLOTS
+from tenantry.domain.tenants import Tenant
+from tenantry.kit.clock import Clock
+from tenantry.services.billing import BillingEventView, view
+from tenantry.services.rate_limits import subject_of_tenant
+from tenantry.store import api_keys, billing, overview, projects, tenants
+from tenantry.store.overview import FailedInvoice
+
+SOON: Final = timedelta(days=14)
+"""A key that expires within this is worth a word."""
+_MOST_KEYS: Final = 5
+_MOST_EVENTS: Final = 5
+
+
+class Use(msgspec.Struct, frozen=True):
+    """What a tenant has and does.
+
+    ``api_keys`` are those that work and have not been rotated, in both modes: the ones that a plan counts.
+    ``requests`` are those of the last minute, about; None where the plan has no limit, for then nobody counts.
+    """
+
+    projects: int
+    api_keys: int
+    requests: int | None
+
+
+class BillingOverview(msgspec.Struct, frozen=True):
+    """A tenant, its use of its plan, and while it is past due the invoice that was not paid."""
+
+    tenant: Tenant
+    use: Use
+    failed: FailedInvoice | None
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """What a tenant's people want to know first; what the caller may not read is empty.
+
+    ``keys`` are those that work, the latest used first; ``expiring`` says how many end `SOON`.
+    """
+
+    billing: BillingOverview
+    keys: list[ApiKey]
+    expiring: int
+    events: list[BillingEventView]
+
+
+class OverviewService:
+    """Reads what several pages show of the principal's tenant."""
+
+    def __init__(self, database: Database, catalog: Catalog, clock: Clock) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._clock = clock
+
+    async def of_billing(self, principal: Principal) -> BillingOverview:
+        """What the tenant pays for, and how much of it it uses. Raises `NotFoundError`."""
+        async with self._database.transaction() as connection:
+            return await self._billing(connection, principal)
+
+    async def read(self, principal: Principal) -> Overview:
+        """What the tenant's first page shows. Raises `NotFoundError`."""
+        now, org_id = self._clock(), principal.org_id
+        async with self._database.transaction() as connection:
+            found = await self._billing(connection, principal)
+            keys: list[ApiKey] = []
+            expiring = 0
+            if covers(principal.scopes, "api-keys:read"):
+                keys = await api_keys.lately_used(connection, org_id, now, _MOST_KEYS)
+                expiring = await api_keys.count_expiring(connection, org_id, now, now + SOON)
+            rows = []
+            if covers(principal.scopes, "billing:read"):
+                rows = await billing.read_entries(connection, org_id, _MOST_EVENTS, None)
+        return Overview(found, keys, expiring, [view(row) for row in rows[:_MOST_EVENTS]])
+
+    async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
+        now, org_id = self._clock(), principal.org_id
+        found = await tenants.find(connection, org_id)
+        if found is None:
+            raise NotFoundError("organization")
+        requests = None
+        if self._catalog.limits(found.record.plan).requests_per_minute is not None:
+            since = int(now.timestamp()) - SLOTS
+            requests = await overview.count_requests(connection, subject_of_tenant(org_id), since)
+        use = Use(
+            await projects.count(connection, org_id, principal.mode),
+            await api_keys.count_active(connection, org_id, now, superseded=False),
+            requests,
+        )
+        failed = None
+        if found.record.subscription_status == PAST_DUE:
+            failed = await overview.last_failed_invoice(connection, org_id)
+        return BillingOverview(found.record, use, failed and _with_safe_url(failed))
+
+
+def _with_safe_url(invoice: FailedInvoice) -> FailedInvoice:
+    """Only an http(s) address is one to be led to."""
+    try:
+        is_safe = invoice.url is not None and urlsplit(invoice.url).scheme in ("http", "https")
+    except ValueError:
+        is_safe = False
+    return invoice if is_safe else msgspec.structs.replace(invoice, url=None)

@@ -1,0 +1,150 @@
+"""Signing in to the dashboard, staying signed in, and signing out."""
+
+import secrets
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from tenantry.db.database import Database
+from tenantry.domain import sessions as rules
+from tenantry.domain.sessions import Session, SessionSecret
+from tenantry.gateways.identity.claims import Claims
+from tenantry.kit.clock import Clock
+from tenantry.store import sessions
+from tenantry.store.sessions import TenantOfUser
+
+_MOST_AGENT: Final = 200
+
+
+class Visit(msgspec.Struct, frozen=True):
+    """Somebody who is signed in, and the tenants that they may look at, by name."""
+
+    session: Session
+    claims: Claims
+    tenants: list[TenantOfUser]
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A session that was just begun. ``token`` goes into the cookie, and is in no other place."""
+
+    session: Session
+    token: str
+
+
+class SessionService:
+    """Sessions of one deployment, in its database: each process knows all of them, and an ended one nowhere counts."""
+
+    def __init__(self, database: Database, secret: SessionSecret, clock: Clock) -> None:
+        self._database = database
+        self._secret = secret
+        self._clock = clock
+
+    async def begin(
+        self, claims: Claims, name: str | None, *, address: str | None, agent: str | None, before: str | None
+    ) -> Opened:
+        """Begin a session of a user whom the identity provider has just vouched for.
+
+        Its token is always a new one. ``before`` is the token that the browser had, whose session ends here.
+        """
+        random = secrets.token_bytes(rules.RANDOM_BYTES)
+        now = self._clock()
+        session = Session(
+            digest=self._secret.digest_of(random),
+            issuer=claims.issuer,
+            subject=claims.subject,
+            claims=msgspec.json.encode(claims).decode(),
+            name=name,
+            tenant_id=None,
+            address=address,
+            agent=agent and agent[:_MOST_AGENT],
+            proved_at=now,
+            started_at=now,
+            used_at=now,
+        )
+        old = None if before is None else self._secret.digest(before)
+        async with self._database.transaction() as connection:
+            if old is not None:
+                previous = await sessions.find(connection, old)
+                await sessions.delete(connection, old)
+                if previous is not None and (previous.issuer, previous.subject) == (claims.issuer, claims.subject):
+                    session = msgspec.structs.replace(session, tenant_id=previous.tenant_id)
+            await sessions.insert(connection, session)
+        return Opened(session, self._secret.token(random))
+
+    async def renew(self, token: str, claims: Claims, name: str | None) -> Opened | None:
+        """Take in what the provider says now of the user of a session, which gets a new token.
+
+        Its end stays where it was. None where the session is over, or is another user's.
+        """
+        digest = self._secret.digest(token)
+        if digest is None:
+            return None
+        now = self._clock()
+        random = secrets.token_bytes(rules.RANDOM_BYTES)
+        async with self._database.transaction() as connection:
+            session = await sessions.find(connection, digest)
+            if session is None or session.is_over(now):
+                return None
+            if (session.issuer, session.subject) != (claims.issuer, claims.subject):
+                return None
+            renewed = msgspec.structs.replace(
+                session,
+                digest=self._secret.digest_of(random),
+                claims=msgspec.json.encode(claims).decode(),
+                name=name,
+                proved_at=now,
+                used_at=now,
+            )
+            await sessions.delete(connection, digest)
+            await sessions.insert(connection, renewed)
+        return Opened(renewed, self._secret.token(random))
+
+    async def visit(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> Visit | None:
+        """Who a cookie is of, looking at this tenant; None where nobody is signed in with it (any more).
+
+        What is not a use of the session, but a page keeping itself up to date, does not put off its end.
+        """
+        digest = self._secret.digest(token)
+        if digest is None:
+            return None
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            session = await sessions.find(connection, digest)
+            if session is None:
+                return None
+            if session.is_over(now):
+                await sessions.delete(connection, digest)
+                return None
+            claims = msgspec.json.decode(session.claims, type=Claims)
+            tenants = await sessions.tenants_of_user(connection, session.issuer, session.subject, claims.org_id)
+            known = tenant_id if any(tenant.id == tenant_id for tenant in tenants) else None
+            if is_use and (now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)):
+                await sessions.touch(connection, digest, now, known)
+                if known is not None and session.name is not None:
+                    await sessions.keep_name(connection, known, session, now)
+        return Visit(session, claims, tenants)
+
+    async def end(self, token: str) -> None:
+        """Sign out: the cookie is good for nothing from now on, wherever a copy of it may be."""
+        digest = self._secret.digest(token)
+        if digest is not None:
+            async with self._database.transaction() as connection:
+                await sessions.delete(connection, digest)
+
+    async def of_user(self, session: Session) -> list[Session]:
+        """All sessions of a session's user that are not over, the latest used first."""
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            found = await sessions.of_user(connection, session.issuer, session.subject, now - rules.ABSOLUTE)
+        return [one for one in found if not one.is_over(now)]
+
+    async def names_of(self, session: Session, tenant_id: str, subjects: Collection[str]) -> dict[str, str]:
+        """What users are called whom a session's provider knows, as far as they have looked at the tenant."""
+        async with self._database.transaction() as connection:
+            return await sessions.names(connection, tenant_id, session.issuer, subjects)
+
+    async def end_others(self, session: Session) -> int:
+        """End all other sessions of a session's user; returns how many there were."""
+        async with self._database.transaction() as connection:
+            return await sessions.delete_of_user(connection, session.issuer, session.subject, but=session.digest)

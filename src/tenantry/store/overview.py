@@ -1,0 +1,45 @@
+"""How a tenant uses its plan, and what it owes."""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from tenantry.db.connection import Connection
+from tenantry.kit.clock import from_epoch
+
+REQUESTS: Final = "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
+FAILED_INVOICE: Final = """
+SELECT id, created, invoice_url, amount_due, currency
+  FROM billing_events
+ WHERE tenant_id = %s AND type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
+ ORDER BY created DESC, arrival DESC
+ LIMIT 1
+"""
+
+
+class FailedInvoice(msgspec.Struct, frozen=True):
+    """An invoice whose payment failed: the event, and what that says of it.
+
+    ``amount_due`` is in the smallest unit of ``currency``, as the provider counts it; ``url`` as the provider gave it.
+    """
+
+    event_id: str
+    failed_at: datetime | None
+    url: str | None
+    amount_due: int | None
+    currency: str | None
+
+
+async def count_requests(connection: Connection, subject: str, since: int) -> int:
+    """How many requests of a subject of rate limits are counted after a second."""
+    cursor = await connection.execute(REQUESTS, (subject, since))
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
+async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedInvoice | None:
+    """The invoice of a tenant's newest failed payment."""
+    cursor = await connection.execute(FAILED_INVOICE, (tenant_id,))
+    row = await cursor.fetchone()
+    return FailedInvoice(row[0], from_epoch(row[1]), *row[2:]) if row else None

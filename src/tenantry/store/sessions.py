@@ -1,0 +1,100 @@
+"""Sessions of the dashboard, by the digest of what the cookie holds; and which tenants a user may look at."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from tenantry.db.connection import Connection
+from tenantry.domain.sessions import Session
+
+_COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
+
+
+class TenantOfUser(msgspec.Struct, frozen=True):
+    """A tenant that somebody may look at."""
+
+    id: str
+    name: str
+    suspended: bool
+
+
+async def insert(connection: Connection, session: Session) -> None:
+    """Store a new session."""
+    await connection.execute(
+        f"INSERT INTO dashboard_sessions ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",  # noqa: S608
+        msgspec.structs.astuple(session),
+    )
+
+
+async def find(connection: Connection, digest: bytes) -> Session | None:
+    """The session, be it over or not."""
+    cursor = await connection.execute(f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = %s", (digest,))  # noqa: S608
+    row = await cursor.fetchone()
+    return Session(*row) if row else None
+
+
+async def of_user(connection: Connection, issuer: str, subject: str, started_after: datetime) -> list[Session]:
+    """A user's sessions, the latest used first."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND started_at > %s "  # noqa: S608
+        "ORDER BY used_at DESC LIMIT 50",
+        (issuer, subject, started_after),
+    )
+    return [Session(*row) for row in await cursor.fetchall()]
+
+
+async def keep_name(connection: Connection, tenant_id: str, session: Session, now: datetime) -> None:
+    """Write down what the user of a session is called, for a tenant that they look at; once a day is enough."""
+    await connection.execute(
+        "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) VALUES (%s, %s, %s, %s, %s) "
+        "ON CONFLICT (org_id, issuer, subject) DO UPDATE SET name = excluded.name, seen_at = excluded.seen_at "
+        "WHERE dashboard_names.name <> excluded.name OR dashboard_names.seen_at < excluded.seen_at - interval '1 day'",
+        (tenant_id, session.issuer, session.subject, session.name, now),
+    )
+
+
+async def names(connection: Connection, tenant_id: str, issuer: str, subjects: Collection[str]) -> dict[str, str]:
+    """What those of these users are called who have looked at this tenant."""
+    cursor = await connection.execute(
+        "SELECT subject, name FROM dashboard_names WHERE org_id = %s AND issuer = %s AND subject = ANY(%s)",
+        (tenant_id, issuer, list(subjects)),
+    )
+    return dict(await cursor.fetchall())
+
+
+async def touch(connection: Connection, digest: bytes, now: datetime, tenant_id: str | None) -> None:
+    """Write down that a session is in use, and for which tenant."""
+    await connection.execute(
+        "UPDATE dashboard_sessions SET used_at = greatest(used_at, %s), tenant_id = coalesce(%s, tenant_id) "
+        "WHERE digest = %s",
+        (now, tenant_id, digest),
+    )
+
+
+async def delete(connection: Connection, digest: bytes) -> None:
+    """End a session."""
+    await connection.execute("DELETE FROM dashboard_sessions WHERE digest = %s", (digest,))
+
+
+async def delete_of_user(connection: Connection, issuer: str, subject: str, *, but: bytes) -> int:
+    """End a user's sessions but one; returns how many."""
+    cursor = await connection.execute(
+        "DELETE FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND digest <> %s", (issuer, subject, but)
+    )
+    return cursor.rowcount
+
+
+async def tenants_of_user(connection: Connection, issuer: str, subject: str, claimed: str | None) -> list[TenantOfUser]:
+    """The tenants that a user is a member of, and the one that the provider's token names, by name."""
+    cursor = await connection.execute(
+        "SELECT t.id, t.name, t.suspended_at IS NOT NULL FROM tenants t "
+        "LEFT JOIN memberships m ON m.tenant_id = t.id AND m.issuer = %(issuer)s AND m.subject = %(subject)s "
+        "WHERE t.id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
+        "               UNION ALL SELECT %(claimed)s::text) "
+        "  AND t.deleted_at IS NULL AND m.removed_at IS NULL "
+        "ORDER BY lower(t.name), t.id",
+        {"issuer": issuer, "subject": subject, "claimed": claimed},
+    )
+    return [TenantOfUser(*row) for row in await cursor.fetchall()]
