@@ -15,7 +15,9 @@ from tenantry.authentication_parts import AuthenticationParts, is_current, schem
 from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.sessions import SessionSecret
 from tenantry.gateways.http_client import new_http_client
+from tenantry.gateways.identity.sign_in import SignIn
 from tenantry.gateways.identity.userinfo import UserInfo
 from tenantry.gateways.mail import Mailer
 from tenantry.gateways.provider.api import ProviderApi
@@ -28,6 +30,10 @@ from tenantry.http.audit import audit_routes
 from tenantry.http.auth import GatewayCheck, auth_routes
 from tenantry.http.billing import billing_routes
 from tenantry.http.checkout import checkout_routes
+from tenantry.http.dashboard.billing import is_way_to_provider
+from tenantry.http.dashboard.event_stream import is_stream
+from tenantry.http.dashboard.routes import DashboardParts, dashboard_routes
+from tenantry.http.dashboard.sign_in import CALLBACK
 from tenantry.http.front import Front, HotRoutes
 from tenantry.http.health import health_routes
 from tenantry.http.leaks import leak_routes
@@ -51,10 +57,14 @@ from tenantry.services.gauges import read_gauges
 from tenantry.services.leaks import LeakService
 from tenantry.services.mail import MailService
 from tenantry.services.members import MemberService
+from tenantry.services.news import LedgerNews
+from tenantry.services.overview import OverviewService
 from tenantry.services.owner_address import OwnerAddresses
 from tenantry.services.projects import ProjectService
 from tenantry.services.reconcile import Reconciler
+from tenantry.services.replay import ReplayService
 from tenantry.services.retention import RetentionService
+from tenantry.services.sessions import SessionService
 from tenantry.services.silence import SilenceWatch
 from tenantry.services.tenants import TenantService
 from tenantry.services.webhooks import WebhookService
@@ -95,11 +105,12 @@ def build_app(
         *tenant_routes(parts.tenants, access, parts.email_of_token),
         *member_routes(parts.members, access),
         *operator_routes(parts.tenants, access),
-        *audit_routes(AuditService(parts.database), access),
-        *billing_routes(BillingService(parts.database), settings.billing.catalog, access),
+        *audit_routes(parts.trail, access),
+        *billing_routes(parts.billing, settings.billing.catalog, access),
         *checkout_routes(parts.checkout, access),
         document.route(),
         *reference_routes(document),
+        *dashboard_routes(parts.dashboard(settings)),
     ]
     verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
     hot = HotRoutes()
@@ -110,7 +121,14 @@ def build_app(
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan]))
     refusals = parts.admission.refusals
-    return Front(hot, api, parts.metrics, paced=lambda: refusals.waiting, unhurried=is_checkout)
+    return Front(
+        hot,
+        api,
+        parts.metrics,
+        paced=lambda: refusals.waiting,
+        unhurried=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
+        stopping=parts.news.end,
+    )
 
 
 async def run_jobs(settings: Settings, conninfo: str) -> None:
@@ -168,6 +186,48 @@ class Parts:
             settings.reconcile_hours,
         )
         self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
+        self.billing = BillingService(self.database)
+        self.news = LedgerNews(self.database)
+        self.trail = AuditService(self.database)
+        self.clock = clock
+
+    def dashboard(self, settings: Settings) -> DashboardParts:
+        """What the dashboard is made of."""
+        secret = SessionSecret(settings.session_secret.reveal())
+        return DashboardParts(
+            secret=secret,
+            sessions=SessionService(self.database, secret, self.clock),
+            authenticator=self.authentication.authenticator,
+            sign_in=self.sign_in(settings),
+            api_keys=self.api_keys,
+            tenants=self.tenants,
+            members=self.members,
+            projects=self.projects,
+            trail=self.trail,
+            billing=self.billing,
+            checkout=self.checkout,
+            overview=OverviewService(self.database, settings.billing.catalog, self.clock),
+            news=self.news,
+            replay=ReplayService(self.database, settings.billing, self.clock),
+            catalog=settings.billing.catalog,
+            base_url=settings.base_url,
+            people=settings.demo_people,
+            demo_pages=settings.demo_pages,
+            clock=self.clock,
+        )
+
+    def sign_in(self, settings: Settings) -> SignIn | None:
+        """What signs people in, where an identity provider knows this service as its client."""
+        if settings.oidc is None or settings.oidc.client_id is None or self.keys is None:
+            return None
+        return SignIn(
+            settings.oidc,
+            self.keys,
+            client_id=settings.oidc.client_id,
+            client_secret=settings.oidc_client_secret,
+            redirect_uri=settings.base_url + CALLBACK,
+            clock=self.clock,
+        )
 
     def reconciler(self, policy: BillingPolicy, clock: Clock) -> Reconciler | None:
         """What asks the provider, where it can be asked."""
@@ -186,6 +246,7 @@ class Parts:
             stack.push_async_callback(self.database.close)
             stack.push_async_callback(self.owner_addresses.write)
             stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
+            stack.push_async_callback(stop, asyncio.create_task(self.news.run()))
             await stack.enter_async_context(self.authentication.running())
             await self.queue.open()
             stack.push_async_callback(self.queue.close)

@@ -28,6 +28,10 @@ SECRET_LENGTH: Final = 32
 WEBHOOK_SECRET_LENGTH: Final = 16
 DEMO_FLAG: Final = "TENANTRY_DEMO"
 """Set by `tenantry demo` for its own server processes; not a setting for people."""
+DEMO_PEOPLE: Final = "TENANTRY_DEMO_PEOPLE"
+"""Set likewise: whom the dashboard's sign-in page offers, as `sub=What to call them`, joined by semicolons."""
+DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
+"""Set likewise: the demo's own pages on other ports, as `What to call it=address`, joined by semicolons."""
 PROVIDER_API: Final = "https://api.stripe.com"
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
 _ANY_SENDER: Final = "anybody@localhost"
@@ -74,6 +78,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_secret: Secret
     operator_token: Secret | None
     trusted_proxies: tuple[str, ...]
+    demo_people: tuple[tuple[str, str], ...]
+    demo_pages: tuple[tuple[str, str], ...]
 
     def secrets(self) -> list[Secret]:
         """Every secret among them, to be kept out of the log."""
@@ -139,6 +145,8 @@ def load(values: Mapping[str, str]) -> Settings:
         session_secret=next(iter(reader.secrets("SESSION_SECRET", SECRET_LENGTH)), Secret("")),
         operator_token=reader.optional_secret("OPERATOR_TOKEN", SECRET_LENGTH),
         trusted_proxies=reader.addresses("TRUSTED_PROXIES"),
+        demo_people=_pairs(values.get(DEMO_PEOPLE, "")) if demo else (),
+        demo_pages=_pairs(values.get(DEMO_PAGES, "")) if demo else (),
     )
     if reader.faults:
         raise SettingsError(reader.faults)
@@ -366,6 +374,11 @@ class _Reader:
             return act()
         except ValueError:
             return None
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = (entry.partition("=") for entry in text.split(";") if entry)
+    return tuple((first, second) for first, _, second in pairs)
 
 
 def _database_password(conninfo: str | None) -> Secret | None:

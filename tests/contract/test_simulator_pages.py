@@ -129,8 +129,48 @@ async def test_the_overview_shows_what_there_is(sim: Simulator, browser: httpx2.
         assert text in shown
 
 
-async def test_the_style_sheet_is_served(browser: httpx2.AsyncClient) -> None:
-    assert (await browser.get("/simulator.css")).headers["content-type"] == "text/css; charset=utf-8"
+async def test_the_style_sheet_is_served_and_has_the_dashboards_colours(browser: httpx2.AsyncClient) -> None:
+    sheet = await browser.get("/simulator.css")
+    assert sheet.headers["content-type"] == "text/css; charset=utf-8"
+    assert "--paper: light-dark(" in sheet.text
+
+
+async def test_bad_delivery_is_told_in_words(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    sim.misbehave(drop=0.25, duplicates=2, reorder=True, delay=timedelta(seconds=5))
+    sim.misbehave(duplicates=1, delay=(timedelta(0), timedelta(minutes=1)), types=["invoice.paid"])
+    shown = await page(browser, "/")
+    assert "25% lost, 2 more copies of each, 5 seconds late, in any order" in shown
+    assert "1 more copy of each, 0 to 60 seconds late: invoice.paid" in shown
+
+
+async def test_every_control_is_a_form_of_the_overview(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    shown = await page(browser, "/")
+    for command in (
+        "clock/advance",
+        "customers/cus_acme/card",
+        "customers/cus_acme/portal",
+        "misbehave",
+        "behave",
+        "deliver",
+        f"events/{sim.events()[0].id}/resend",
+    ):
+        assert f'<form method="post" action="/_simulator/{command}"' in shown
+
+
+async def test_a_payment_fails_by_the_forms_of_the_overview(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    await page(browser, "/_simulator/customers/cus_acme/card", card="declines")
+    assert "past_due" in await page(browser, "/_simulator/clock/advance", days="31")
+    assert "invoice.payment_failed" in types(sim.events())
+
+
+async def test_a_form_that_cannot_be_is_refused_by_a_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    refused = await browser.post("/_simulator/clock/advance", data={"days": "-1"})
+    assert refused.status_code == 400
+    assert "Time does not go back." in refused.text
+    assert "<h1>This does not work</h1>" in refused.text
+    assert sim.now == START
 
 
 async def test_the_clock_is_moved_by_json(sim: Simulator, browser: httpx2.AsyncClient) -> None:

@@ -12,9 +12,9 @@ from tenantry.main import build_app
 from tests.support.app import make_settings
 from tests.support.service import PROJECTS, VERIFY, Service, refusal
 
-PUBLIC: Final = {
-    "/", "/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs", "/docs/style.css",
-}  # fmt: skip
+PUBLIC: Final = {"/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs", "/docs/style.css"}
+SIGN_IN: Final = {"/sign-in", "/sign-in/start", "/sign-in/callback", "/signed-out", "/assets/x/x"}
+"""What people see before they are signed in to the dashboard, or after."""
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
 HIDDEN: Final = "/-"
@@ -33,7 +33,11 @@ def routes() -> Iterator[tuple[str, str]]:
         yield from ((method, path) for method in sorted(route.methods - {"OPTIONS"}))
 
 
-GUARDED: Final = [one for one in routes() if one[1] not in {*PUBLIC, LEAK_REPORT} and not one[1].startswith(HIDDEN)]
+NOT_PUBLIC: Final = [
+    one for one in routes() if one[1] not in {*PUBLIC, *SIGN_IN, LEAK_REPORT} and not one[1].startswith(HIDDEN)
+]
+GUARDED: Final = [one for one in NOT_PUBLIC if one[1].startswith("/api/")]
+PAGES: Final = [one for one in NOT_PUBLIC if not one[1].startswith("/api/")]
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED, ids=lambda part: part)
@@ -41,6 +45,15 @@ async def test_route_asks_for_a_credential(service: Service, method: str, path: 
     answer = await service.nobody.call(method, path)
     assert refusal(answer) == (401, "missing_credential")
     assert answer.headers["www-authenticate"] == 'Bearer realm="api"'
+
+
+@pytest.mark.parametrize(("method", "path"), PAGES, ids=lambda part: part)
+async def test_page_asks_for_a_sign_in(service: Service, method: str, path: str) -> None:
+    answer = await service.nobody.call(method, path)
+    if method == "GET":
+        assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/sign-in")
+    else:
+        assert (answer.status_code, "was not carried out" in answer.text) == (401, True)
 
 
 def test_hot_routes_are_the_three_that_are_tested_here() -> None:
@@ -64,7 +77,7 @@ async def test_report_of_a_leak_asks_for_a_key_in_its_body_alone(service: Servic
     assert refusal(await service.nobody.post(LEAK_REPORT, {"secret": "none"})) == (422, "validation_failed")
 
 
-@pytest.mark.parametrize("path", sorted(PUBLIC - {"/"}))
+@pytest.mark.parametrize("path", sorted(PUBLIC))
 async def test_public_route_answers_without_a_credential(service: Service, path: str) -> None:
     assert (await service.nobody.get(path)).status_code == 200
 

@@ -101,11 +101,6 @@ async def test_page_and_style_sheet_are_public_and_shut_in(service: Service, pat
     assert answer.headers["cache-control"] == "public, max-age=300"
 
 
-async def test_the_start_page_leads_to_it(service: Service) -> None:
-    answer = await service.nobody.get("/")
-    assert (answer.status_code, answer.headers["location"]) == (303, PATH)
-
-
 async def test_it_has_no_scripts_and_no_outside_addresses(service: Service) -> None:
     page = await read_page(service)
     assert not page.tags.keys() & {"script", "style", "img", "iframe", "form"}

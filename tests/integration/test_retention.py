@@ -83,6 +83,15 @@ async def add_tenant(connection: Connection, tenant_id: str, deleted_at: datetim
         "created_by) VALUES ('key_' || %s, %s, %s, 'One', '{}', 'SCOPED', 'live', 'svc_live_abcd', 'wxyz', %s, 'user')",
         (tenant_id, tenant_id, tenant_id.encode(), NOW),
     )
+    await keep_name(connection, tenant_id, "user", NOW)
+
+
+async def keep_name(connection: Connection, tenant_id: str, user_id: str, seen_at: datetime) -> None:
+    await connection.execute(
+        "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) "
+        "VALUES (%s, 'https://id.example', %s, 'A Name', %s)",
+        (tenant_id, user_id, seen_at),
+    )
 
 
 async def keep_bodies(connection: Connection, received_at: datetime, first: int = 1, number: int = 1) -> None:
@@ -111,6 +120,7 @@ async def left_of(connection: Connection, tenant_id: str) -> set[str]:
         "projects": "org_id",
         "billing_events": "tenant_id",
         "notifications": "tenant_id",
+        "dashboard_names": "org_id",
     }
     return {
         table for table, name in columns.items() if await number_of(connection, f"{table} WHERE {name} = '{tenant_id}'")
@@ -181,7 +191,7 @@ async def test_other_tenants_are_kept(
     await add_tenant(connection, "old", NOW - 30 * DAY)
     await add_tenant(connection, "other", deleted_at)
     await retention.run()
-    assert len(await left_of(connection, "other")) == 7
+    assert len(await left_of(connection, "other")) == 8
 
 
 async def test_a_tenant_with_a_long_history_is_gone_in_one_run(
@@ -222,6 +232,14 @@ async def test_a_tenant_in_use_is_left_to_the_next_run(retention: RetentionServi
         await connection.execute("SELECT 1 FROM tenants WHERE id = 'old' FOR NO KEY UPDATE")
         assert (await retention.run()).tenants == 0
     assert (await retention.run()).tenants == 1
+
+
+async def test_names_go_a_year_after_their_bearer_was_seen(retention: RetentionService, connection: Connection) -> None:
+    await add_tenant(connection, "acme", None)
+    await keep_name(connection, "acme", "long gone", NOW - 365 * DAY)
+    await keep_name(connection, "acme", "gone", NOW - 365 * DAY + SECOND)
+    assert (await retention.run()).names == 1
+    assert await number_of(connection, "dashboard_names WHERE subject = 'gone'") == 1
 
 
 async def test_two_runs_at_once_do_not_disturb_each_other(retention: RetentionService, connection: Connection) -> None:

@@ -48,9 +48,9 @@ async def running_browser() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def served(
-    app: AsgiApp, http: "type[asyncio.Protocol] | Literal['auto']" = "auto", keep_alive: int = 5
+    app: AsgiApp, http: "type[asyncio.Protocol] | Literal['auto']" = "auto", keep_alive: int = 5, port: int = 0
 ) -> AsyncIterator[str]:
-    """The address of the application, which listens on a free port of the loopback interface during the block.
+    """The address of the application, which listens on a port of the loopback interface during the block: a free one.
 
     A connection that is idle for ``keep_alive`` seconds is closed.
     """
@@ -58,7 +58,7 @@ async def served(
         app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=1, timeout_keep_alive=keep_alive
     )
     server = uvicorn.Server(config)
-    with socket.create_server((LOOPBACK, 0)) as listener:
+    with socket.create_server((LOOPBACK, port)) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"

@@ -35,7 +35,7 @@ from tenantry.local.signing_secret import load_or_create_secret, secret_path
 from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService
-from tenantry.settings import DEMO_FLAG, Settings, SettingsError, load, read_environment
+from tenantry.settings import DEMO_FLAG, DEMO_PAGES, DEMO_PEOPLE, Settings, SettingsError, load, read_environment
 from tenantry.simulator import Simulator
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
@@ -81,7 +81,9 @@ def _run_demo() -> None:
             "MAIL_FROM": "tenantry demo <billing@demo.example>",
         }
         file.keep(made_here)
-        values = {**file.values, **environment, DEMO_FLAG: "true"}
+        people = ";".join(f"{user.sub}={_introduced(user)}" for user in setup.USERS)
+        pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
+        values = {**file.values, **environment, DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages}
         values[_WEBHOOK_SECRETS] = _with_listener(values)
         try:
             settings = load(values)
@@ -98,6 +100,14 @@ def _run_demo() -> None:
         )
         banner = _banner(settings, file, companion, provider)
         run_server(settings, conninfo, values, on_ready=lambda _: click.echo(banner))
+
+
+def _introduced(user: DemoUser) -> str:
+    return (
+        f"{user.name}, {user.role} of the organization {user.org_id}"
+        if user.org_id
+        else f"{user.name}, of no organization"
+    )
 
 
 def _with_listener(values: dict[str, str]) -> str:

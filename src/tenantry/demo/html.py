@@ -6,6 +6,8 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 
+from tenantry.simulator.html import dressed
+
 PAGES: Final = Path(__file__).with_name("pages")
 STYLE_SHEET: Final = "companion.css"
 # No response is kept by a cache, and no address (which may hold a code or a state) is told to another site.
@@ -52,5 +54,5 @@ class Pages:
 
     def style_sheet(self) -> Response[str]:
         """The style sheet of all pages."""
-        content = (PAGES / STYLE_SHEET).read_text(encoding="utf-8")
+        content = dressed(PAGES / STYLE_SHEET).decode()
         return html_response(content, "default-src 'none'", media_type=MediaType.CSS)

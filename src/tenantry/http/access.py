@@ -44,6 +44,8 @@ class Credential(StrEnum):
     CALLER = "caller"
     USER = "user"
     OPERATOR = "operator"
+    SESSION = "session"
+    """Somebody signed in to the dashboard."""
 
 
 class RouteGuard:

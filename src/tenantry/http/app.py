@@ -44,7 +44,7 @@ _CODES: Final = {
 logger = logging.getLogger(__name__)
 
 
-def build_api(routes: Sequence[HTTPRouteHandler], lifespan: Sequence[_LIFESPAN]) -> Litestar:
+def build_api(routes: Sequence[HTTPRouteHandler | Router], lifespan: Sequence[_LIFESPAN]) -> Litestar:
     """The Litestar application with these routes."""
     return Litestar(
         route_handlers=list(routes),

@@ -62,7 +62,7 @@ def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandl
     ) -> Stream:
         pages = trail.read_pages(principal, _filter(action, actor_id, target_id, since, until))
         first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
-        return Stream(_lines(first, pages), media_type=EXPORT_TYPE)
+        return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
 
     return [list_audit_events, export_audit_events]
 
@@ -84,7 +84,8 @@ def _filter(
     return Filter(action, actor_id, target_id, since, until)
 
 
-async def _lines(first: list[AuditEvent], rest: AsyncIterator[list[AuditEvent]]) -> AsyncIterator[bytes]:
+async def ndjson(first: list[AuditEvent], rest: AsyncIterator[list[AuditEvent]]) -> AsyncIterator[bytes]:
+    """Entries as one line of JSON each."""
     encoder = msgspec.json.Encoder()
     yield encoder.encode_lines(first)
     async for page in rest:

@@ -18,6 +18,7 @@ from tenantry.http.problems import Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
     HOT_DOOR,
+    STOPPING,
     AsgiApp,
     ClientGoneError,
     HotRoute,
@@ -77,7 +78,8 @@ class Front:
     What is put around it sees no request of the hot routes then: they come in by that door.
 
     ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``. ``paced`` says how
-    many requests wait because they are made to.
+    many requests wait because they are made to. ``stopping`` is called when the server begins to stop, maybe several
+    times, to end answers that would go on.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Front:
         *,
         paced: Callable[[], int] = lambda: 0,
         unhurried: Callable[[str], bool] = lambda _: False,
+        stopping: Callable[[], None] = lambda: None,
         deadline: float = _DEADLINE,
     ) -> None:
         self._hot = hot
@@ -97,7 +100,11 @@ class Front:
         self._unhurried = unhurried
         self._deadline = deadline
         self._waiting = 0
-        self.state: Final = {GATE: Gate(metrics, lambda: self._waiting + paced()), HOT_DOOR: self}
+        self.state: Final = {
+            GATE: Gate(metrics, lambda: self._waiting + paced()),
+            HOT_DOOR: self,
+            STOPPING: stopping,
+        }
         """What the server's protocol finds in the state of the lifespan."""
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -12,7 +12,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from tenantry.http.problems import Header
-from tenantry.http.raw import HOT_DOOR, HotDoor, HotRoute, RawAnswer, RawRequest
+from tenantry.http.raw import HOT_DOOR, STOPPING, HotDoor, HotRoute, RawAnswer, RawRequest
 
 _MOST_HELD: Final = 65_536
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
@@ -40,6 +40,7 @@ class LeanProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
         self._door: HotDoor | None = self.app_state.get(HOT_DOOR)
+        self._stopping: Callable[[], None] | None = self.app_state.get(STOPPING)
         self._proxies = _looking_through(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._hot: HotCycle | None = None
         self.is_reading = False
@@ -63,6 +64,12 @@ class LeanProtocol(HttpToolsProtocol):
         self.on_arriving_changed()
         if self.is_reading and self._hot is not None and self._door is not None:
             self._door.count_gone(self._hot.route, self._hot.request)
+
+    def shutdown(self) -> None:
+        """The server stops: let what is under way end, and take no more."""
+        super().shutdown()
+        if self._stopping is not None:
+            self._stopping()
 
     def on_message_begin(self) -> None:
         """A request's first byte is there."""

@@ -85,12 +85,17 @@ class Control:
         try:
             result = await self._run(request)
         except ApiError as error:
-            return Answer.json(error.body(), error.status)
+            return self._refuse(request, error)
         except msgspec.MsgspecError as error:
-            return Answer.json(ApiError(400, str(error)).body(), 400)
+            return self._refuse(request, ApiError(400, str(error)))
         if _is_form(request):
             return redirect(result["url"] if isinstance(result, dict) and "url" in result else "/")
         return Answer.json(result)
+
+    def _refuse(self, request: Request, error: ApiError) -> Answer:
+        if _is_form(request):
+            return self._html.message("This does not work", str(error), error.status)
+        return Answer.json(error.body(), error.status)
 
     async def _run(self, request: Request) -> object:
         command = request.path.removeprefix(_PREFIX)
@@ -114,7 +119,7 @@ class Control:
             endpoints=list(account.endpoints.values()),
             events=list(account.events.values())[-_SHOWN_EVENTS:][::-1],
             states=states,
-            rules=courier.rules,
+            rules=[rule.in_words() for rule in courier.rules],
         )
 
     async def _advance(self, request: Request, _: str) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Pages without script: templates, one style sheet, and the headers that keep them so."""
 
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from tenantry.simulator.asgi import Answer
 
 _PAGES: Final = Path(__file__).with_name("pages")
 _STYLE_SHEET: Final = "simulator.css"
+_LOOK: Final = ("base.css", "dashboard.css")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -45,7 +47,13 @@ class Html:
 
     def style_sheet(self) -> Answer:
         """The style sheet of all pages."""
-        return Answer(200, (_PAGES / _STYLE_SHEET).read_bytes(), "text/css; charset=utf-8", dict(_HEADERS))
+        return Answer(200, dressed(_PAGES / _STYLE_SHEET), "text/css; charset=utf-8", dict(_HEADERS))
+
+
+def dressed(style_sheet: Path) -> bytes:
+    """A style sheet that adds to the dashboard's, with that before it."""
+    look = resources.files("tenantry") / "http" / "dashboard" / "assets"
+    return b"\n".join([*((look / name).read_bytes() for name in _LOOK), style_sheet.read_bytes()])
 
 
 def redirect(location: str) -> Answer:

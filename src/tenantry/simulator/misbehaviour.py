@@ -35,6 +35,26 @@ class Misbehaviour:
             and (self.only is None or self.only(event))
         )
 
+    def in_words(self) -> str:
+        """What goes wrong, and with what."""
+        least, most = (int(bound.total_seconds()) for bound in self._delays)
+        late = f"{least} to {most}" if most > least else f"{least}"
+        wrongs = [
+            f"{self.drop:.0%} lost" if self.drop else "",
+            f"{self.duplicates} more cop{'y' if self.duplicates == 1 else 'ies'} of each" if self.duplicates else "",
+            f"{late} seconds late" if most else "",
+            "in any order" if self.reorder else "",
+        ]
+        told = ", ".join(wrong for wrong in wrongs if wrong) or "nothing goes wrong"
+        concerned = [*([self.endpoint] if self.endpoint else []), *self.types, *self.events]
+        if self.only is not None:
+            concerned.append("some events")
+        return f"{told}: {', '.join(concerned)}" if concerned else told
+
+    @property
+    def _delays(self) -> tuple[timedelta, timedelta]:
+        return (self.delay, self.delay) if isinstance(self.delay, timedelta) else self.delay
+
     def loses(self, chance: random.Random) -> bool:
         """Whether a delivery is lost."""
         return chance.random() < self.drop

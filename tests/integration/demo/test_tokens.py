@@ -242,3 +242,4 @@ def test_style_sheet_is_served(http: httpx2.Client) -> None:
     response = http.get("/companion.css")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/css")
+    assert "--paper: light-dark(" in response.text

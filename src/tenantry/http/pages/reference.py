@@ -8,7 +8,6 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import MediaType, Response, get
 from litestar.handlers import HTTPRouteHandler
-from litestar.response import Redirect
 from markupsafe import Markup, escape
 
 from tenantry.http import webhooks
@@ -50,11 +49,7 @@ def reference_routes(document: OpenApiDocument) -> Sequence[HTTPRouteHandler]:
         style = resources.files(__package__).joinpath("reference.css").read_text("utf-8")
         return Response(style, media_type=MediaType.CSS, headers=_HEADERS)
 
-    @get("/", include_in_schema=False, opt={"public": True})
-    async def show_start() -> Redirect:
-        return Redirect(PATH, status_code=303)
-
-    return [show_reference, show_reference_style, show_start]
+    return [show_reference, show_reference_style]
 
 
 def render(document: OpenApiDocument) -> str:

@@ -1,0 +1,5 @@
+"""The dashboard: the pages that a tenant's people use. Made by the server, complete without script."""
+
+from tenantry.http.dashboard.routes import dashboard_routes
+
+__all__ = ["dashboard_routes"]

@@ -1,0 +1,52 @@
+"""Revoking a key."""
+
+import unicodedata
+from typing import Final
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+
+from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.errors import LastOwnerError
+from tenantry.http.access import AnyRequest
+from tenantry.http.author import principal_author
+from tenantry.http.dashboard.api_keys.desk import ONE, Desk, KeyId, status_of
+from tenantry.http.dashboard.api_keys.refusals import in_words
+from tenantry.http.dashboard.inputs import to_be_typed
+from tenantry.http.dashboard.visitor import Sent, SignedIn, Visitor
+
+_UNSEEN: Final = frozenset({"C", "Z"})
+
+
+def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
+    """The routes that revoke a key."""
+
+    def page(visitor: Visitor, key: ApiKey, status_code: int = 200, **more: object) -> Response[str]:
+        shown = {"faults": {}, "typed": "", "problem": None, **more}
+        return desk.page("api_key_revoke.html", visitor, status_code, key=key, word=word_of(key), **shown)
+
+    @get(ONE + "/revoke", guards=[desk.door.needs("api-keys:write")])
+    async def show_revocation(visitor: SignedIn, key_id: KeyId) -> Response[str]:
+        return page(visitor, await desk.changeable(visitor, key_id))
+
+    @post(ONE + "/revoke", guards=[desk.door.needs("api-keys:write")])
+    async def revoke_key(request: AnyRequest, visitor: SignedIn, key_id: KeyId, form: Sent) -> Response[str]:
+        key = await desk.keys.get(visitor.principal, key_id)
+        visitor.principal.require_holding((), key.access_level)
+        typed = form.text("word")
+        if to_be_typed(typed, "") != word_of(key):
+            return page(visitor, key, 422, faults={"word": "This is not the key's name."}, typed=typed)
+        author = principal_author(request, visitor.principal)
+        try:
+            await desk.keys.revoke(visitor.principal, author, key_id, force=form.checked("force"))
+        except LastOwnerError as error:
+            return page(visitor, key, status_of(error), problem=in_words(error))
+        return desk.to_key(visitor, key_id)
+
+    return [show_revocation, revoke_key]
+
+
+def word_of(key: ApiKey) -> str:
+    """What has to be typed to revoke a key: its name, or its last characters where the name shows nothing."""
+    shows = any(unicodedata.category(letter)[0] not in _UNSEEN for letter in key.name)
+    return to_be_typed(key.name if shows else "", key.last4)

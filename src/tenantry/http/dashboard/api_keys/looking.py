@@ -1,0 +1,36 @@
+"""A key's own page."""
+
+from typing import Annotated
+
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+
+from tenantry.http.dashboard.api_keys.desk import ONE, Desk, KeyId
+from tenantry.http.dashboard.api_keys.ending import word_of
+from tenantry.http.dashboard.api_keys.rotating import OVERLAPS
+from tenantry.http.dashboard.inputs import once_token
+from tenantry.http.dashboard.visitor import SignedIn
+
+
+def key_pages(desk: Desk) -> list[HTTPRouteHandler]:
+    """The route of a key."""
+
+    @get(ONE, guards=[desk.door.needs("api-keys:read")])
+    async def show_key(
+        visitor: SignedIn, key_id: KeyId, saved: Annotated[str, QueryParameter(name="saved", max_length=1)] = ""
+    ) -> Response[str]:
+        key = await desk.keys.get(visitor.principal, key_id)
+        old = await desk.keys.get(visitor.principal, key.rotated_from) if key.rotated_from else None
+        return desk.page(
+            "api_key.html",
+            visitor,
+            key=key,
+            old=old,
+            saved=bool(saved),
+            word=word_of(key),
+            overlaps=OVERLAPS,
+            once=once_token(),
+        )
+
+    return [show_key]

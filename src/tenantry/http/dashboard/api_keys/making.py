@@ -1,0 +1,134 @@
+"""Making a key, and changing one: the pages with the form of what it may do."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from msgspec import UNSET
+
+from tenantry.domain.access import OWNER_ALIAS, AccessLevel
+from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.errors import (
+    DomainError,
+    KeyLimitReachedError,
+    KeyNotActiveError,
+    LastOwnerError,
+    ScopeEscalationError,
+    ValidationError,
+)
+from tenantry.http.access import AnyRequest
+from tenantry.http.author import principal_author
+from tenantry.http.dashboard.api_keys.desk import ONE, PATH, Desk, KeyId, status_of
+from tenantry.http.dashboard.api_keys.form import DAYS, Faults, Typed, Wanted, understand
+from tenantry.http.dashboard.api_keys.refusals import REFUSALS, in_words
+from tenantry.http.dashboard.api_keys.scopes import SUBJECTS, Subject
+from tenantry.http.dashboard.api_keys.secret import secret_page
+from tenantry.http.dashboard.inputs import form_claim, once_token, patiently
+from tenantry.http.dashboard.visitor import Sent, SignedIn, Visitor
+
+_FIELDS: Final[Mapping[str, str]] = {"scopes": "scope", "expiresAt": "until"}
+
+
+def making_pages(desk: Desk) -> list[HTTPRouteHandler]:
+    """The routes that make a key."""
+
+    def page(visitor: Visitor, typed: Typed, error: DomainError | Faults | None = None) -> Response[str]:
+        return _form_page(desk, "api_key_new.html", visitor, typed, error, once=once_token())
+
+    @get(PATH + "/new", guards=[desk.door.needs("api-keys:write")])
+    async def show_new_key(visitor: SignedIn) -> Response[str]:
+        return page(visitor, Typed())
+
+    @post(PATH + "/new", guards=[desk.door.needs("api-keys:write")])
+    async def create_key(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
+        typed = Typed.of_form(form)
+        claim = await form_claim(request, visitor.principal, form)
+        wanted = understand(typed, desk.clock())
+        if not isinstance(wanted, Wanted):
+            return page(visitor, typed, wanted)
+        try:
+            made = await patiently(
+                lambda: desk.keys.create(
+                    visitor.principal,
+                    principal_author(request, visitor.principal),
+                    org_id=visitor.principal.org_id,
+                    name=wanted.name,
+                    scopes=wanted.scopes,
+                    access_level=None,
+                    mode=wanted.mode,
+                    expires_at=None if wanted.expires_at is UNSET else wanted.expires_at,
+                    claim=claim,
+                )
+            )
+        except (ScopeEscalationError, KeyLimitReachedError, ValidationError) as error:
+            return page(visitor, typed, error)
+        return secret_page(desk, visitor, made)
+
+    return [show_new_key, create_key]
+
+
+def changing_pages(desk: Desk) -> list[HTTPRouteHandler]:
+    """The routes that change a key."""
+
+    def page(visitor: Visitor, key: ApiKey, typed: Typed, error: DomainError | Faults | None = None) -> Response[str]:
+        return _form_page(desk, "api_key_edit.html", visitor, typed, error, key=key)
+
+    @get(ONE + "/edit", guards=[desk.door.needs("api-keys:write")])
+    async def show_change(visitor: SignedIn, key_id: KeyId) -> Response[str]:
+        key = await desk.changeable(visitor, key_id)
+        return page(visitor, key, Typed.of_key(key))
+
+    @post(ONE + "/edit", guards=[desk.door.needs("api-keys:write")])
+    async def change_key(request: AnyRequest, visitor: SignedIn, key_id: KeyId, form: Sent) -> Response[str]:
+        key = await desk.changeable(visitor, key_id)
+        typed = Typed.of_form(form)
+        wanted = understand(typed, desk.clock(), key)
+        if not isinstance(wanted, Wanted):
+            return page(visitor, key, typed, wanted)
+        before = (OWNER_ALIAS,) if key.access_level is AccessLevel.OWNER else key.scopes
+        try:
+            await desk.keys.update(
+                visitor.principal,
+                principal_author(request, visitor.principal),
+                key_id,
+                name=UNSET if wanted.name == key.name else wanted.name,
+                scopes=UNSET if set(wanted.scopes) == set(before) else wanted.scopes,
+                expires_at=wanted.expires_at,
+            )
+        except (ScopeEscalationError, KeyNotActiveError, LastOwnerError, ValidationError) as error:
+            return page(visitor, key, typed, error)
+        return desk.to_key(visitor, key_id, "?saved=1")
+
+    return [show_change, change_key]
+
+
+def _form_page(
+    desk: Desk, template: str, visitor: Visitor, typed: Typed, error: DomainError | Faults | None, **more: object
+) -> Response[str]:
+    """The page with the form; with an error it is told where it belongs."""
+    faults: Faults = error if isinstance(error, dict) else {}
+    if isinstance(error, ValidationError):
+        faults = {_FIELDS.get(where, where): f"{what[:1].upper()}{what[1:]}." for where, what in error.faults}
+    status = status_of(error) if isinstance(error, DomainError) else 422 if faults else 200
+    now = desk.clock()
+    return desk.page(
+        template,
+        visitor,
+        status,
+        typed=typed,
+        faults=faults,
+        problem=in_words(error) if isinstance(error, REFUSALS) else None,
+        subjects=[one for one in map(partial(_held, visitor), SUBJECTS) if one.scopes],
+        days=[(count, now + timedelta(days=int(count))) for count in DAYS],
+        today=now.date(),
+        offers_owner=visitor.principal.access_level is AccessLevel.OWNER,
+        **more,
+    )
+
+
+def _held(visitor: Visitor, subject: Subject) -> Subject:
+    """A subject with those scopes that the visitor could give."""
+    return subject._replace(scopes=tuple(known for known in subject.scopes if visitor.may(known.scope)))

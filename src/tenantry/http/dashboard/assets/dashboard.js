@@ -1,0 +1,165 @@
+// What pages gain by script. Every page is complete without it.
+
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// Moments as the reader's own clock and language have them; the exact one stays in the title.
+const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+export const localize = (within) => {
+  for (const time of all("time[datetime]", within)) {
+    time.textContent = ("day" in time.dataset ? day : moment).format(new Date(time.dateTime));
+  }
+};
+localize(document);
+
+// Copying, where the browser lets pages copy.
+if (navigator.clipboard) {
+  for (const button of all("[data-copy]")) {
+    button.hidden = false;
+    const label = button.textContent;
+    button.addEventListener("click", async () => {
+      const source = button.dataset.copy ? document.getElementById(button.dataset.copy) : button.parentElement.querySelector("code");
+      await navigator.clipboard.writeText(source.value ?? source.textContent);
+      button.textContent = "Copied";
+      announce("Copied");
+      setTimeout(() => { button.textContent = label; }, 2000);
+    });
+  }
+}
+
+function announce(text) {
+  let region = document.getElementById("announcer");
+  if (!region) {
+    region = Object.assign(document.createElement("p"), { id: "announcer", className: "unseen" });
+    region.setAttribute("role", "status");
+    document.body.append(region);
+  }
+  region.textContent = text;
+}
+
+// A link with data-dialog opens the dialog of that id instead of its own page.
+for (const link of all("a[data-dialog]")) {
+  const dialog = document.getElementById(link.dataset.dialog);
+  if (!dialog) continue;
+  link.setAttribute("aria-haspopup", "dialog");
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    dialog.showModal();
+  });
+}
+for (const button of all("[data-close]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => button.closest("dialog").close());
+}
+
+// Menus close like menus.
+for (const menu of all("details.menu")) {
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+  document.addEventListener("click", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  });
+}
+
+// A secret that is shown once: ask before the page is left, until it has been copied or the box is ticked.
+const guarded = document.querySelector("[data-guard]");
+if (guarded) {
+  const saved = document.getElementById(guarded.dataset.guard);
+  addEventListener("beforeunload", (event) => {
+    if (!saved.checked) event.preventDefault();
+  });
+  for (const button of all("[data-copy]", guarded)) button.addEventListener("click", () => { saved.checked = true; });
+}
+
+// Something that will change by itself soon: the part of the page is asked for again until it says that it is done.
+const waiting = document.querySelector("[data-poll]:not([data-done])");
+if (waiting) {
+  let pause = 2000;
+  const ask = async () => {
+    if (!document.hidden) {
+      const answer = await fetch(waiting.dataset.poll, { headers: { Accept: "text/html" } }).catch(() => null);
+      if (answer && answer.status === 401) return;
+      if (answer && answer.ok) {
+        const part = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(waiting.id);
+        if (part && part.textContent !== waiting.textContent) {
+          waiting.replaceChildren(...part.childNodes);
+          localize(waiting);
+        }
+        if (part && "done" in part.dataset) return;
+      }
+    }
+    pause *= 1.05; // after some twenty minutes nobody waits any more
+    if (pause < 60000) setTimeout(ask, pause);
+  };
+  setTimeout(ask, pause);
+}
+
+// A form is sent once, however fast its button is pressed: an answer that shows a secret must not be lost to a second.
+for (const form of all("form[method=post]")) {
+  form.addEventListener("submit", (event) => {
+    if ("sent" in form.dataset) event.preventDefault();
+    form.dataset.sent = "";
+    setTimeout(() => { delete form.dataset.sent; }, 5000);
+  });
+}
+
+// The ledger while it is looked at: told that there is news, the page asks for its part again.
+const ledger = document.querySelector("[data-live]");
+if (ledger) {
+  const state = document.querySelector("[data-live-state]");
+  let source = null;
+  let again = 0;
+  let asking = Promise.resolve();
+  const say = (text, kind) => {
+    Object.assign(state, { textContent: text, className: `tag ${kind}`, hidden: false });
+    document.querySelector("[data-reload]").hidden = kind === "green";
+  };
+  const stop = () => {
+    clearTimeout(again);
+    source?.close();
+    source = null;
+  };
+  const refresh = async () => {
+    const answer = await fetch(ledger.dataset.from).catch(() => null);
+    const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    const part = page && page.getElementById(ledger.id);
+    if (!part) return say("Not live", "amber");
+    say("Live", "green");
+    const known = new Set(all("[data-event]", ledger).map((entry) => entry.dataset.event));
+    const fresh = all("[data-event]", part).filter((entry) => !known.has(entry.dataset.event));
+    const focused = ledger.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    for (const entry of fresh) entry.classList.add("fresh");
+    localize(part);
+    ledger.dataset.after = part.dataset.after;
+    document.getElementById("notices").replaceChildren(...page.getElementById("notices").childNodes);
+    const height = ledger.offsetHeight;
+    ledger.replaceChildren(...part.childNodes);
+    if (scrollY > ledger.offsetTop) scrollBy({ top: ledger.offsetHeight - height, behavior: "instant" });
+    if (focused) ledger.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    if (fresh.length) announce(fresh.length > 1 ? `${fresh.length} new events` : `New event: ${fresh[0].querySelector("a").textContent}`);
+  };
+  const start = () => {
+    stop();
+    source = new EventSource(`${ledger.dataset.live}?after=${ledger.dataset.after}`);
+    source.onopen = () => say("Live", "green");
+    source.onerror = () => {
+      const refused = source?.readyState === EventSource.CLOSED;
+      say(refused ? "Not live" : "Connecting again", "amber");
+      if (refused) again = setTimeout(start, 30000);
+    };
+    source.addEventListener("news", () => { asking = asking.then(refresh); });
+    source.addEventListener("bye", () => {
+      stop();
+      say("Not live", "amber");
+    });
+  };
+  // A browser has few connections to one host: a page that nobody sees needs none.
+  document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
+  addEventListener("pagehide", stop);
+  addEventListener("pageshow", (event) => event.persisted && start());
+  if (!document.hidden) start();
+}

@@ -1,0 +1,92 @@
+"""The dashboard's cookies: of the session, and of a sign-in that is under way."""
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from joserfc import jwe
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
+from litestar.datastructures import Cookie
+
+from tenantry.domain.sessions import ABSOLUTE, SessionSecret
+from tenantry.gateways.identity.sign_in import Begun
+from tenantry.http.access import AnyRequest, Connection
+from tenantry.kit.clock import Clock, to_micros
+
+SIGN_IN_GOOD_FOR: Final = timedelta(minutes=10)
+_HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
+_PART_OF_STATE: Final = 12
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A sign-in under way in one tab of a browser, and where it is to lead."""
+
+    begun: Begun
+    return_to: str
+    until: int
+    """In microseconds since the Unix epoch."""
+
+
+class Cookies:
+    """Reads and makes the cookies. Over https their names begin with ``__Host-``: no other host can set them."""
+
+    def __init__(self, secret: SessionSecret, clock: Clock, *, secure: bool) -> None:
+        self._key = OctKey.import_key(secret.key("sign-in"))
+        self._clock = clock
+        self._secure = secure
+        prefix = "__Host-" if secure else ""
+        self._session = f"{prefix}tenantry_session"
+        self._sign_in = f"{prefix}tenantry_sign_in_"
+
+    def session(self, request: Connection) -> str | None:
+        """What the cookie of the session holds."""
+        return request.cookies.get(self._session)
+
+    def with_session(self, token: str) -> Cookie:
+        """The cookie of a session that was just begun."""
+        return self._cookie(self._session, token, ABSOLUTE)
+
+    def without_session(self) -> Cookie:
+        """What takes the session's cookie away."""
+        return self._cookie(self._session, "", timedelta())
+
+    def with_sign_in(self, begun: Begun, return_to: str) -> Cookie:
+        """The cookie of a sign-in: sealed, so that nobody reads the verifier, and one for each tab."""
+        until = to_micros(self._clock() + SIGN_IN_GOOD_FOR)
+        content = msgspec.json.encode(Pending(begun, return_to, until))
+        sealed = jwe.encrypt_compact(dict(_HEADER), content, self._key)
+        return self._cookie(self._name_of(begun.state), sealed, SIGN_IN_GOOD_FOR)
+
+    def sign_in(self, request: AnyRequest, state: str) -> Pending | None:
+        """The sign-in that an answer of the provider belongs to; None if it was not begun here, or is too old."""
+        sealed = request.cookies.get(self._name_of(state))
+        if sealed is None:
+            return None
+        try:
+            content = jwe.decrypt_compact(sealed, self._key).plaintext
+            pending = msgspec.json.decode(content or b"", type=Pending)
+        except (JoseError, ValueError):
+            return None
+        return pending if to_micros(self._clock()) < pending.until else None
+
+    def without_sign_in(self, state: str) -> Cookie:
+        """What takes the cookie of a sign-in away."""
+        return self._cookie(self._name_of(state), "", timedelta())
+
+    def _name_of(self, state: str) -> str:
+        known = "".join(
+            letter for letter in state[:_PART_OF_STATE] if letter.isascii() and (letter.isalnum() or letter in "-_")
+        )
+        return self._sign_in + known
+
+    def _cookie(self, name: str, value: str, lifetime: timedelta) -> Cookie:
+        return Cookie(
+            key=name,
+            value=value,
+            max_age=int(lifetime.total_seconds()),
+            path="/",
+            secure=self._secure,
+            httponly=True,
+            samesite="lax",
+        )

@@ -1,0 +1,91 @@
+"""What people typed into a form, checked as the API checks its bodies, and carried out once."""
+
+import asyncio
+import hashlib
+import secrets
+import unicodedata
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from tenantry.domain.access import Principal
+from tenantry.domain.errors import IdempotencyInFlightError, InvalidIdempotencyKeyError
+from tenantry.http.access import AnyRequest, claimant
+from tenantry.http.dashboard.forms import Form
+from tenantry.store.idempotency import Claim
+
+ONCE_FIELD: Final = "once"
+_TRIES: Final = 20
+_BETWEEN_TRIES: Final = 0.1
+_SHORTEST_ONCE: Final = 16
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Made = TypeVar("Made")
+
+
+class FaultyFormError(Exception):
+    """A form that cannot be taken; ``faults`` says why, by field, in the order of the fields."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__()
+        self.faults = dict(faults)
+
+
+def checked(kind: type[Body], typed: Mapping[str, object], words: Mapping[str, str]) -> Body:
+    """What was typed as a body of the API; ``words`` say of each field what it takes.
+
+    Raises `FaultyFormError` with every faulty field.
+    """
+    faults = {}
+    for field in msgspec.structs.fields(kind):
+        try:
+            msgspec.convert(typed[field.encode_name], field.type)
+        except msgspec.ValidationError:
+            empty = typed[field.encode_name] == ""
+            faults[field.encode_name] = "Fill this in." if empty else words[field.encode_name]
+    if faults:
+        raise FaultyFormError(faults)
+    return msgspec.convert(typed, kind)
+
+
+def lines(text: str) -> str:
+    """The text of several lines with the line ends that everything but a form has."""
+    return text.replace("\r\n", "\n")
+
+
+def to_be_typed(name: str, otherwise: str) -> str:
+    """What is to be typed to show that a name was read: without blanks that nobody sees, or ``otherwise``."""
+    return " ".join(unicodedata.normalize("NFC", name).split()) or otherwise
+
+
+def check_typed(form: Form, field: str, expected: str) -> None:
+    """Raise `FaultyFormError` unless the field holds what `to_be_typed` gave."""
+    if to_be_typed(form.text(field), "") != expected:
+        raise FaultyFormError({field: "This is another name. Nothing was changed."})
+
+
+def once_token() -> str:
+    """What makes a form different from every other, so that sending it twice makes one thing."""
+    return secrets.token_urlsafe(16)
+
+
+async def form_claim(request: AnyRequest, principal: Principal, form: Form) -> Claim:
+    """The claim of a form: of just these fields, since somebody may go back, change them and mean something else.
+
+    Raises `InvalidIdempotencyKeyError` for a form without a token of its own.
+    """
+    if len(form.text(ONCE_FIELD)) < _SHORTEST_ONCE:
+        raise InvalidIdempotencyKeyError("The form has no token of its own: open the page again.")
+    digest = hashlib.sha256(await request.body())
+    return Claim(claimant(principal), f"POST {request.url.path}", f"form:{digest.hexdigest()}", digest.digest())
+
+
+async def patiently(act: Callable[[], Awaitable[Made]]) -> Made:
+    """Do it; while the same form of a double click is being carried out, wait for what that gives."""
+    for _ in range(_TRIES):
+        try:
+            return await act()
+        except IdempotencyInFlightError:
+            await asyncio.sleep(_BETWEEN_TRIES)
+    return await act()

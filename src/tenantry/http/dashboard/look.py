@@ -1,0 +1,139 @@
+"""Rendering: the templates beside this file, their assets, and the headers that every page has."""
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar import MediaType, Response, get
+from litestar.exceptions import NotFoundException
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from litestar.response import Stream
+from markupsafe import Markup
+
+ASSETS: Final = "/assets"
+_TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_FILES: Final = ("base.css", "dashboard.css", "dashboard.js", "icon.svg")
+_DIGEST_LENGTH: Final = 12
+_YEAR: Final = 365 * 24 * 3600
+# Nothing of another origin, nothing inline; no address of a page is told to another site, and nobody frames one.
+POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_ASSET_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
+
+
+class Look:
+    """Renders pages; everything put into them is escaped."""
+
+    def __init__(self, *, secure: bool, version: str, demo_pages: Sequence[tuple[str, str]] = ()) -> None:
+        """``secure`` says that browsers come by https, and are to stay there."""
+        self.headers = {**_HEADERS, **({"Strict-Transport-Security": f"max-age={_YEAR}"} if secure else {})}
+        self._assets = {name: _read(name) for name in _FILES}
+        digest = hashlib.sha256(b"".join(self._assets.values())).hexdigest()[:_DIGEST_LENGTH]
+        self._base = f"{ASSETS}/{digest}"
+        environment = Environment(
+            loader=PackageLoader(str(__package__)),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        environment.filters.update(time=_time, day=_day, span=_span, segment=_segment, shown=_shown)
+        environment.globals.update(assets=self._base, version=version, demo_pages=demo_pages)
+        self._environment = environment
+
+    def page(
+        self, template: str, *, status_code: int = 200, headers: Mapping[str, str] | None = None, **context: object
+    ) -> Response[str]:
+        """A page."""
+        content = self._environment.get_template(template).render(context)
+        return Response(
+            content, status_code=status_code, media_type=MediaType.HTML, headers={**self.headers, **(headers or {})}
+        )
+
+    def file(self, content: bytes, name: str, media_type: str) -> Response[bytes]:
+        """A file to be kept, not shown; its name is of plain letters, digits, dots, dashes and underscores."""
+        disposition = f'attachment; filename="{name}"'
+        return Response(content, media_type=media_type, headers={**self.headers, "Content-Disposition": disposition})
+
+    def redirect(self, location: str) -> Response[str]:
+        """Go on with a GET of another address."""
+        return Response("", status_code=303, media_type=MediaType.TEXT, headers={**self.headers, "Location": location})
+
+    def download(self, content: AsyncIterator[bytes], media_type: str, name: str) -> Stream:
+        """A file to keep, sent while it is made; ``name`` is of letters, digits, dots, dashes and underscores."""
+        headers = {**self.headers, "Content-Disposition": f'attachment; filename="{name}"'}
+        return Stream(content, media_type=media_type, headers=headers)
+
+    def routes(self) -> list[HTTPRouteHandler]:
+        """The routes of the assets, whose address changes with what they hold."""
+
+        @get(f"{ASSETS}/{{digest:str}}/{{name:str}}", include_in_schema=False, opt={"public": True})
+        async def show_asset(digest: FromPath[str], name: FromPath[str]) -> Response[bytes]:
+            content = self._assets.get(name)
+            if content is None:
+                raise NotFoundException
+            kept = f"public, max-age={_YEAR}, immutable" if self._base.endswith(digest) else "no-store"
+            media_type = _TYPES[name[name.rindex(".") :]]
+            return Response(content, media_type=media_type, headers={**_ASSET_HEADERS, "Cache-Control": kept})
+
+        return [show_asset]
+
+
+def _read(name: str) -> bytes:
+    return resources.files(__package__).joinpath("assets", name).read_bytes()
+
+
+def _time(moment: datetime) -> Markup:
+    """A moment, by the minute; the script shows it as the reader's own time, and the exact one is its title."""
+    moment = moment.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        moment.isoformat(timespec="seconds"),
+        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        f"{moment.day} {moment:%b %Y, %H:%M} UTC",
+    )
+
+
+def _day(moment: datetime) -> Markup:
+    """A day."""
+    moment = moment.astimezone(UTC)
+    return Markup('<time datetime="{}" data-day title="{}">{}</time>').format(
+        moment.isoformat(timespec="seconds"),
+        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        f"{moment.day} {moment:%b %Y}",
+    )
+
+
+def _segment(text: str) -> str:
+    """A text as one segment of a path."""
+    return quote(text, safe="")
+
+
+def _shown(value: str | datetime) -> str:
+    """A moment, or words as they are."""
+    return _time(value) if isinstance(value, datetime) else value
+
+
+def _span(seconds: float) -> str:
+    """How long something is, in the largest unit that says it without a fraction of more than one."""
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            count = round(seconds / size)
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return "less than a minute"

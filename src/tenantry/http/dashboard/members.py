@@ -1,0 +1,319 @@
+"""Settings, Members."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+
+from tenantry.domain.access import ANYTHING, AccessLevel, Principal, Role, lower_role
+from tenantry.domain.errors import (
+    DomainError,
+    LastOwnerError,
+    MemberExistsError,
+    MemberNotActiveError,
+    ScopeEscalationError,
+)
+from tenantry.domain.members import Member, MemberStatus, check_may_give, check_may_manage
+from tenantry.http.access import AnyRequest
+from tenantry.http.author import principal_author
+from tenantry.http.dashboard.inputs import FaultyFormError, checked, form_claim, once_token, patiently
+from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.http.dashboard.words import ROLES
+from tenantry.http.fields import LONGEST_USER_ID, Cursor
+from tenantry.http.members import MemberChange, MemberId, NewMember
+from tenantry.services.members import MemberService
+from tenantry.services.sessions import SessionService
+from tenantry.services.tenants import TenantService
+from tenantry.store.members import Filter
+
+SECTION: Final = "/settings/members"
+PATH: Final = ORG + SECTION
+_ONE: Final = PATH + "/{member_id:str}"
+_ON_A_PAGE: Final = 50
+USER_ID_WORDS: Final = "1 to 255 visible ASCII characters, without blanks."
+_WORDS: Final = {"userId": USER_ID_WORDS, "role": "Choose one of the roles."}
+_REFUSALS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
+    MemberExistsError: ("userId", "This user is a member already. Change the role in the list of members."),
+    ScopeEscalationError: ("role", "Only an owner makes, changes and removes owners."),
+    MemberNotActiveError: ("role", "This member was removed meanwhile. Take them back first."),
+}
+_DONE: Final = {
+    "added": "The user is a member now.",
+    "removed": "The member is removed, and kept out from now on.",
+    "changed": "The role is changed. It counts from the next request on.",
+    "transferred": "The organization has a new owner.",
+}
+
+Text = Annotated[str, QueryParameter(max_length=LONGEST_USER_ID)]
+Done = Annotated[str, QueryParameter(name="done", max_length=20)]
+
+
+def member_pages(
+    members: MemberService, tenants: TenantService, sessions: SessionService, door: Door, look: Look
+) -> Sequence[HTTPRouteHandler]:
+    """The routes of members."""
+    pages = _MemberPages(members, tenants, sessions, look)
+    parts = (_reading, _adding, _changing, _taking_back, _removing)
+    return [route for part in parts for route in part(pages, door)]
+
+
+class _MemberPages:
+    """What the pages of members have in common."""
+
+    def __init__(self, members: MemberService, tenants: TenantService, sessions: SessionService, look: Look) -> None:
+        self.members = members
+        self.tenants = tenants
+        self.sessions = sessions
+        self.look = look
+
+    async def show_list(
+        self, visitor: Visitor, role: str, status: str, user_id: str, cursor: str | None, done: str
+    ) -> Response[str]:
+        wanted = Filter(
+            user_id.strip().replace("\x00", "") or None,
+            Role(role) if role in set(Role) else None,
+            MemberStatus(status) if status in set(MemberStatus) else MemberStatus.ACTIVE,
+        )
+        page = await self.members.list_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
+        names = await self.sessions.names_of(visitor.session, visitor.principal.org_id, [m.user_id for m in page.data])
+        tenant = await self.tenants.get(visitor.principal, visitor.principal.org_id)
+        return self.look.page(
+            "members.html",
+            visitor=visitor,
+            section=SECTION,
+            page=page,
+            names=names,
+            wanted=wanted,
+            owner_id=tenant.owner_id,
+            roles=ROLES,
+            filtered=bool(wanted.user_id or wanted.role or cursor) or wanted.status is not MemberStatus.ACTIVE,
+            may_transfer=may_transfer(visitor),
+            done=done,
+            words=_DONE,
+        )
+
+    def show_new(
+        self, visitor: Visitor, typed: Mapping[str, str], faults: Mapping[str, str], *, is_self: bool = False
+    ) -> Response[str]:
+        return self.look.page(
+            "member_new.html",
+            status_code=422 if faults else 200,
+            visitor=visitor,
+            section=SECTION,
+            typed=typed,
+            faults=faults,
+            is_self=is_self,
+            roles=_roles_to_give(visitor.principal),
+            once=once_token(),
+        )
+
+    async def show_one(
+        self, visitor: Visitor, member_id: str, faults: Mapping[str, str], *, role: str = "", done: str = ""
+    ) -> Response[str]:
+        return await self._show(visitor, "member.html", member_id, faults, role=role, done=done)
+
+    async def show_removal(self, visitor: Visitor, member_id: str, faults: Mapping[str, str]) -> Response[str]:
+        return await self._show(visitor, "member_remove.html", member_id, faults, role="")
+
+    async def _show(
+        self, visitor: Visitor, template: str, member_id: str, faults: Mapping[str, str], *, role: str, done: str = ""
+    ) -> Response[str]:
+        member = await self.members.get(visitor.principal, member_id)
+        tenant = await self.tenants.get(visitor.principal, visitor.principal.org_id)
+        names = await self.sessions.names_of(visitor.session, member.org_id, [member.user_id])
+        return self.look.page(
+            template,
+            status_code=422 if faults else 200,
+            visitor=visitor,
+            section=SECTION,
+            member=member,
+            name=names.get(member.user_id),
+            faults=faults,
+            role=role or member.role,
+            role_words=dict(ROLES),
+            roles=_roles_to_give(visitor.principal),
+            is_self=_is_self(visitor, member.user_id),
+            is_tenants_owner=member.user_id == tenant.owner_id,
+            may_manage=visitor.may("members:write") and _may_manage(visitor.principal, member),
+            may_transfer=may_transfer(visitor),
+            once=once_token(),
+            done=done,
+            words=_DONE,
+        )
+
+
+def _reading(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+    @get(PATH, guards=[door.needs("members:read")])
+    async def show_members(
+        visitor: SignedIn,
+        role: Text = "",
+        status: Text = "",
+        user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = "",
+        cursor: Cursor = None,
+        done: Done = "",
+    ) -> Response[str]:
+        return await pages.show_list(visitor, role, status, user_id, cursor, done)
+
+    @get(_ONE, guards=[door.needs("members:read")])
+    async def show_member(visitor: SignedIn, member_id: MemberId, done: Done = "") -> Response[str]:
+        return await pages.show_one(visitor, member_id, {}, done=done)
+
+    return [show_members, show_member]
+
+
+def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+    @get(PATH + "/new", guards=[door.needs("members:write")])
+    async def show_new_member(visitor: SignedIn) -> Response[str]:
+        return pages.show_new(visitor, {"userId": "", "role": Role.MEMBER}, {})
+
+    @post(PATH + "/new", guards=[door.needs("members:write")])
+    async def add_member(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
+        typed = {"userId": form.text("userId"), "role": form.text("role")}
+        is_self = _is_self(visitor, typed["userId"])
+        try:
+            wanted = checked(NewMember, typed, _WORDS)
+            if is_self:
+                _check_is_sure(_role_of(visitor.principal), wanted.role, sure=form.checked("sure"))
+            claim = await form_claim(request, visitor.principal, form)
+            author = principal_author(request, visitor.principal)
+            made = await patiently(
+                lambda: pages.members.add(
+                    visitor.principal, author, user_id=wanted.user_id, role=wanted.role, claim=claim
+                )
+            )
+        except FaultyFormError as error:
+            return pages.show_new(visitor, typed, error.faults, is_self=is_self)
+        except LastOwnerError:
+            faults = {"role": "This user is the organization's owner, and is added as that or not at all."}
+            return pages.show_new(visitor, typed, faults, is_self=is_self)
+        except (MemberExistsError, ScopeEscalationError) as error:
+            return pages.show_new(visitor, typed, _fault(error), is_self=is_self)
+        return pages.look.redirect(f"{visitor.base}{SECTION}/{made.id}?done=added")
+
+    return [show_new_member, add_member]
+
+
+def _changing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+    @post(_ONE + "/role", guards=[door.needs("members:write")])
+    async def change_role(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
+        typed = form.text("role")
+        try:
+            wanted = checked(MemberChange, {"role": typed}, _WORDS).role
+            member = await pages.members.get(visitor.principal, member_id)
+            if _is_self(visitor, member.user_id):
+                _check_is_sure(member.role, wanted, sure=form.checked("sure"))
+            author = principal_author(request, visitor.principal)
+            await pages.members.change_role(visitor.principal, author, member_id, wanted)
+        except FaultyFormError as error:
+            return await pages.show_one(visitor, member_id, error.faults, role=typed)
+        except LastOwnerError:
+            return await pages.show_one(visitor, member_id, {"role": await _why_last(pages, visitor, member_id)})
+        except (MemberNotActiveError, ScopeEscalationError) as error:
+            return await pages.show_one(visitor, member_id, _fault(error))
+        return pages.look.redirect(f"{visitor.base}{SECTION}/{member_id}?done=changed")
+
+    return [change_role]
+
+
+def _taking_back(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+    @post(_ONE + "/take-back", guards=[door.needs("members:write")])
+    async def take_back(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
+        typed = form.text("role")
+        try:
+            wanted = checked(MemberChange, {"role": typed}, _WORDS).role
+            member = await pages.members.get(visitor.principal, member_id)
+            claim = await form_claim(request, visitor.principal, form)
+            author = principal_author(request, visitor.principal)
+            await patiently(
+                lambda: pages.members.add(visitor.principal, author, user_id=member.user_id, role=wanted, claim=claim)
+            )
+        except FaultyFormError as error:
+            return await pages.show_one(visitor, member_id, error.faults, role=typed)
+        except LastOwnerError:
+            faults = {"role": "This user is the organization's owner, and is taken back as that or not at all."}
+            return await pages.show_one(visitor, member_id, faults, role=typed)
+        except ScopeEscalationError as error:
+            return await pages.show_one(visitor, member_id, _fault(error), role=typed)
+        except MemberExistsError:
+            pass  # somebody else was quicker: what was wanted is so
+        return pages.look.redirect(f"{visitor.base}{SECTION}/{member_id}?done=added")
+
+    return [take_back]
+
+
+def _removing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+    @get(_ONE + "/remove", guards=[door.needs("members:write")])
+    async def show_remove_member(visitor: SignedIn, member_id: MemberId) -> Response[str]:
+        return await pages.show_removal(visitor, member_id, {})
+
+    @post(_ONE + "/remove", guards=[door.needs("members:write")])
+    async def remove_member(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
+        member = await pages.members.get(visitor.principal, member_id)
+        is_self = _is_self(visitor, member.user_id)
+        if is_self and not form.checked("leaving"):
+            return await pages.show_removal(visitor, member_id, {"leaving": "Tick this to remove yourself."})
+        try:
+            await pages.members.remove(visitor.principal, principal_author(request, visitor.principal), member_id)
+        except LastOwnerError:
+            return await pages.show_removal(visitor, member_id, {"last": await _why_last(pages, visitor, member_id)})
+        except ScopeEscalationError as error:
+            return await pages.show_removal(visitor, member_id, {"last": _fault(error)["role"]})
+        return pages.look.redirect("/" if is_self else f"{visitor.base}{SECTION}?done=removed")
+
+    return [show_remove_member, remove_member]
+
+
+def may_transfer(visitor: Visitor) -> bool:
+    """Whether the visitor may hand the organization over."""
+    return visitor.may("tenants:write") and visitor.principal.access_level is AccessLevel.OWNER
+
+
+def _fault(error: DomainError) -> dict[str, str]:
+    return dict([_REFUSALS[type(error)]])
+
+
+async def _why_last(pages: _MemberPages, visitor: Visitor, member_id: str) -> str:
+    member = await pages.members.get(visitor.principal, member_id)
+    tenant = await pages.tenants.get(visitor.principal, visitor.principal.org_id)
+    if member.user_id == tenant.owner_id:
+        return "This member owns the organization. Transfer it to another member first."
+    return "This is the last owner. Make another member an owner first."
+
+
+def _is_self(visitor: Visitor, user_id: str) -> bool:
+    return user_id == visitor.session.subject
+
+
+def _role_of(principal: Principal) -> Role:
+    if principal.access_level is AccessLevel.OWNER:
+        return Role.OWNER
+    return Role.ADMIN if ANYTHING in principal.scopes else Role.MEMBER
+
+
+def _check_is_sure(before: Role, after: Role, *, sure: bool) -> None:
+    """Raise `FaultyFormError` where somebody would make themselves less and has not said that they know."""
+    if lower_role(before, after) is not before and not sure:
+        raise FaultyFormError({"sure": "This is your own role. Tick this to lower it: you cannot raise it again."})
+
+
+def _may_manage(principal: Principal, member: Member) -> bool:
+    try:
+        check_may_manage(principal, member.role)
+    except DomainError:
+        return False
+    return True
+
+
+def _roles_to_give(principal: Principal) -> list[tuple[str, str]]:
+    return [(role, text) for role, text in ROLES if _may_give(principal, Role(role))]
+
+
+def _may_give(principal: Principal, role: Role) -> bool:
+    try:
+        check_may_give(principal, role)
+    except DomainError:
+        return False
+    return True

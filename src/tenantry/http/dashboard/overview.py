@@ -1,0 +1,67 @@
+"""The first page of a tenant, and where one goes from the root."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from tenantry.domain.plans import Catalog
+from tenantry.http.dashboard.billing_words import LedgerWords, plan_name
+from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
+from tenantry.http.dashboard.words import role_of, status_in_words
+from tenantry.kit.clock import Clock
+from tenantry.services.overview import Overview, OverviewService
+
+_TROUBLE: Final = {
+    "unpaid": "The provider has given up collecting the last invoice.",
+    "incomplete": "The first payment has not come in yet.",
+    "incomplete_expired": "The first payment never came, so the subscription did not begin.",
+    "paused": "The subscription is paused at the provider.",
+}
+
+
+def overview_pages(
+    overview: OverviewService, catalog: Catalog, door: Door, look: Look, *, base_url: str, clock: Clock
+) -> Sequence[HTTPRouteHandler]:
+    """The routes of the root and of a tenant's first page."""
+    words = LedgerWords(catalog)
+
+    @get("/", guards=[door.needs()])
+    async def show_start(visitor: SignedIn) -> Response[str]:
+        if not visitor.tenants:
+            return look.page("no_tenant.html", visitor=visitor)
+        last = visitor.session.tenant_id
+        known = next((one for one in visitor.tenants if one.id == last), visitor.tenants[0])
+        return look.redirect(f"/orgs/{known.id}/")
+
+    @get(ORG, guards=[door.needs()])
+    async def show_overview(visitor: SignedIn) -> Response[str]:
+        found = await overview.read(visitor.principal)
+        tenant = found.billing.tenant
+        return look.page(
+            "overview.html",
+            visitor=visitor,
+            section="/",
+            tenant=tenant,
+            use=found.billing.use,
+            plan=plan_name(catalog, tenant.plan),
+            limits=catalog.limits(tenant.plan),
+            status=status_in_words(tenant),
+            trouble=_TROUBLE.get(tenant.subscription_status),
+            role=role_of(visitor.principal),
+            found=found,
+            odd=[event for event in found.events if event.anomalies],
+            is_new=_is_new(found),
+            base_url=base_url,
+            now=clock(),
+            words=words,
+        )
+
+    return [show_start, show_overview]
+
+
+def _is_new(found: Overview) -> bool:
+    """Whether nothing has been done with the tenant yet."""
+    return not found.events and not any(key.last_used_at for key in found.keys)

@@ -1,0 +1,163 @@
+"""Projects."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+
+from tenantry.domain.errors import PlanLimitReachedError
+from tenantry.http.access import AnyRequest
+from tenantry.http.dashboard.forms import Form
+from tenantry.http.dashboard.inputs import (
+    FaultyFormError,
+    check_typed,
+    checked,
+    form_claim,
+    lines,
+    once_token,
+    patiently,
+    to_be_typed,
+)
+from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.http.fields import Cursor
+from tenantry.http.projects import NewProject, ProjectId
+from tenantry.services.projects import ProjectService
+
+SECTION: Final = "/projects"
+PATH: Final = ORG + SECTION
+_ONE: Final = PATH + "/{project_id:str}"
+_ON_A_PAGE: Final = 50
+_WORDS: Final = {
+    "name": "At most 200 characters, in one line.",
+    "description": "At most 2000 characters.",
+}
+_DONE: Final = {"deleted": "The project is deleted."}
+
+Done = Annotated[str, QueryParameter(name="done", max_length=20)]
+
+
+def project_pages(projects: ProjectService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+    """The routes of projects."""
+    return [*_reading(projects, door, look), *_making(projects, door, look), *_deleting(projects, door, look)]
+
+
+def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
+    @get(PATH, guards=[door.needs("projects:read")])
+    async def show_projects(visitor: SignedIn, cursor: Cursor = None, done: Done = "") -> Response[str]:
+        page, room = await projects.show(visitor.principal, _ON_A_PAGE, cursor)
+        return look.page(
+            "projects.html",
+            visitor=visitor,
+            section=SECTION,
+            page=page,
+            room=room,
+            is_first=cursor is None,
+            done=done,
+            words=_DONE,
+        )
+
+    @get(_ONE, guards=[door.needs("projects:read")])
+    async def show_project(visitor: SignedIn, project_id: ProjectId) -> Response[str]:
+        project = await projects.get(visitor.principal, project_id)
+        return look.page(
+            "project.html",
+            visitor=visitor,
+            section=SECTION,
+            project=project,
+            expected=to_be_typed(project.name, project.id),
+            faults={},
+        )
+
+    return [show_projects, show_project]
+
+
+def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
+    def show(
+        visitor: Visitor, typed: dict[str, str], project_id: str | None, *, faults: dict[str, str], refusal: str = ""
+    ) -> Response[str]:
+        return look.page(
+            "project_form.html",
+            status_code=422 if faults or refusal else 200,
+            visitor=visitor,
+            section=SECTION,
+            typed=typed,
+            project_id=project_id,
+            faults=faults,
+            refusal=refusal,
+            once=once_token(),
+        )
+
+    @get(PATH + "/new", guards=[door.needs("projects:write")])
+    async def show_new_project(visitor: SignedIn) -> Response[str]:
+        return show(visitor, {"name": "", "description": ""}, None, faults={})
+
+    @post(PATH + "/new", guards=[door.needs("projects:write")])
+    async def create_project(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
+        typed = _typed(form)
+        try:
+            wanted = checked(NewProject, typed, _WORDS)
+            claim = await form_claim(request, visitor.principal, form)
+            made = await patiently(
+                lambda: projects.create(visitor.principal, wanted.name, wanted.description or None, claim)
+            )
+        except FaultyFormError as error:
+            return show(visitor, typed, None, faults=error.faults)
+        except PlanLimitReachedError:
+            return show(visitor, typed, None, faults={}, refusal="full")
+        return look.redirect(f"{visitor.base}{SECTION}/{made.id}")
+
+    @get(_ONE + "/edit", guards=[door.needs("projects:write")])
+    async def show_edit_project(visitor: SignedIn, project_id: ProjectId) -> Response[str]:
+        project = await projects.get(visitor.principal, project_id)
+        typed = {"name": project.name, "description": project.description or ""}
+        return show(visitor, typed, project.id, faults={})
+
+    @post(_ONE + "/edit", guards=[door.needs("projects:write")])
+    async def edit_project(visitor: SignedIn, form: Sent, project_id: ProjectId) -> Response[str]:
+        typed = _typed(form)
+        try:
+            wanted = checked(NewProject, typed, _WORDS)
+        except FaultyFormError as error:
+            await projects.get(visitor.principal, project_id)  # what is not there is not there, whatever was typed
+            return show(visitor, typed, project_id, faults=error.faults)
+        await projects.update(visitor.principal, project_id, wanted.name, wanted.description or None)
+        return look.redirect(f"{visitor.base}{SECTION}/{project_id}")
+
+    return [show_new_project, create_project, show_edit_project, edit_project]
+
+
+def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
+    async def show(visitor: Visitor, project_id: str, faults: dict[str, str]) -> Response[str]:
+        project = await projects.get(visitor.principal, project_id)
+        return look.page(
+            "project_delete.html",
+            status_code=422 if faults else 200,
+            visitor=visitor,
+            section=SECTION,
+            project=project,
+            expected=to_be_typed(project.name, project.id),
+            faults=faults,
+        )
+
+    @get(_ONE + "/delete", guards=[door.needs("projects:write")])
+    async def show_delete_project(visitor: SignedIn, project_id: ProjectId) -> Response[str]:
+        return await show(visitor, project_id, {})
+
+    @post(_ONE + "/delete", guards=[door.needs("projects:write")])
+    async def delete_project(visitor: SignedIn, form: Sent, project_id: ProjectId) -> Response[str]:
+        project = await projects.get(visitor.principal, project_id)
+        try:
+            check_typed(form, "name", to_be_typed(project.name, project.id))
+        except FaultyFormError as error:
+            return await show(visitor, project_id, error.faults)
+        await projects.delete(visitor.principal, project_id)
+        return look.redirect(f"{visitor.base}{SECTION}?done=deleted")
+
+    return [show_delete_project, delete_project]
+
+
+def _typed(form: Form) -> dict[str, str]:
+    return {"name": form.text("name"), "description": lines(form.text("description"))}

@@ -1,0 +1,164 @@
+"""Signing in and out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+from urllib.parse import quote, urlsplit
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+
+from tenantry.domain.errors import AuthUnavailableError
+from tenantry.gateways.identity.sign_in import PersonNeededError, SignIn, SignInFailedError
+from tenantry.http.access import AnyRequest
+from tenantry.http.dashboard.cookies import Cookies, Pending
+from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.visitor import Door
+from tenantry.services.sessions import SessionService
+
+SIGN_IN: Final = "/sign-in"
+START: Final = "/sign-in/start"
+CALLBACK: Final = "/sign-in/callback"
+SIGN_OUT: Final = "/sign-out"
+SIGNED_OUT: Final = "/signed-out"
+_LONGEST_PATH: Final = 1000  # a cookie holds it, of 4096 bytes at most
+
+ReturnTo = Annotated[str, QueryParameter(name="return_to")]
+
+
+class SignInPages:
+    """The pages of signing in; without ``sign_in``, one that says how to set it up.
+
+    ``people`` are those whom the demo lets in with one click: a hint to its identity provider, and a name.
+    """
+
+    def __init__(
+        self,
+        sign_in: SignIn | None,
+        sessions: SessionService,
+        cookies: Cookies,
+        look: Look,
+        *,
+        base_url: str,
+        people: Sequence[tuple[str, str]],
+    ) -> None:
+        self._sign_in = sign_in
+        self._sessions = sessions
+        self._cookies = cookies
+        self._look = look
+        self._base_url = base_url
+        self._people = people
+
+    def routes(self, door: Door) -> list[HTTPRouteHandler]:
+        """The routes."""
+        return [*self._in(), *self._out(door)]
+
+    def _in(self) -> list[HTTPRouteHandler]:
+        @get(SIGN_IN, opt={"public": True})
+        async def show_sign_in(return_to: ReturnTo = "/") -> Response[str]:
+            if self._sign_in is None:
+                return self._look.page("not_set_up.html", status_code=503, callback=self._base_url + CALLBACK)
+            return self._page(return_to)
+
+        @get(START, opt={"public": True})
+        async def start_sign_in(
+            request: AnyRequest,
+            return_to: ReturnTo = "/",
+            silent: Annotated[str, QueryParameter(name="silent", max_length=1)] = "",
+            hint: Annotated[str | None, QueryParameter(name="hint", max_length=255)] = None,
+        ) -> Response[str]:
+            if self._sign_in is None:
+                return self._look.redirect(SIGN_IN)
+            if request.headers.get("host", "") != urlsplit(self._base_url).netloc:
+                # the provider leads back to the one address that it knows, where cookies of another are not sent
+                return self._look.redirect(f"{self._base_url}{START}?{request.url.query}")
+            return await self._start(self._sign_in, return_to, hint, silent=bool(silent))
+
+        @get(CALLBACK, opt={"public": True})
+        async def finish_sign_in(request: AnyRequest) -> Response[str]:
+            answer = {name: request.query_params.getall(name)[-1] for name in request.query_params}
+            state = answer.get("state", "")
+            pending = self._cookies.sign_in(request, state)
+            if self._sign_in is None or pending is None:
+                return self._page("/", "This sign-in took too long, or was begun in another browser.", 400)
+            response = await self._finish(self._sign_in, request, pending, answer)
+            response.set_cookie(self._cookies.without_sign_in(state))
+            return response
+
+        return [show_sign_in, start_sign_in, finish_sign_in]
+
+    def _out(self, door: Door) -> list[HTTPRouteHandler]:
+        @post(SIGN_OUT, guards=[door.needs()])
+        async def sign_out(request: AnyRequest) -> Response[str]:
+            token = self._cookies.session(request)
+            if token is not None:
+                await self._sessions.end(token)
+            response = self._look.redirect(SIGNED_OUT)
+            response.set_cookie(self._cookies.without_session())
+            return response
+
+        @get(SIGNED_OUT, opt={"public": True})
+        async def show_signed_out() -> Response[str]:
+            back = self._base_url + SIGNED_OUT
+            at_provider = self._sign_in.end_session_url(back) if self._sign_in else None
+            return self._look.page("signed_out.html", at_provider=at_provider)
+
+        return [sign_out, show_signed_out]
+
+    async def _start(self, sign_in: SignIn, return_to: str, hint: str | None, *, silent: bool) -> Response[str]:
+        try:
+            url, begun = await sign_in.begin(silent=silent, login_hint=hint)
+        except AuthUnavailableError as error:
+            return self._page(return_to, error.detail, 503)
+        response = self._look.redirect(url)
+        response.set_cookie(self._cookies.with_sign_in(begun, safe_path(return_to)))
+        return response
+
+    async def _finish(
+        self, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
+    ) -> Response[str]:
+        try:
+            person = await sign_in.finish(pending.begun, answer)
+        except PersonNeededError:
+            return self._look.redirect(start_path(pending.return_to))
+        except AuthUnavailableError as error:
+            return self._page(pending.return_to, error.detail, 503)
+        except SignInFailedError as error:
+            return self._page(pending.return_to, str(error), 400)
+        before = self._cookies.session(request)
+        opened = None
+        if pending.begun.silent and before is not None:
+            opened = await self._sessions.renew(before, person.claims, person.name)
+        if opened is None:
+            opened = await self._sessions.begin(
+                person.claims,
+                person.name,
+                address=request.client.host if request.client else None,
+                agent=request.headers.get("user-agent"),
+                before=before,
+            )
+        response = self._look.redirect(pending.return_to)
+        response.set_cookie(self._cookies.with_session(opened.token))
+        return response
+
+    def _page(self, return_to: str, problem: str | None = None, status_code: int = 200) -> Response[str]:
+        return self._look.page(
+            "sign_in.html", status_code=status_code, start=start_path(return_to), people=self._people, problem=problem
+        )
+
+
+def start_path(return_to: str, *, silent: bool = False, hint: str | None = None) -> str:
+    """Where a sign-in begins that leads back to a page of ours."""
+    more = ("&silent=1" if silent else "") + (f"&hint={quote(hint, safe='')}" if hint else "")
+    return f"{START}?return_to={quote(safe_path(return_to), safe='')}{more}"
+
+
+def safe_path(path: str) -> str:
+    """The path, if it leads to a page of ours and to no other site; else the start."""
+    plain = path.isascii() and path.isprintable() and len(path) <= _LONGEST_PATH and "\\" not in path
+    if not plain or not path.startswith("/") or path.startswith("//"):
+        return "/"
+    parts = urlsplit(path)
+    if parts.scheme or parts.netloc or parts.path.startswith(("/sign-", "/signed-")):
+        return "/"
+    return path

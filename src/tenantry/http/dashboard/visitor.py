@@ -1,0 +1,186 @@
+"""Who looks at a page: the session behind its cookie, and what its user may do in the tenant of the address."""
+
+from typing import Final, cast
+
+import msgspec
+from litestar.di import NamedDependency
+from litestar.handlers import BaseRouteHandler
+
+from tenantry.domain.access import Principal, covers
+from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
+from tenantry.domain.sessions import Session, SessionSecret
+from tenantry.gateways.identity.claims import Claims
+from tenantry.http.access import AnyRequest, Connection, Credential, RouteGuard
+from tenantry.http.dashboard.cookies import Cookies
+from tenantry.http.dashboard.forms import Form, comes_from_elsewhere, is_ours, read_form
+from tenantry.kit.clock import Clock
+from tenantry.services.authentication import Authenticator
+from tenantry.services.sessions import SessionService
+from tenantry.store.sessions import TenantOfUser
+
+_VISITOR: Final = "tenantry.visitor"
+_FORM: Final = "tenantry.form"
+ORG: Final = "/orgs/{org_id:str}"
+"""Below this is everything that belongs to a tenant: two tabs can show two tenants, and a link says which it means."""
+
+
+class NotSignedInError(Exception):
+    """Nobody is signed in (any more)."""
+
+
+class ProofNeededError(Exception):
+    """The provider's word on a user is too old."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__()
+        self.subject = subject
+
+
+class ForeignFormError(Exception):
+    """A form that was not made for this session."""
+
+
+class Visitor(msgspec.Struct, frozen=True):
+    """Somebody who is signed in."""
+
+    session: Session
+    claims: Claims
+    tenants: list[TenantOfUser]
+    form_token: str
+    tenant: TenantOfUser | None
+    """The one in the address."""
+    caller: Principal | None
+    """What the user is there."""
+
+    @property
+    def name(self) -> str:
+        """What to call them."""
+        return self.session.name or self.session.subject
+
+    @property
+    def principal(self) -> Principal:
+        """What the user is in the tenant of the address."""
+        if self.caller is None:
+            raise NotFoundError("organization")
+        return self.caller
+
+    @property
+    def base(self) -> str:
+        """Where the tenant's pages are."""
+        return f"/orgs/{self.principal.org_id}"
+
+    def may(self, scope: str) -> bool:
+        """Whether the user may do this in the tenant."""
+        return self.caller is not None and covers(self.caller.scopes, scope)
+
+
+class Door:
+    """Lets people in who are signed in, and makes the guards of pages."""
+
+    def __init__(
+        self,
+        sessions: SessionService,
+        authenticator: Authenticator,
+        cookies: Cookies,
+        secret: SessionSecret,
+        clock: Clock,
+    ) -> None:
+        self._sessions = sessions
+        self._authenticator = authenticator
+        self._cookies = cookies
+        self._secret = secret
+        self._clock = clock
+
+    def needs(self, scope: str | None = None) -> RouteGuard:
+        """Somebody who is signed in, and whose role in the tenant of the address covers ``scope``."""
+
+        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+            visitor = await self._visitor(connection)
+            if scope is not None:
+                visitor.principal.require(scope)
+            _extras(connection)[_VISITOR] = visitor
+
+        return RouteGuard(guard, Credential.SESSION, scope)
+
+    async def still_lets_in(self, connection: Connection, scope: str) -> bool:
+        """Whether who was let in would be let in now, for an answer that goes on. Raises `DatabaseUnavailableError`."""
+        try:
+            visitor = await self._visitor(connection)
+            visitor.principal.require(scope)
+        except DatabaseUnavailableError:
+            raise
+        except (NotSignedInError, ProofNeededError, DomainError):
+            return False
+        return not visitor.session.is_unproved(self._clock())
+
+    async def _visitor(self, connection: Connection) -> Visitor:
+        org_id: str | None = connection.path_params.get("org_id")
+        token = self._cookies.session(connection)
+        visit = await self._sessions.visit(token, org_id, is_use=_is_use(connection)) if token else None
+        if visit is None:
+            raise NotSignedInError
+        if visit.session.is_unproved(self._clock()) and _is_visit_of_a_page(connection):
+            raise ProofNeededError(visit.session.subject)
+        tenant = next((one for one in visit.tenants if one.id == org_id), None)
+        caller = None
+        if org_id is not None:
+            if tenant is None:
+                raise NotFoundError("organization")
+            caller = await self._authenticator.as_user(visit.claims, tenant.id)
+        form_token = self._secret.form_token(visit.session.digest)
+        return Visitor(visit.session, visit.claims, visit.tenants, form_token, tenant, caller)
+
+
+async def check_form(request: AnyRequest) -> None:
+    """Read the form of a request that changes something, and make sure that it is one of ours, made for its sender.
+
+    Raises `ForeignFormError`.
+    """
+    if request.method != "POST":
+        return
+    visitor = _extras(request).get(_VISITOR)
+    form = await read_form(request)
+    if not isinstance(visitor, Visitor) or comes_from_elsewhere(request) or not is_ours(form, visitor.form_token):
+        raise ForeignFormError
+    _extras(request)[_FORM] = form
+
+
+def current_visitor(request: AnyRequest) -> Visitor:
+    """Whom the guard let in."""
+    visitor = _extras(request).get(_VISITOR)
+    if not isinstance(visitor, Visitor):
+        raise NotSignedInError
+    return visitor
+
+
+def current_form(request: AnyRequest) -> Form:
+    """The form that was checked."""
+    form = _extras(request).get(_FORM)
+    if not isinstance(form, Form):
+        raise ForeignFormError
+    return form
+
+
+SignedIn = NamedDependency[Visitor]
+"""The type of a handler's argument ``visitor``."""
+Sent = NamedDependency[Form]
+"""The type of a handler's argument ``form``."""
+
+
+def _is_visit_of_a_page(connection: Connection) -> bool:
+    """Whether a person goes to a page, rather than sending a form, or a script of ours asking for something."""
+    return _extras(connection)["method"] == "GET" and is_navigation(connection)
+
+
+def is_navigation(connection: Connection) -> bool:
+    """Whether what is asked for is to be shown as a page of its own (Fetch Metadata)."""
+    return connection.headers.get("sec-fetch-mode", "navigate") == "navigate"
+
+
+def _is_use(connection: Connection) -> bool:
+    """Whether a person did something, rather than a page of ours asking for what is new."""
+    return _extras(connection)["method"] != "GET" or is_navigation(connection)
+
+
+def _extras(connection: Connection) -> dict[str, object]:
+    return cast("dict[str, object]", connection.scope)

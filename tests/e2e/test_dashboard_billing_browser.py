@@ -1,0 +1,182 @@
+"""Overview, billing and events in a real browser."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final, Literal
+
+import psycopg
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tenantry.demo.identity_provider import DemoUser
+from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
+from tests.support import events
+from tests.support.browser import Watched, running_browser
+from tests.support.events import failed, succeeded, updated
+from tests.support.live_dashboard import MEMBER, ORG, OWNER, Dashboard, running_dashboard
+from tests.support.provider_api import KEY, running_provider
+
+HERE: Final = f"/orgs/{ORG}"
+PAGES: Final = ("/", "/billing", "/events", "/events/evt_1", "/events/replay")
+MARKUP: Final = "<img src=x onerror=alert(1)><script>alert(1)</script>"
+Scheme = Literal["light", "dark"]
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with running_provider() as provider:
+        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
+        async with running_dashboard(conninfo, tmp_path, **values) as dashboard:
+            yield dashboard
+
+
+@pytest.fixture
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    context = await browser.new_context(reduced_motion="reduce")
+    yield await context.new_page()
+    await context.close()
+
+
+async def enter(page: Page, dashboard: Dashboard, path: str, user: DemoUser = OWNER) -> Watched:
+    """Sign in, and go to a page of the tenant."""
+    watched = Watched(page)
+    await page.goto(dashboard.start_of(user, HERE + path))
+    return watched
+
+
+async def test_an_event_appears_without_a_reload_and_is_told_politely(page: Page, dashboard: Dashboard) -> None:
+    watched = await enter(page, dashboard, "/events")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    await dashboard.deliver(updated(event_id="evt_1"))
+    entry = page.locator('[data-event="evt_1"]')
+    await expect(entry).to_contain_text("Subscription updated")
+    await expect(page.get_by_role("status")).to_have_text("New event: Subscription updated")
+    assert watched.complaints == []
+
+
+async def test_the_banner_of_a_failed_payment_comes_and_goes_with_the_events(page: Page, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(created=events.NOW))
+    await enter(page, dashboard, "/events")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    banner = page.get_by_role("region", name="Past due")
+    await expect(banner).to_have_count(0)
+    await dashboard.deliver(failed(created=events.NOW + 1))
+    await expect(banner).to_be_visible()
+    await dashboard.deliver(succeeded(created=events.NOW + 2))
+    await expect(banner).to_have_count(0)
+
+
+async def test_the_focus_stays_where_it_was_when_news_come(page: Page, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
+    await enter(page, dashboard, "/events")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    await page.locator('[data-event="evt_1"] a').focus()
+    await dashboard.deliver(succeeded(event_id="evt_2", created=events.NOW + 1))
+    await expect(page.locator('[data-event="evt_2"]')).to_be_visible()
+    await expect(page.locator('[data-event="evt_1"] a')).to_be_focused()
+
+
+async def test_a_filtered_page_takes_in_only_what_it_asks_for(page: Page, dashboard: Dashboard) -> None:
+    await enter(page, dashboard, "/events?type=invoice.payment_failed")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
+    await dashboard.deliver(failed(event_id="evt_2", created=events.NOW + 1))
+    await expect(page.locator('[data-event="evt_2"]')).to_be_visible()
+    await expect(page.locator("[data-event]")).to_have_count(1)
+
+
+async def test_the_page_of_a_member_who_was_removed_is_not_live_any_more(
+    page: Page, dashboard: Dashboard, conninfo: str
+) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute(
+            "INSERT INTO memberships (issuer, subject, tenant_id, role) "
+            "SELECT issuer, %s, tenant_id, 'member' FROM memberships WHERE tenant_id = %s",
+            (MEMBER.sub, ORG),
+        )
+    await enter(page, dashboard, "/events", MEMBER)
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MEMBER.sub,))
+    await dashboard.deliver(updated())
+    await expect(page.locator("[data-live-state]")).to_have_text("Not live")
+    await expect(page.get_by_role("link", name="Reload")).to_be_visible()
+    await expect(page.locator("[data-event]")).to_have_count(0)
+
+
+async def test_without_script_events_are_filtered_and_reloaded_by_links(browser: Browser, dashboard: Dashboard) -> None:
+    context = await browser.new_context(java_script_enabled=False)
+    page = await context.new_page()
+    await enter(page, dashboard, "/events")
+    await dashboard.deliver(updated(event_id="evt_1"))
+    await page.get_by_role("link", name="Reload").click()
+    await expect(page.locator('[data-event="evt_1"]')).to_be_visible()
+    await page.get_by_label("Type").select_option("invoice.payment_failed")
+    await page.get_by_role("button", name="Filter").click()
+    await expect(page.locator("[data-event]")).to_have_count(0)
+    await page.get_by_role("link", name="Show all").click()
+    await page.locator('[data-event="evt_1"] a').click()
+    await expect(page.locator("pre")).to_contain_text('"id": "evt_1"')
+    await context.close()
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+async def test_a_checkout_leads_to_the_provider(browser: Browser, dashboard: Dashboard, *, scripted: bool) -> None:
+    context = await browser.new_context(java_script_enabled=scripted)
+    await context.route("https://checkout.provider.example/**", lambda route: route.fulfill(body="pay here"))
+    page = await context.new_page()
+    watched = await enter(page, dashboard, "/billing")
+    await page.get_by_role("button", name="Subscribe to Pro").click()
+    await page.wait_for_url("https://checkout.provider.example/c/1")
+    assert watched.complaints == []
+    await context.close()
+
+
+async def test_markup_from_outside_is_text_everywhere(page: Page, dashboard: Dashboard) -> None:
+    hostile = updated(event_id="evt_1", price=MARKUP)
+    hostile["data"]["object"]["metadata"][MARKUP] = MARKUP
+    await dashboard.deliver(hostile)
+    await dashboard.operate("PUT", f"tenants/{ORG}", {"name": MARKUP, "ownerEmail": "olivia@acme.example"})
+    watched = await enter(page, dashboard, "/")
+    for path in PAGES:
+        await page.goto(dashboard.url + HERE + path)
+        assert await page.locator("main img, main script").count() == 0
+    await page.goto(f"{dashboard.url}{HERE}/events")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    await dashboard.deliver(updated(event_id="evt_2", price=MARKUP, created=events.NOW + 1))
+    await expect(page.locator('[data-event="evt_2"]')).to_contain_text(MARKUP)
+    assert watched.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_pages_fit_every_width_and_can_be_read(page: Page, dashboard: Dashboard, scheme: Scheme) -> None:
+    await dashboard.deliver(updated(event_id="evt_0", price="price_" + "x" * 200))
+    await dashboard.deliver(failed(event_id="evt_1", created=events.NOW + 1))
+    watched = await enter(page, dashboard, "/")
+    await page.emulate_media(color_scheme=scheme)
+    for path in PAGES:
+        await page.goto(dashboard.url + HERE + path)
+        ratio, element = await page.evaluate(LEAST_CONTRAST)
+        assert ratio >= AA, (path, element)
+        for width in (320, 390, 768, 1280, 1920):
+            await page.set_viewport_size({"width": width, "height": 844})
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+    assert watched.complaints == []
+
+
+async def test_pages_print_over_the_whole_width_without_what_leads_elsewhere(page: Page, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(event_id="evt_1"))
+    await enter(page, dashboard, "/events")
+    await page.set_viewport_size({"width": 1000, "height": 844})
+    await page.emulate_media(media="print")
+    for part in (".top", ".side", ".filters"):
+        assert not await page.locator(part).is_visible(), part
+    box = await page.locator(".timeline").bounding_box()
+    assert box is not None
+    assert box["width"] > 900

@@ -1,0 +1,229 @@
+"""The life of an API key in the pages, in a real browser, with script and without."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Dialog, Page, expect
+
+from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST, SCHEMES, WIDTHS, Scheme
+from tests.support.browser import Watched, running_browser
+from tests.support.dashboard_pages import HOME, Pages, running_pages
+from tests.support.live_dashboard import OWNER
+
+KEYS: Final = f"{HOME}/settings/api-keys"
+PATIENCE: Final = 30_000
+"""Milliseconds until the use of a key must show; it is written every five seconds, and asked for every two."""
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("people")
+
+
+@pytest.fixture
+async def pages(conninfo: str, people: Path) -> AsyncIterator[Pages]:
+    async with running_pages(conninfo, people) as pages:
+        yield pages
+
+
+async def signed_in(browser: Browser, pages: Pages, *, script: bool = True) -> tuple[BrowserContext, Page]:
+    """The tenant's owner, on the list of keys."""
+    context = await browser.new_context(java_script_enabled=script, base_url=pages.base_url)
+    page = await context.new_page()
+    await page.goto(f"/sign-in/start?hint={OWNER.sub}&return_to={KEYS}")
+    assert page.url == pages.base_url + KEYS
+    return context, page
+
+
+async def fill_in(page: Page, name: str = "CI") -> None:
+    """The form of a new key, from the list of keys."""
+    await page.get_by_role("link", name="Create key").first.click()
+    await page.get_by_role("textbox", name="Name").fill(name)
+    await page.get_by_label("projects:read").check()
+
+
+async def create(page: Page, name: str = "CI") -> str:
+    """Make a key, and read its secret."""
+    await fill_in(page, name)
+    await page.get_by_role("button", name="Create key").click()
+    return await secret_of(page)
+
+
+async def secret_of(page: Page) -> str:
+    secret = await page.locator(".secret code").text_content()
+    assert secret
+    return secret
+
+
+async def status_of(pages: Pages, secret: str) -> int:
+    """What the API answers to a key."""
+    return (await pages.call("GET", "/projects", secret)).status_code
+
+
+async def test_life_of_a_key(browser: Browser, pages: Pages) -> None:
+    context, page = await signed_in(browser, pages)
+    await context.grant_permissions(["clipboard-read", "clipboard-write"])
+    watched = Watched(page)
+
+    secret = await create(page)
+    await page.locator(".secret").get_by_role("button", name="Copy").click()
+    await expect(page.locator(".secret").get_by_role("button", name="Copied")).to_be_visible()
+    assert await page.evaluate("navigator.clipboard.readText()") == secret
+    await expect(page.get_by_text("Waiting for the first request")).to_be_visible()
+    assert await status_of(pages, secret) == 200
+    await expect(page.locator(".tick.done")).to_contain_text("The key works.", timeout=PATIENCE)
+
+    await page.get_by_role("link", name="Go to the key").click()
+    await page.get_by_role("link", name="Rotate").click()
+    rotation = page.get_by_role("dialog", name="Rotate CI")
+    await rotation.get_by_label("For 1 hour").check()
+    await rotation.get_by_role("button", name="Rotate key").click()
+    new = await secret_of(page)
+    assert [await status_of(pages, one) for one in (secret, new)] == [200, 200]
+    await page.get_by_label("I have kept the secret").check()
+    await page.get_by_role("link", name="Go to the key").click()
+    await expect(page.get_by_text("The old key was last used")).to_be_visible()
+
+    await page.get_by_role("link", name="Revoke", exact=True).click()
+    revocation = page.get_by_role("dialog", name="Revoke CI")
+    await revocation.get_by_label("To confirm, type CI").fill("CI")
+    await revocation.get_by_role("button", name="Revoke key").click()
+    await expect(page.get_by_text("Requests with this key are refused.")).to_be_visible()
+    assert [await status_of(pages, one) for one in (secret, new)] == [200, 401]
+    assert not watched.complaints
+    assert not [url for url in watched.requests if secret in url or new in url]
+    assert not [url for url in watched.requests if not url.startswith(pages.base_url)]
+    await context.close()
+
+
+async def test_life_of_a_key_without_script(browser: Browser, pages: Pages) -> None:
+    context, page = await signed_in(browser, pages, script=False)
+
+    secret = await create(page)
+    await expect(page.get_by_role("button", name="Copy")).to_have_count(0)
+    await expect(page.get_by_label("I have kept the secret")).to_be_hidden()
+    assert await status_of(pages, secret) == 200
+    async with page.expect_popup() as opened:
+        await page.get_by_role("link", name="Check now").click()
+    check = await opened.value
+    await expect(check.get_by_role("heading", name="CI")).to_be_visible()
+    await pages.use(check.url.split("/")[-2], secret)
+    await check.get_by_role("link", name="Check again").click()
+    await expect(check.get_by_text("The key works.")).to_be_visible()
+    assert await secret_of(page) == secret
+
+    await page.get_by_role("link", name="Go to the key").click()
+    await page.get_by_role("link", name="Rotate").click()
+    await page.get_by_label("Not at all").check()
+    await page.get_by_role("button", name="Rotate key").click()
+    new = await secret_of(page)
+    assert [await status_of(pages, one) for one in (secret, new)] == [401, 200]
+
+    await page.get_by_role("link", name="Go to the key").click()
+    await page.get_by_role("link", name="Revoke", exact=True).click()
+    await page.get_by_label("To confirm, type CI").fill("CI")
+    await page.get_by_role("button", name="Revoke key").click()
+    await expect(page.get_by_text("Requests with this key are refused.")).to_be_visible()
+    assert await status_of(pages, new) == 401
+    await context.close()
+
+
+async def test_button_that_is_pressed_twice_makes_one_key_and_shows_its_secret(browser: Browser, pages: Pages) -> None:
+    context, page = await signed_in(browser, pages)
+    await fill_in(page)
+    await page.get_by_role("button", name="Create key").dblclick()
+    assert await status_of(pages, await secret_of(page)) == 200
+    await page.get_by_label("I have kept the secret").check()
+    await page.goto(KEYS)
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    await context.close()
+
+
+async def test_page_with_the_secret_that_is_loaded_again_says_that_the_key_exists(
+    browser: Browser, pages: Pages
+) -> None:
+    context, page = await signed_in(browser, pages)
+    secret = await create(page)
+    await page.get_by_label("I have kept the secret").check()
+    await page.reload()
+    await expect(page.get_by_role("heading", name="The key exists already")).to_be_visible()
+    assert secret not in await page.content()
+    await page.get_by_role("link", name="Rotate the key").click()
+    await expect(page.get_by_role("heading", name="Rotate CI")).to_be_visible()
+    await context.close()
+
+
+async def test_page_with_the_secret_is_not_left_by_accident(browser: Browser, pages: Pages) -> None:
+    context, page = await signed_in(browser, pages)
+    asked: list[str] = []
+
+    async def stay(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        await dialog.dismiss()
+
+    page.on("dialog", stay)
+    secret = await create(page)
+    await page.get_by_role("heading", name="Key created").click()
+    await page.get_by_role("link", name="Go to the key").click(no_wait_after=True)
+    await expect(page.locator(".secret code")).to_have_text(secret)
+    assert asked == ["beforeunload"]
+    await page.get_by_label("I have kept the secret").check()
+    await page.get_by_role("link", name="Go to the key").click()
+    await expect(page.get_by_role("heading", name="What it may do")).to_be_visible()
+    assert asked == ["beforeunload"]
+    await context.close()
+
+
+async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(browser: Browser, pages: Pages) -> None:
+    context, page = await signed_in(browser, pages)
+    await page.goto(f"{KEYS}/new")
+    sure, scopes, until = (
+        page.get_by_label("I understand this"),
+        page.get_by_label("projects:read"),
+        page.get_by_label("Last day"),
+    )
+    for shown, hidden in ((scopes, sure), (scopes, until)):
+        await expect(shown).to_be_visible()
+        await expect(hidden).to_be_hidden()
+    await page.get_by_label("Everything: an OWNER key").check()
+    await page.get_by_label("After a day of your choice").check()
+    await expect(scopes).to_be_hidden()
+    await expect(sure).to_be_visible()
+    await expect(until).to_be_visible()
+    await context.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_pages_fit_every_width_and_can_be_read(browser: Browser, pages: Pages, scheme: Scheme) -> None:
+    context, page = await signed_in(browser, pages)
+    await page.emulate_media(color_scheme=scheme)
+    await create(page, "A key with a name of some length, andwithonewordthatisverylongindeedandnowheretobreak")
+    await fits(page)
+    await page.get_by_label("I have kept the secret").check()
+    await page.get_by_role("link", name="Go to the key").click()
+    key = page.url
+    for path in (KEYS, f"{KEYS}/new", key, f"{key}/edit", f"{key}/rotate", f"{key}/revoke", f"{key}/first-use"):
+        await page.goto(path)
+        await fits(page)
+    await page.goto(f"{KEYS}/new")
+    await page.get_by_role("button", name="Create key").click()
+    await expect(page.get_by_text("Give the key a name.")).to_be_visible()
+    await fits(page)
+    await context.close()
+
+
+async def fits(page: Page) -> None:
+    """The page needs no scrolling sideways at any width, and its text stands out from what is behind it."""
+    for width in WIDTHS:
+        await page.set_viewport_size({"width": width, "height": 900})
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width, (page.url, width)
+    contrast, where = await page.evaluate(LEAST_CONTRAST)
+    assert contrast >= AA, (page.url, where)

@@ -1,0 +1,228 @@
+"""Projects, members, the trail and the profile in a real browser."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tenantry.simulator.serving import serving
+from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
+from tests.support.browser import Watched, running_browser
+from tests.support.dashboard_people import AT_ACME, OLIVIA, Dashboard, running_dashboard
+from tests.support.postgres import PostgresServer
+from tests.support.simulator import a_simulator
+
+Scheme = Literal["light", "dark"]
+MARKUP: Final = "<img src=x onerror=alert(1)>"
+NOTHING_TWICE: Final = """
+() => [...document.querySelectorAll("[id]")].map((one) => one.id).filter((id, at, all) => all.indexOf(id) !== at)
+"""
+UNNAMED: Final = """
+() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea")]
+  .filter((one) => !one.labels.length).map((one) => one.outerHTML)
+"""
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+async def dashboard(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dashboard]:
+    directory: Path = tmp_path_factory.mktemp("people")
+    with postgres.database() as conninfo:
+        async with running_dashboard(conninfo, directory) as dashboard:
+            await dashboard.call("POST", "/projects", {"name": MARKUP, "description": f"A description. {MARKUP}"})
+            await dashboard.call("POST", "/api-keys", {"orgId": "acme", "name": MARKUP, "scopes": ["projects:read"]})
+            await dashboard.add_member("auth0|5f7c8ec7c33c6c004bbafe82-" + "x" * 80)
+            yield dashboard
+
+
+@asynccontextmanager
+async def visiting(
+    browser: Browser,
+    dashboard: Dashboard,
+    path: str,
+    *,
+    width: int = 1280,
+    scheme: Scheme = "light",
+    script: bool = True,
+) -> AsyncIterator[Page]:
+    """A page as Olivia sees it; at the end, nothing in it may have been complained of."""
+    context = await browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script
+    )
+    page = await context.new_page()
+    watched = Watched(page)
+    await page.goto(dashboard.start_of(OLIVIA, f"{AT_ACME}{path}"))
+    await expect(page.locator("h1")).to_be_visible()
+    yield page
+    assert not [complaint for complaint in watched.complaints if "status of 422" not in complaint]
+    assert all(request.startswith(("http://127.0.0.1", "data:")) for request in watched.requests)
+    await context.close()
+
+
+async def paths(dashboard: Dashboard) -> list[str]:
+    [project] = [one for one in (await dashboard.call("GET", "/projects"))["data"] if one["name"] == MARKUP]
+    member = (await dashboard.page_of("olivia")).removeprefix(AT_ACME)
+    other = (await dashboard.call("GET", "/members?role=member"))["data"][0]["id"]
+    return [
+        "/projects",
+        "/projects/new",
+        f"/projects/{project['id']}",
+        f"/projects/{project['id']}/edit",
+        f"/projects/{project['id']}/delete",
+        "/settings/members",
+        "/settings/members/new",
+        member,
+        f"{member}/remove",
+        f"/settings/members/{other}",
+        f"/settings/members/{other}/remove",
+        "/settings/transfer",
+        "/settings/audit",
+        "/profile",
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_page_is_legible_labelled_and_fits_the_narrowest_screen(
+    browser: Browser, dashboard: Dashboard, scheme: Scheme
+) -> None:
+    async with visiting(browser, dashboard, "/projects", width=320, scheme=scheme) as page:
+        for path in await paths(dashboard):
+            await page.goto(f"{dashboard.url}{AT_ACME}{path}")
+            for details in await page.locator("main details").all():
+                await details.evaluate("(one) => { one.open = true; }")
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 320, path
+            ratio, where = await page.evaluate(LEAST_CONTRAST)
+            assert ratio >= AA, (path, where)
+            assert await page.evaluate(UNNAMED) == [], path
+            assert await page.evaluate(NOTHING_TWICE) == [], path
+            assert await page.locator("h1").count() == 1, path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_demos_own_pages_are_legible_labelled_and_fit_too(
+    browser: Browser, dashboard: Dashboard, scheme: Scheme
+) -> None:
+    sim = a_simulator()
+    customer = sim.customer("cus_acme", email="owner@acme.example")
+    sim.subscribe(customer, "price_pro")
+    sim.misbehave(drop=0.5)
+    async with serving(sim):
+        session = sim.checkout("price_pro", customer=customer)
+        page = await browser.new_page(viewport={"width": 320, "height": 900}, color_scheme=scheme)
+        for address in (
+            f"{sim.url}/",
+            sim.portal(customer, f"{sim.url}/").url,
+            session.url or "",
+            f"{dashboard.beside}/inbox",
+            f"{dashboard.beside}/device",
+        ):
+            await page.goto(address)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 320, address
+            ratio, where = await page.evaluate(LEAST_CONTRAST)
+            assert ratio >= AA, (address, where)
+            assert await page.evaluate(UNNAMED) == [], address
+            assert await page.evaluate(NOTHING_TWICE) == [], address
+        await page.close()
+
+
+async def test_a_payment_fails_by_the_simulators_buttons_without_script(browser: Browser) -> None:
+    sim = a_simulator()
+    sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    async with serving(sim):
+        page = await browser.new_page(java_script_enabled=False)
+        await page.goto(f"{sim.url}/")
+        await page.get_by_role("button", name="Let it decline").click()
+        await page.get_by_role("button", name="31 days").click()
+        await expect(page.get_by_text("past_due")).to_be_visible()
+        await expect(page.get_by_text("invoice.payment_failed")).to_be_visible()
+        await page.close()
+
+
+async def test_a_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Dashboard) -> None:
+    made = await dashboard.call("POST", "/projects", {"name": "Short-lived"})
+    async with visiting(browser, dashboard, f"/projects/{made['id']}") as page:
+        address = page.url
+        await page.get_by_role("link", name="Delete").click()
+        dialog = page.get_by_role("dialog", name="Delete this project?")
+        await expect(dialog.get_by_label("Type Short-lived to confirm")).to_be_focused()
+        await dialog.get_by_role("button", name="Keep it").click()
+        await expect(dialog).to_be_hidden()
+        await page.get_by_role("link", name="Delete").click()
+        await page.keyboard.type("something else")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("This is another name.")).to_be_visible()
+        assert page.url == f"{address}/delete"
+        await expect(page.get_by_label("Type Short-lived to confirm")).to_be_focused()
+        await page.keyboard.type("Short-lived")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status").filter(has_text="deleted")).to_be_visible()
+
+
+async def test_a_member_is_added_changed_removed_and_taken_back_without_script(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    async with visiting(browser, dashboard, "/settings/members", script=False) as page:
+        await page.get_by_role("link", name="Add member").click()
+        await page.get_by_label("User id").fill("auth0|guest")
+        await page.get_by_role("button", name="Add member").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("auth0|guest")
+        await page.get_by_label("Role", exact=True).select_option("admin")
+        await page.get_by_role("button", name="Change role").click()
+        await expect(page.get_by_role("status")).to_contain_text("The role is changed.")
+        await page.get_by_role("link", name="Remove").click()
+        await expect(page.get_by_text("loses access at the very next request")).to_be_visible()
+        await page.get_by_role("button", name="Remove the member").click()
+        await expect(page.get_by_role("status")).to_contain_text("kept out from now on")
+        await page.get_by_label("Status").select_option("removed")
+        await page.get_by_role("button", name="Filter").click()
+        await page.get_by_role("link", name="auth0|guest").click()
+        await page.get_by_role("button", name="Take back").click()
+        await expect(page.get_by_role("status")).to_contain_text("The user is a member now.")
+
+
+async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser: Browser, dashboard: Dashboard) -> None:
+    path = (await dashboard.add_member("auth0|stays")).removeprefix(AT_ACME)
+    async with visiting(browser, dashboard, path) as page:
+        await page.get_by_role("link", name="Remove").click()
+        dialog = page.get_by_role("dialog", name="Remove this member?")
+        await expect(dialog.get_by_role("button", name="Keep the member")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(dialog).to_be_hidden()
+        await page.get_by_role("link", name="Remove").click()
+        await dialog.get_by_role("button", name="Remove the member").click()
+        await expect(page.get_by_role("status")).to_contain_text("kept out from now on")
+
+
+async def test_the_trail_opens_by_keyboard_and_is_downloaded(browser: Browser, dashboard: Dashboard) -> None:
+    async with visiting(browser, dashboard, "/settings/audit") as page:
+        entry = page.get_by_role("listitem").filter(has_text="Olivia Owner created the key")
+        await expect(entry.first).to_contain_text(MARKUP)
+        await entry.first.locator("summary").focus()
+        await page.keyboard.press("Enter")
+        await expect(entry.first.get_by_text("projects:read")).to_be_visible()
+        async with page.expect_download() as downloading:
+            await page.get_by_role("link", name="Export as NDJSON").click()
+        download = await downloading.value
+        assert download.suggested_filename.startswith("audit-acme-")
+        assert (await download.path()).read_text().count("\n") >= 3
+
+
+async def test_one_signs_out_everywhere_else(browser: Browser, dashboard: Dashboard) -> None:
+    async with (
+        visiting(browser, dashboard, "/profile") as other,
+        visiting(browser, dashboard, "/profile", script=False) as page,
+    ):
+        await page.get_by_role("button", name="Sign out everywhere else").click()
+        await expect(page.get_by_role("status")).to_contain_text("signed out everywhere else")
+        await expect(page.get_by_text("this one")).to_have_count(2)
+        await other.goto(f"{dashboard.url}/sign-in?return_to=/")
+        await other.goto(f"{dashboard.url}{AT_ACME}/profile")
+        await expect(other.get_by_role("heading", level=1)).to_have_text("Sign in")

@@ -1,0 +1,30 @@
+"""Fixtures of the tests that read pages and send forms."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.dashboard_pages import Pages, running_pages
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the identity provider that everybody signs in at; its signing key takes long to make."""
+    return tmp_path_factory.mktemp("people")
+
+
+@pytest.fixture
+async def pages(conninfo: str, people: Path) -> AsyncIterator[Pages]:
+    """The service on a database of this test's own."""
+    async with running_pages(conninfo, people) as pages:
+        yield pages
+
+
+@pytest.fixture(scope="module")
+async def unchanged_pages(postgres: PostgresServer, people: Path) -> AsyncIterator[Pages]:
+    """The same, shared by the tests of a file that change nothing."""
+    with postgres.database() as conninfo:
+        async with running_pages(conninfo, people) as pages:
+            yield pages

@@ -1,0 +1,142 @@
+"""The audit trail in the dashboard."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.dashboard_people import ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+
+AUDIT: Final = f"{AT_ACME}/settings/audit"
+EXPORT: Final = f"{AUDIT}/export"
+
+
+@pytest.fixture
+async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with running_dashboard(conninfo, tmp_path) as dashboard:
+        yield dashboard
+
+
+async def key(dashboard: Dashboard, name: str) -> str:
+    made = await dashboard.call("POST", "/api-keys", {"orgId": "acme", "name": name, "scopes": ["projects:read"]})
+    return str(made["id"])
+
+
+async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id = await key(dashboard, "CI")
+    await dashboard.call("PATCH", f"/api-keys/{key_id}", {"name": "Builds"})
+    await dashboard.call("DELETE", f"/api-keys/{key_id}")
+    member = (await dashboard.add_member("adam")).rpartition("/")[2]
+    await dashboard.call("PATCH", f"/members/{member}", {"role": "admin"})
+    await dashboard.call("DELETE", f"/members/{member}")
+    await dashboard.add_member("adam", "member")
+    await dashboard.sign_in(ADAM)
+    text = (await olivia.open(AUDIT)).text
+    for sentence in (
+        "The operator created the organization",
+        "Olivia Owner created the key Builds",
+        "Olivia Owner changed the key Builds",
+        "Olivia Owner revoked the key Builds",
+        "Olivia Owner added Adam Admin as member",
+        "Olivia Owner changed the role of Adam Admin to admin",
+        "Olivia Owner removed Adam Admin",
+        "Olivia Owner took back Adam Admin as member",
+    ):
+        assert sentence in text
+    assert text.index("took back") < text.index("revoked the key") < text.index("created the organization")
+
+
+async def test_an_entry_says_from_where_in_which_request_and_what_was_different(dashboard: Dashboard) -> None:
+    key_id = await key(dashboard, "CI")
+    await dashboard.call("PATCH", f"/api-keys/{key_id}", {"name": "Builds"})
+    page = await (await dashboard.sign_in(OLIVIA)).open(f"{AUDIT}?action=api_key.updated")
+    [entry] = (await dashboard.call("GET", "/audit-events?action=api_key.updated"))["data"]
+    assert f"from {entry['address']}" in page.text
+    assert entry["requestId"] in page.text
+    assert "Field Before After Name CI Builds" in page.text
+
+
+async def test_the_trail_is_filtered_as_the_api_filters(dashboard: Dashboard) -> None:
+    key_id = await key(dashboard, "CI")
+    await dashboard.add_member("adam")
+    olivia = await dashboard.sign_in(OLIVIA)
+    assert "the key" not in (await olivia.open(f"{AUDIT}?action=member.added")).text
+    by_olivia = (await olivia.open(f"{AUDIT}?actorId=olivia")).text
+    assert "created the key" in by_olivia
+    assert "The operator" not in by_olivia
+    of_key = (await olivia.open(f"{AUDIT}?targetId={key_id}")).text
+    assert "created the key CI" in of_key
+    assert "adam" not in of_key
+    assert "No entry fits." in (await olivia.open(f"{AUDIT}?until=2020-01-31")).text
+    assert "No entry fits." in (await olivia.open(f"{AUDIT}?since=2999-01-31")).text
+    today = (await dashboard.call("GET", "/audit-events"))["data"][0]["at"][:10]
+    assert "created the key CI" in (await olivia.open(f"{AUDIT}?since={today}&until={today}")).text
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("action=api_key.stolen", "action"),
+        ("since=yesterday", "since"),
+        ("until=2027-02-30", "until"),
+        ("actorId=a%00b", "actorId"),
+    ],
+)
+async def test_a_filter_that_means_nothing_is_said_beside_its_field(
+    dashboard: Dashboard, query: str, field: str
+) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.open(f"{AUDIT}?{query}")
+    assert (page.status, page.focused) == (422, [field])
+    assert (await olivia.open(f"{EXPORT}?{query}")).path == AUDIT
+
+
+async def test_older_entries_are_on_the_next_page_under_the_same_filters(dashboard: Dashboard) -> None:
+    for number in range(21):
+        await dashboard.add_member(f"user-{number}")
+    olivia = await dashboard.sign_in(OLIVIA)
+    first = await olivia.open(f"{AUDIT}?action=member.added&actorId=olivia")
+    assert "added user-20 as member" in first.text
+    assert "added user-0 as member" not in first.text
+    [older] = [link for link in first.links if "cursor=" in link]
+    last = await olivia.open(older)
+    assert "added user-0 as member" in last.text
+    assert "operator" not in last.text
+    assert len(first.html.encode()) < 50_000
+
+
+async def test_the_export_is_what_the_api_exports(dashboard: Dashboard) -> None:
+    await key(dashboard, "CI")
+    await dashboard.add_member("adam")
+    olivia = await dashboard.sign_in(OLIVIA)
+    answer = await olivia.client.get(f"{EXPORT}?action=member.added")
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    assert answer.headers["content-disposition"].startswith('attachment; filename="audit-acme-')
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    exported = [json.loads(line) for line in answer.text.splitlines()]
+    assert exported == (await dashboard.call("GET", "/audit-events?action=member.added"))["data"]
+
+
+async def test_members_and_other_tenants_are_refused(dashboard: Dashboard) -> None:
+    mia, berta = await dashboard.sign_in(MIA), await dashboard.sign_in(BERTA)
+    assert AUDIT not in (await mia.open(AT_ACME)).links
+    for page in (AUDIT, EXPORT):
+        assert (await mia.open(page)).status == 403
+        assert (await berta.open(page)).status == 404
+    of_beta = await berta.open("/orgs/beta/settings/audit?actorId=olivia")
+    assert "No entry fits." in of_beta.text
+
+
+async def test_an_admin_reads_it(dashboard: Dashboard) -> None:
+    assert (await (await dashboard.sign_in(ADAM)).open(AUDIT)).status == 200
+
+
+async def test_markup_in_names_is_text(dashboard: Dashboard) -> None:
+    await key(dashboard, "<img src=x onerror=alert(1)>")
+    await dashboard.add_member("<s>user</s>")
+    page = await (await dashboard.sign_in(OLIVIA)).open(f"{AUDIT}")
+    assert not {"img", "s"} & set(page.tags)
+    assert "created the key <img src=x onerror=alert(1)>" in page.text

@@ -1,0 +1,111 @@
+"""Forms that another site, another session or no page at all has made are not carried out; headers of every page."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.support.live_dashboard import ADMIN, MEMBER, OWNER, Dashboard, Visitor, running_dashboard
+from tests.support.postgres import PostgresServer
+
+_FORM_TOKEN: Final = re.compile(r'name="form_token" value="([^"]+)"')
+OUT: Final = "/sign-out"
+
+
+@pytest.fixture(scope="module")
+async def dashboard(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dashboard]:
+    with postgres.database() as conninfo:
+        async with running_dashboard(conninfo, tmp_path_factory.mktemp("dashboard")) as running:
+            yield running
+
+
+async def token_of(visitor: Visitor) -> str:
+    found = _FORM_TOKEN.search((await visitor.get("/orgs/acme/")).text)
+    assert found
+    return found[1]
+
+
+async def is_signed_in(visitor: Visitor) -> bool:
+    return (await visitor.get("/orgs/acme/")).status_code == 200
+
+
+async def test_form_of_the_session_is_carried_out(dashboard: Dashboard) -> None:
+    visitor = await dashboard.sign_in(MEMBER)
+    answer = await visitor.client.post(OUT, data={"form_token": await token_of(visitor)})
+    assert answer.status_code == 303
+    assert not await is_signed_in(visitor)
+
+
+async def test_form_of_another_session_is_not(dashboard: Dashboard) -> None:
+    visitor, other = await dashboard.sign_in(OWNER), await dashboard.sign_in(ADMIN)
+    for form_token in ("", "0" * 64, await token_of(other)):
+        answer = await visitor.client.post(OUT, data={"form_token": form_token})
+        assert answer.status_code == 403
+        assert "This form is not from here" in answer.text
+    assert await is_signed_in(visitor)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_form_that_another_site_sends_is_not(dashboard: Dashboard, site: str) -> None:
+    visitor = await dashboard.sign_in(OWNER)
+    form = {"form_token": await token_of(visitor)}
+    answer = await visitor.client.post(OUT, data=form, headers={"sec-fetch-site": site})
+    assert answer.status_code == 403
+    assert await is_signed_in(visitor)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x", ""])
+async def test_form_of_another_kind_is_not(dashboard: Dashboard, kind: str) -> None:
+    visitor = await dashboard.sign_in(OWNER)
+    content = f"form_token={await token_of(visitor)}".encode()
+    answer = await visitor.client.post(OUT, content=content, headers={"content-type": kind})
+    assert answer.status_code == 400
+    assert await is_signed_in(visitor)
+
+
+async def test_form_that_is_huge_is_not(dashboard: Dashboard) -> None:
+    visitor = await dashboard.sign_in(OWNER)
+    form = {"form_token": await token_of(visitor), "more": "x" * 100_000}
+    assert (await visitor.client.post(OUT, data=form)).status_code == 400
+
+
+async def test_form_without_a_session_says_that_nothing_was_carried_out(dashboard: Dashboard) -> None:
+    async with httpx2.AsyncClient(base_url=dashboard.url, trust_env=False) as nobody:
+        answer = await nobody.post(OUT, data={"form_token": "x"})
+    assert answer.status_code == 401
+    assert "was not carried out" in answer.text
+
+
+PAGES: Final = ("/sign-in", "/signed-out", "/orgs/acme/", "/orgs/acme/settings/api-keys", "/orgs/nowhere/")
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(dashboard: Dashboard, path: str) -> None:
+    visitor = await dashboard.sign_in(OWNER)
+    answer = await visitor.get(path)
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "connect-src", "form-action")} == {"'self'"}
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert not re.search(r"<script(?![^>]+src=)|<style|\sstyle=|\son[a-z]+=", answer.text)
+    assert len(answer.content) < 50_000
+
+
+async def test_assets_are_kept_under_an_address_that_changes_with_them(dashboard: Dashboard) -> None:
+    page = (await dashboard.api.get("/sign-in")).text
+    addresses = re.findall(r'(?:href|src)="(/assets/[^"]+)"', page)
+    assert len(addresses) >= 3
+    sizes = {}
+    for address in addresses:
+        answer = await dashboard.api.get(address)
+        assert "immutable" in answer.headers["cache-control"]
+        sizes[address.rpartition("/")[2]] = len(answer.content)
+    assert sizes["dashboard.js"] < 10 * 1024
+    old = await dashboard.api.get("/assets/of-another-release/base.css")
+    assert (old.status_code, old.headers["cache-control"]) == (200, "no-store")
+    assert (await dashboard.api.get(addresses[0].rpartition("/")[0] + "/nothing.css")).status_code == 404

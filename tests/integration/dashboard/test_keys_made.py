@@ -1,0 +1,199 @@
+"""Making an API key in the pages, without script."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import pytest
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+from tenantry.http.access import Credential, RouteGuard
+from tenantry.http.dashboard.api_keys.scopes import KNOWN
+from tenantry.main import build_app
+from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, names, record, secret_in
+from tests.support.app import make_settings
+from tests.support.dashboard_pages import Pages
+from tests.support.live_dashboard import ADMIN, OWNER
+
+
+async def test_new_key_opens_the_api_with_its_scopes(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    _, secret = await create(olivia, scope=["projects:read", "tenants:read"], own="reports:read, exports:*")
+    answer = await pages.call("GET", "/auth/whoami", secret)
+    assert sorted(answer.json()["scopes"]) == ["exports:*", "projects:read", "reports:read", "tenants:read"]
+    assert answer.json()["mode"] == "live"
+
+
+async def test_secret_is_in_the_answer_of_the_form_and_nowhere_else(
+    pages: Pages, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    olivia = await pages.sign_in(OWNER)
+    shown = await olivia.send(await olivia.open(NEW), fields=CI)
+    secret = secret_in(shown)
+    key_id = next(link for link in shown.links if link.startswith(f"{KEYS}/key_")).rpartition("/")[2]
+    for path in (KEYS, NEW, *(f"{KEYS}/{key_id}{page}" for page in ("", "/edit", "/rotate", "/revoke", "/first-use"))):
+        assert (await olivia.open(path)).status == 200
+    assert [page for page in olivia.pages if secret in page.html] == [shown]
+    assert not any(secret in str(page.answer.url) for page in olivia.pages)
+    assert not any(secret in link for link in shown.links)
+    assert secret not in caplog.text
+    assert shown.answer.headers["cache-control"] == "no-store"
+
+
+async def test_lines_that_are_shown_name_the_address_and_hold_the_secret_where_they_need_it(
+    pages: Pages,
+) -> None:
+    olivia = await pages.sign_in(OWNER)
+    shown = await olivia.send(await olivia.open(NEW), fields=CI)
+    secret = secret_in(shown)
+    address = f"{pages.base_url}/api/v1/auth/whoami"
+    assert f'curl -H "Authorization: Bearer {secret}" {address}' in shown.text
+    assert f"export TENANTRY_BASE_URL={pages.base_url} export TENANTRY_API_KEY={secret} tenantry whoami" in shown.text
+    assert f'with Tenantry(base_url="{pages.base_url}") as tenantry:' in shown.text
+
+
+async def test_form_that_is_sent_again_makes_no_second_key_and_shows_no_secret(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    page = await olivia.open(NEW)
+    _, owner = await create(olivia, name="owner", scope=[], access="owner", sure="1")
+    await olivia.send(page, fields=CI)
+    again = await olivia.send(page, fields=CI)
+    assert again.status == 409
+    assert "The key exists already" in again.text
+    assert not SECRET.search(again.html)
+    assert await names(pages, owner) == ["CI", "owner"]
+    [rotation] = [link for link in again.links if link.endswith("/rotate")]
+    assert (await olivia.open(rotation)).status == 200
+
+
+async def test_form_that_is_changed_and_sent_again_makes_what_it_says_now(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    page = await olivia.open(NEW)
+    secrets = {secret_in(await olivia.send(page, fields={**CI, "name": name})) for name in ("One", "Another")}
+    assert len(secrets) == 2
+
+
+async def test_form_that_is_sent_twice_at_once_makes_one_key(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    page = await olivia.open(NEW)
+    answers = await asyncio.gather(*(olivia.send(page, fields=CI) for _ in range(5)))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409, 409, 409]
+    assert len([answer for answer in answers if SECRET.search(answer.html)]) == 1
+    assert (await olivia.open(KEYS)).text.count("projects:read") == 1
+
+
+async def test_form_without_its_token_is_refused(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    answer = await olivia.send(await olivia.open(NEW), fields={**CI, "once": "1"})
+    assert answer.status == 400
+    assert "CI" not in (await olivia.open(KEYS)).text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "focused"),
+    [
+        ({"name": ""}, "Give the key a name.", "name"),
+        ({"name": "x" * 201}, "Use at most 200 characters, without control characters.", "name"),
+        ({"name": "a\x07b"}, "Use at most 200 characters, without control characters.", "name"),
+        ({"scope": [], "own": ""}, "Tick at least one", "scope-projects:read"),
+        ({"own": "Reports"}, "Not of the form resource:action, in small letters: Reports", "own"),
+        ({"own": "OWNER"}, "OWNER is no scope.", "own"),
+        ({"own": " ".join(f"r{number}:read" for number in range(64))}, "A key has 64 scopes at most.", "own"),
+        ({"access": "owner"}, "Tick this to make an OWNER key", "sure"),
+        ({"mode": "both"}, "Choose live or test.", "mode-live"),
+        ({"expiry": "date", "until": "soon"}, "Give a day, such as 2027-01-31.", "until"),
+        ({"expiry": "date", "until": "9999-12-31"}, "Give a day, such as 2027-01-31.", "until"),
+        ({"expiry": "date", "until": "2020-01-01"}, "That day is over.", "until"),
+        ({"expiry": ""}, "Choose when the key ends.", ""),
+    ],
+)
+async def test_fault_is_told_beside_its_field_and_what_was_typed_is_kept(
+    unchanged_pages: Pages, fields: dict[str, str | list[str]], message: str, focused: str
+) -> None:
+    olivia = await unchanged_pages.sign_in(OWNER)
+    answer = await olivia.send(await olivia.open(NEW), fields={**CI, "own": "kept:read", **fields})
+    assert answer.status == 422
+    assert message in answer.text
+    assert answer.focused == focused
+    assert not SECRET.search(answer.html)
+    kept = answer.form().fields
+    assert kept["own"] == [fields.get("own", "kept:read")]
+    assert "CI" not in (await olivia.open(KEYS)).text
+
+
+async def test_every_fault_is_told_at_once(unchanged_pages: Pages) -> None:
+    olivia = await unchanged_pages.sign_in(OWNER)
+    wrong = {"name": "", "own": "Reports", "expiry": "date", "until": ""}
+    answer = await olivia.send(await olivia.open(NEW), fields={**CI, **wrong})
+    assert "Give the key a name." in answer.text
+    assert "Not of the form" in answer.text
+    assert "Give a day" in answer.text
+
+
+async def test_owner_key_is_made_once_its_box_is_ticked_and_then_has_no_other_scopes(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    _, secret = await create(olivia, access="owner", sure="1")
+    answer = await pages.call("GET", "/auth/whoami", secret)
+    assert (answer.json()["accessLevel"], answer.json()["scopes"]) == ("OWNER", ["*:*"])
+
+
+async def test_admin_is_not_offered_an_owner_key_and_gets_none_by_hand(pages: Pages) -> None:
+    adam = await pages.sign_in(ADMIN)
+    page = await adam.open(NEW)
+    assert "OWNER" not in page.text
+    answer = await adam.send(page, fields={**CI, "access": "owner", "sure": "1"})
+    assert answer.status == 403
+    assert "Only an OWNER may do this" in answer.text
+    assert not SECRET.search(answer.html)
+
+
+@pytest.mark.parametrize(("expiry", "days"), [("30", 30), ("90", 90), ("365", 365)])
+async def test_key_ends_after_the_days_that_were_chosen(pages: Pages, expiry: str, days: int) -> None:
+    olivia = await pages.sign_in(OWNER)
+    key_id, _ = await create(olivia, expiry=expiry)
+    found = await record(pages, olivia, key_id)
+    made, ends = (datetime.fromisoformat(found[name]) for name in ("createdAt", "expiresAt"))
+    assert abs(ends - made - timedelta(days=days)) < timedelta(minutes=1)
+
+
+async def test_key_works_through_the_day_that_was_chosen(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    today = datetime.now(UTC).date()
+    key_id, secret = await create(olivia, expiry="date", until=(today + timedelta(days=9)).isoformat())
+    found = await record(pages, olivia, key_id)
+    assert datetime.fromisoformat(found["expiresAt"]).date() == today + timedelta(days=10)
+    assert found["expiresAt"].endswith("T00:00:00Z")
+    assert (await pages.call("GET", "/auth/whoami", secret)).status_code == 200
+
+
+async def test_key_without_an_end_in_test_mode(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    key_id, secret = await create(olivia, expiry="never", mode="test")
+    found = await record(pages, olivia, key_id)
+    assert (found["expiresAt"], found["mode"]) == (None, "test")
+    assert secret.startswith("svc_test_")
+
+
+async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(pages: Pages) -> None:
+    olivia = await pages.sign_in(OWNER)
+    page = await olivia.open(NEW)
+    while (answer := await olivia.send(page, fields=CI)).status == 200:
+        page = await olivia.open(NEW)
+    assert answer.status == 409
+    assert "The plan free allows" in answer.text
+    assert "Revoke a key that nothing uses any more" in answer.text
+    assert answer.form().fields["name"] == ["CI"]
+
+
+def test_picker_offers_every_scope_that_a_route_needs_and_no_other() -> None:
+    needed = set()
+    for route in cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes:
+        assert isinstance(route, HTTPRoute)
+        for handler in route.route_handlers:
+            for guard in handler.guards or ():
+                if isinstance(guard, RouteGuard) and guard.credential is Credential.CALLER and guard.scope:
+                    needed.add(guard.scope)
+    assert set(KNOWN) == needed

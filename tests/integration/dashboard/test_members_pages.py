@@ -1,0 +1,279 @@
+"""Members, and the transfer of an organization, in the dashboard."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.dashboard_people import (
+    ADAM,
+    AT_ACME,
+    BERTA,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    running_dashboard,
+)
+
+MEMBERS: Final = f"{AT_ACME}/settings/members"
+TRANSFER: Final = f"{AT_ACME}/settings/transfer"
+
+
+@pytest.fixture
+async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with running_dashboard(conninfo, tmp_path) as dashboard:
+        yield dashboard
+
+
+async def roles(dashboard: Dashboard, status: str = "active") -> dict[str, str]:
+    found = (await dashboard.call("GET", f"/members?status={status}"))["data"]
+    return {member["userId"]: member["role"] for member in found}
+
+
+async def test_the_list_shows_roles_who_is_oneself_and_whose_the_organization_is(dashboard: Dashboard) -> None:
+    await dashboard.add_member("mia")
+    await dashboard.sign_in(MIA)
+    page = await (await dashboard.sign_in(OLIVIA)).open(MEMBERS)
+    assert "Olivia Owner you olivia Owner owns the organization active" in page.text
+    assert "Mia <i>Member</i> mia Member active" in page.text
+    assert "i" not in page.tags
+
+
+async def test_a_name_is_shown_to_the_tenants_that_its_bearer_has_looked_at(dashboard: Dashboard) -> None:
+    await dashboard.sign_in(BERTA)
+    await dashboard.add_member("berta")
+    page = await (await dashboard.sign_in(OLIVIA)).open(MEMBERS)
+    assert "berta" in page.text
+    assert "Berta Beta" not in page.text
+
+
+async def test_a_name_is_known_after_its_bearer_has_signed_out(dashboard: Dashboard) -> None:
+    await dashboard.add_member("mia")
+    mia = await dashboard.sign_in(MIA)
+    await mia.send(await mia.open(AT_ACME), "/sign-out")
+    page = await (await dashboard.sign_in(OLIVIA)).open(MEMBERS)
+    assert "Mia <i>Member</i> mia" in page.text
+
+
+async def test_the_list_is_filtered(dashboard: Dashboard) -> None:
+    adam = await dashboard.add_member("adam", "admin")
+    await dashboard.add_member("mia")
+    olivia = await dashboard.sign_in(OLIVIA)
+    await olivia.send(await olivia.open(f"{await dashboard.page_of('mia')}/remove"))
+    found = await olivia.open(f"{MEMBERS}?role=admin")
+    assert [link for link in found.links if link.startswith(f"{MEMBERS}/mbr")] == [adam]
+    removed = await olivia.open(f"{MEMBERS}?status=removed")
+    assert "mia Member removed" in removed.text
+    assert "olivia" not in removed.text
+    assert "adam" in (await olivia.open(f"{MEMBERS}?userId=adam")).text
+    assert "No member fits." in (await olivia.open(f"{MEMBERS}?userId=nobody")).text
+
+
+async def test_a_user_is_added_once_however_often_the_form_is_sent(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    form = await olivia.open(f"{MEMBERS}/new")
+    added = await olivia.send(form, userId="auth0|new", role="admin")
+    assert "The user is a member now." in added.text
+    assert (await olivia.send(form, userId="auth0|new", role="admin")).path == added.path
+    assert await roles(dashboard) == {"olivia": "owner", "auth0|new": "admin"}
+
+
+@pytest.mark.parametrize(
+    ("user_id", "role", "field", "fault"),
+    [
+        ("", "member", "userId", "Fill this in."),
+        ("two words", "member", "userId", "without blanks"),
+        ("new", "emperor", "role", "Choose one of the roles."),
+        ("mia", "admin", "userId", "a member already"),
+        ("olivia", "member", "sure", "This is your own role."),
+    ],
+)
+async def test_who_cannot_be_added_is_said_beside_the_field(
+    dashboard: Dashboard, user_id: str, role: str, field: str, fault: str
+) -> None:
+    await dashboard.add_member("mia")
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.send(await olivia.open(f"{MEMBERS}/new"), userId=user_id, role=role)
+    assert (page.status, page.focused) == (422, [field])
+    assert fault in page.text
+
+
+async def test_the_owner_is_not_added_as_less(dashboard: Dashboard) -> None:
+    adam = await dashboard.sign_in(ADAM)
+    page = await adam.send(await adam.open(f"{MEMBERS}/new"), userId="olivia", role="admin")
+    assert page.status == 422
+
+
+async def test_a_role_is_changed(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("mia")
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.send(await olivia.open(path), f"{path}/role", role="admin")
+    assert "The role is changed." in page.text
+    assert (await roles(dashboard))["mia"] == "admin"
+
+
+async def test_an_admin_is_offered_and_given_no_owners(dashboard: Dashboard) -> None:
+    mia, olivia = await dashboard.add_member("mia"), await dashboard.page_of("olivia")
+    adam = await dashboard.sign_in(ADAM)
+    assert '<option value="owner"' not in (await adam.open(mia)).html
+    refused = await adam.force(f"{mia}/role", role="owner")
+    assert refused.status == 422
+    assert "Only an owner makes, changes and removes owners." in refused.text
+    assert f"{olivia}/remove" not in (await adam.open(olivia)).links
+    assert (await adam.force(f"{olivia}/remove")).status == 422
+    assert (await adam.force(f"{olivia}/role", role="member")).status == 422
+    assert (await adam.force(f"{MEMBERS}/new", userId="eve", role="owner")).status == 422
+    assert (await adam.open(TRANSFER)).status == 403
+    assert (await adam.force(TRANSFER, userId="mia", ownerEmail="a@b.example", name="Acme")).status == 403
+    assert await roles(dashboard) == {"olivia": "owner", "mia": "member"}
+
+
+async def test_the_tenants_owner_stays_with_words_about_the_transfer(dashboard: Dashboard) -> None:
+    path = await dashboard.page_of("olivia")
+    olivia = await dashboard.sign_in(OLIVIA)
+    assert TRANSFER in (await olivia.open(path)).links
+    refused = await olivia.force(f"{path}/remove", leaving="yes")
+    assert refused.status == 422
+    assert "Transfer it to another member first." in refused.text
+    assert "Transfer it to another member first." in (await olivia.force(f"{path}/role", role="admin", sure="yes")).text
+    assert await roles(dashboard) == {"olivia": "owner"}
+
+
+async def test_the_last_owner_stays_where_the_tenants_own_was_removed(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    await olivia.send(await olivia.open(f"{await dashboard.add_member('away')}/remove"))
+    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "away"})
+    path = await dashboard.page_of("olivia")
+    for refused in (
+        await olivia.send(await olivia.open(f"{path}/remove"), leaving="yes"),
+        await olivia.send(await olivia.open(path), f"{path}/role", role="member", sure="yes"),
+    ):
+        assert refused.status == 422
+        assert "This is the last owner. Make another member an owner first." in refused.text
+    assert await roles(dashboard) == {"olivia": "owner"}
+
+
+async def test_a_member_is_removed_over_a_page_that_says_what_happens_and_taken_back(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("mia")
+    olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
+    asked = await olivia.open(f"{path}/remove")
+    assert "loses access at the very next request" in asked.text
+    assert "Keys that they created go on working" in asked.text
+    assert "kept out from now on" in (await olivia.send(asked)).text
+    assert (await mia.open(f"{AT_ACME}/projects")).status == 404
+    removed = await olivia.open(path)
+    assert removed.forms[f"{path}/take-back"]["role"] == "member"
+    back = await olivia.send(removed, f"{path}/take-back", role="admin")
+    assert back.status == 200
+    assert await roles(dashboard) == {"olivia": "owner", "mia": "admin"}
+    assert (await mia.open(f"{AT_ACME}/projects")).status == 200
+
+
+async def test_nobody_removes_themselves_unaware(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("adam", "admin")
+    adam = await dashboard.sign_in(ADAM)
+    asked = await adam.open(f"{path}/remove")
+    assert "This is you. You lose your access at once" in asked.text
+    unsure = await adam.send(asked)
+    assert (unsure.status, unsure.focused) == (422, ["leaving"])
+    assert "adam" in await roles(dashboard)
+    gone = await adam.send(asked, leaving="yes")
+    assert "You belong to no organization yet" in gone.text
+    assert "adam" not in await roles(dashboard)
+
+
+async def test_nobody_lowers_their_own_role_unaware(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("adam", "admin")
+    adam = await dashboard.sign_in(ADAM)
+    page = await adam.open(path)
+    unsure = await adam.send(page, f"{path}/role", role="member")
+    assert (unsure.status, unsure.focused) == (422, ["sure"])
+    assert "you cannot raise it again" in unsure.text
+    assert unsure.forms[f"{path}/role"]["role"] == "member"
+    await adam.send(page, f"{path}/role", role="member", sure="yes")
+    assert (await roles(dashboard))["adam"] == "member"
+
+
+async def test_an_admin_by_the_provider_alone_is_warned_of_a_lower_seat(dashboard: Dashboard) -> None:
+    adam = await dashboard.sign_in(ADAM)
+    form = await adam.open(f"{MEMBERS}/new")
+    unsure = await adam.send(form, userId="adam", role="member")
+    assert (unsure.status, unsure.focused) == (422, ["sure"])
+    assert "adam" not in await roles(dashboard)
+    assert (await adam.send(form, userId="adam", role="admin")).status == 200
+
+
+async def test_an_organization_is_handed_over(dashboard: Dashboard) -> None:
+    await dashboard.add_member("adam", "admin")
+    olivia = await dashboard.sign_in(OLIVIA)
+    form = await olivia.open(TRANSFER)
+    assert "Olivia Owner (you), the owner now, becomes an admin." in form.text
+    assert '<option value="adam">' in form.html
+    done = await olivia.send(form, userId="adam", ownerEmail="billing@acme.example", name="Acme")
+    assert (done.status, done.path) == (200, MEMBERS)
+    assert "The organization has a new owner." in done.text
+    assert await roles(dashboard) == {"olivia": "admin", "adam": "owner"}
+    [entry] = (await dashboard.call("GET", "/audit-events?action=tenant.transferred"))["data"]
+    assert entry["after"] == {"ownerId": "adam", "ownerEmail": "billing@acme.example"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"userId": ""}, "userId"),
+        ({"userId": "stranger"}, "userId"),
+        ({"ownerEmail": "nowhere"}, "ownerEmail"),
+        ({"name": "acme"}, "name"),
+    ],
+)
+async def test_a_faulty_transfer_changes_nothing(dashboard: Dashboard, changes: dict[str, str], field: str) -> None:
+    await dashboard.add_member("adam", "admin")
+    olivia = await dashboard.sign_in(OLIVIA)
+    good = {"userId": "adam", "ownerEmail": "billing@acme.example", "name": "Acme"}
+    page = await olivia.send(await olivia.open(TRANSFER), **{**good, **changes})
+    assert (page.status, page.focused) == (422, [field])
+    assert (await roles(dashboard))["olivia"] == "owner"
+
+
+async def test_a_member_may_neither_see_nor_change_members(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("adam", "admin")
+    mia = await dashboard.sign_in(MIA)
+    assert MEMBERS not in (await mia.open(AT_ACME)).links
+    for page in (MEMBERS, f"{MEMBERS}/new", path, f"{path}/remove", TRANSFER):
+        assert (await mia.open(page)).status == 403
+    for form in (f"{MEMBERS}/new", f"{path}/role", f"{path}/remove", f"{path}/take-back", TRANSFER):
+        fields = {
+            "userId": "mia",
+            "role": "admin",
+            "ownerEmail": "m@x.example",
+            "name": "Acme",
+            "sure": "yes",
+            "leaving": "yes",
+        }
+        assert (await mia.force(form, **fields)).status == 403
+    assert await roles(dashboard) == {"olivia": "owner", "adam": "admin"}
+
+
+async def test_another_tenants_owner_finds_nothing(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("adam", "admin")
+    theirs = path.replace(AT_ACME, "/orgs/beta")
+    berta = await dashboard.sign_in(BERTA)
+    for base in (path, theirs):
+        for page in (base, f"{base}/remove"):
+            assert (await berta.open(page)).status == 404
+        for form in (f"{base}/role", f"{base}/remove", f"{base}/take-back"):
+            assert (await berta.force(form, role="member", sure="yes", leaving="yes")).status == 404
+    assert await roles(dashboard) == {"olivia": "owner", "adam": "admin"}
+
+
+async def test_markup_in_what_is_typed_is_text(dashboard: Dashboard) -> None:
+    await dashboard.operate("PUT", "/tenants/acme", {"name": "<b>Acme</b>", "ownerEmail": "o@x.example"})
+    path = await dashboard.add_member('<img/src="x">')
+    olivia = await dashboard.sign_in(OLIVIA)
+    for page in (MEMBERS, path, f"{path}/remove", TRANSFER):
+        shown = await olivia.open(page)
+        assert not {"img", "b"} & set(shown.tags)
+    assert "<b>Acme</b>" in (await olivia.open(TRANSFER)).text
+    refused = await olivia.send(await olivia.open(f"{MEMBERS}/new"), userId='"><img src=x>', role="member")
+    assert "img" not in refused.tags

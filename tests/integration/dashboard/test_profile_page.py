@@ -1,0 +1,52 @@
+"""The profile: who one is, and where one is signed in."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.dashboard_people import AT_ACME, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+
+PROFILE: Final = f"{AT_ACME}/profile"
+CHROME: Final = (
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36"
+)
+
+
+@pytest.fixture
+async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with running_dashboard(conninfo, tmp_path) as dashboard:
+        yield dashboard
+
+
+async def test_it_says_who_one_is_and_what_one_is_here(dashboard: Dashboard) -> None:
+    page = await (await dashboard.sign_in(MIA)).open(PROFILE)
+    assert "Name Mia <i>Member</i> User id mia" in page.text
+    assert "Role in Acme Member" in page.text
+    assert "i" not in page.tags
+
+
+async def test_it_lists_ones_organizations(dashboard: Dashboard) -> None:
+    await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
+    page = await (await dashboard.sign_in(OLIVIA)).open(PROFILE)
+    assert {"/orgs/acme/", "/orgs/beta/"} <= set(page.links)
+
+
+async def test_all_other_sessions_are_ended_and_nobody_elses(dashboard: Dashboard) -> None:
+    here, there = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(OLIVIA, CHROME)
+    mia = await dashboard.sign_in(MIA)
+    page = await here.open(PROFILE)
+    assert "Firefox on Linux this one" in page.text
+    assert "Chrome on Windows 127.0.0.1" in page.text
+    done = await here.send(page, f"{PROFILE}/end-others")
+    assert "You are signed out everywhere else." in done.text
+    assert "Chrome on Windows" not in done.text
+    assert (await there.open(PROFILE)).path == "/sign-in"
+    assert (await mia.open(PROFILE)).status == 200
+
+
+async def test_another_tenants_profile_is_not_there(dashboard: Dashboard) -> None:
+    berta = await dashboard.sign_in(BERTA)
+    assert (await berta.open(PROFILE)).status == 404
+    assert (await berta.force(f"{PROFILE}/end-others")).status == 404

@@ -1,0 +1,172 @@
+"""Projects in the dashboard."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.support.dashboard_people import AT_ACME, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+
+PROJECTS: Final = f"{AT_ACME}/projects"
+MARKUP: Final = '<script>alert("1")</script>'
+
+
+@pytest.fixture
+async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with running_dashboard(conninfo, tmp_path) as dashboard:
+        yield dashboard
+
+
+async def create(dashboard: Dashboard, name: str, description: str | None = None) -> str:
+    made = await dashboard.call("POST", "/projects", {"name": name, "description": description})
+    return f"{PROJECTS}/{made['id']}"
+
+
+async def names(dashboard: Dashboard) -> list[str]:
+    return [project["name"] for project in (await dashboard.call("GET", "/projects"))["data"]]
+
+
+async def test_an_empty_list_says_what_projects_are_and_how_to_begin(dashboard: Dashboard) -> None:
+    page = await (await dashboard.sign_in(MIA)).open(PROJECTS)
+    assert "belongs to this organization alone" in page.text
+    assert "The plan free has room for 3." in page.text
+    assert f"{PROJECTS}/new" in page.links
+
+
+async def test_a_project_is_created_and_shown(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    made = await mia.send(await mia.open(f"{PROJECTS}/new"), name="Website", description="One\r\n\r\nTwo")
+    assert (made.status, made.path.startswith(f"{PROJECTS}/proj_")) == (200, True)
+    [project] = (await dashboard.call("GET", "/projects"))["data"]
+    assert (project["name"], project["description"]) == ("Website", "One\n\nTwo")
+    assert "Website" in (await mia.open(PROJECTS)).text
+    assert "1 of 3" in (await mia.open(PROJECTS)).text
+
+
+async def test_one_form_makes_one_project_however_often_it_is_sent(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    form = await mia.open(f"{PROJECTS}/new")
+    first = await mia.send(form, name="Once")
+    again = await mia.send(form, name="Once")
+    assert again.path == first.path
+    assert await names(dashboard) == ["Once"]
+
+
+async def test_a_double_click_makes_one_project_and_shows_it_to_both(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    form = await mia.open(f"{PROJECTS}/new")
+    clicks = await asyncio.gather(*(mia.send(form, name="Twice") for _ in range(4)))
+    assert {click.status for click in clicks} == {200}
+    assert len({click.path for click in clicks}) == 1
+    assert await names(dashboard) == ["Twice"]
+
+
+async def test_a_form_without_a_token_of_its_own_makes_nothing(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    assert (await mia.force(f"{PROJECTS}/new", name="Loose", once="")).status == 400
+    assert await names(dashboard) == []
+
+
+async def test_a_form_that_was_changed_after_going_back_makes_another(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    form = await mia.open(f"{PROJECTS}/new")
+    await mia.send(form, name="First")
+    await mia.send(form, name="Second")
+    assert sorted(await names(dashboard)) == ["First", "Second"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("", "Fill this in."), ("x" * 201, "At most 200 characters"), ("a\x07b", "in one line")]
+)
+async def test_a_faulty_name_is_said_beside_its_field_and_all_is_kept(
+    dashboard: Dashboard, name: str, fault: str
+) -> None:
+    mia = await dashboard.sign_in(MIA)
+    page = await mia.send(await mia.open(f"{PROJECTS}/new"), name=name, description="A description")
+    assert page.status == 422
+    assert fault in page.text
+    assert page.focused == ["name"]
+    assert "A description" in page.html
+    assert 'aria-describedby="name-fault" aria-invalid="true"' in page.html
+    assert await names(dashboard) == []
+
+
+async def test_the_plans_limit_is_told_in_words(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    form = await mia.open(f"{PROJECTS}/new")
+    for name in ("One", "Two", "Three"):
+        await create(dashboard, name)
+    refused = await mia.send(form, name="Four", description="to be kept")
+    assert refused.status == 422
+    assert "The plan free has room for no more projects" in refused.text
+    assert 'value="Four"' in refused.html
+    full = await mia.open(PROJECTS)
+    assert "All 3 projects of the plan free are in use." in full.text
+    assert f"{PROJECTS}/new" not in full.links
+
+
+async def test_a_project_is_edited(dashboard: Dashboard) -> None:
+    path = await create(dashboard, "Old", "gone soon")
+    mia = await dashboard.sign_in(MIA)
+    form = await mia.open(f"{path}/edit")
+    assert form.forms[form.path]["name"] == "Old"
+    shown = await mia.send(form, name="New", description="")
+    assert shown.path == path
+    [project] = (await dashboard.call("GET", "/projects"))["data"]
+    assert (project["name"], project["description"]) == ("New", None)
+
+
+async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> None:
+    path = await create(dashboard, "Website  of Acme")
+    mia = await dashboard.sign_in(MIA)
+    asked = await mia.open(f"{path}/delete")
+    assert "Type Website of Acme to confirm" in asked.text
+    wrong = await mia.send(asked, name="website of acme")
+    assert (wrong.status, wrong.focused) == (422, ["name"])
+    assert "Nothing was changed." in wrong.text
+    done = await mia.send(asked, name="Website of Acme")
+    assert (done.status, done.path) == (200, PROJECTS)
+    assert "The project is deleted." in done.text
+    assert await names(dashboard) == []
+
+
+async def test_a_name_that_nobody_can_see_is_not_confirmed_by_nothing(dashboard: Dashboard) -> None:
+    path = await create(dashboard, "   ")
+    mia = await dashboard.sign_in(MIA)
+    assert (await mia.force(f"{path}/delete", name="")).status == 422
+    assert (await mia.force(f"{path}/delete", name=path.rpartition("/")[2])).status == 200
+
+
+async def test_markup_in_names_and_descriptions_is_text(dashboard: Dashboard) -> None:
+    path = await create(dashboard, MARKUP, f"</textarea>{MARKUP}")
+    mia = await dashboard.sign_in(MIA)
+    for page in (PROJECTS, path, f"{path}/edit", f"{path}/delete"):
+        shown = await mia.open(page)
+        assert shown.tags.count("script") == 1  # ours
+        assert MARKUP in shown.text or f"</textarea>{MARKUP}" in shown.text
+
+
+async def test_another_tenants_people_find_nothing(dashboard: Dashboard) -> None:
+    path = await create(dashboard, "Secret plans")
+    theirs = path.replace(AT_ACME, "/orgs/beta")
+    berta = await dashboard.sign_in(BERTA)
+    for page in (PROJECTS, path, f"{path}/edit", f"{path}/delete", theirs, f"{theirs}/edit", f"{theirs}/delete"):
+        answer = await berta.open(page)
+        assert answer.status == 404
+        assert "Secret plans" not in answer.html
+    for form in (f"{path}/edit", f"{path}/delete", f"{theirs}/edit", f"{theirs}/delete", f"{PROJECTS}/new"):
+        assert (await berta.force(form, name="Secret plans", description="")).status == 404
+    assert await names(dashboard) == ["Secret plans"]
+
+
+async def test_nothing_is_done_without_the_sessions_own_token(dashboard: Dashboard) -> None:
+    path = await create(dashboard, "Kept")
+    olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
+    token = (await mia.open(f"{path}/delete")).forms[f"{path}/delete"]["form_token"]
+    for fields in ({"name": "Kept"}, {"name": "Kept", "form_token": token}):
+        answer: httpx2.Response = await olivia.client.post(f"{path}/delete", data=fields)
+        assert answer.status_code == 403
+    assert await names(dashboard) == ["Kept"]
