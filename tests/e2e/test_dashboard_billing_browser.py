@@ -12,11 +12,11 @@ from tenantry.demo.identity_provider import DemoUser
 from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
 from tests.support import events
 from tests.support.browser import Watched, running_browser
+from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard
 from tests.support.events import failed, succeeded, updated
-from tests.support.live_dashboard import MEMBER, ORG, OWNER, Dashboard, running_dashboard
 from tests.support.provider_api import KEY, running_provider
 
-HERE: Final = f"/orgs/{ORG}"
+HERE: Final = AT_ACME
 PAGES: Final = ("/", "/billing", "/events", "/events/evt_1", "/events/replay")
 MARKUP: Final = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 Scheme = Literal["light", "dark"]
@@ -43,7 +43,7 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
     await context.close()
 
 
-async def enter(page: Page, dashboard: Dashboard, path: str, user: DemoUser = OWNER) -> Watched:
+async def enter(page: Page, dashboard: Dashboard, path: str, user: DemoUser = OLIVIA) -> Watched:
     """Sign in, and go to a page of the tenant."""
     watched = Watched(page)
     await page.goto(dashboard.start_of(user, HERE + path))
@@ -98,12 +98,12 @@ async def test_the_page_of_a_member_who_was_removed_is_not_live_any_more(
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
             "SELECT issuer, %s, tenant_id, 'member' FROM memberships WHERE tenant_id = %s",
-            (MEMBER.sub, ORG),
+            (MIA.sub, ACME),
         )
-    await enter(page, dashboard, "/events", MEMBER)
+    await enter(page, dashboard, "/events", MIA)
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MEMBER.sub,))
+        await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,))
     await dashboard.deliver(updated())
     await expect(page.locator("[data-live-state]")).to_have_text("Not live")
     await expect(page.get_by_role("link", name="Reload")).to_be_visible()
@@ -142,7 +142,7 @@ async def test_markup_from_outside_is_text_everywhere(page: Page, dashboard: Das
     hostile = updated(event_id="evt_1", price=MARKUP)
     hostile["data"]["object"]["metadata"][MARKUP] = MARKUP
     await dashboard.deliver(hostile)
-    await dashboard.operate("PUT", f"tenants/{ORG}", {"name": MARKUP, "ownerEmail": "olivia@acme.example"})
+    await dashboard.operate("PUT", f"/tenants/{ACME}", {"name": MARKUP, "ownerEmail": "olivia@acme.example"})
     watched = await enter(page, dashboard, "/")
     for path in PAGES:
         await page.goto(dashboard.url + HERE + path)

@@ -8,8 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.support.dashboard_pages import HOME, running_pages
-from tests.support.live_dashboard import OWNER
+from tests.support.dashboard import AT_ACME, OLIVIA, running_dashboard
 
 CODE = re.compile(r'<pre [^>]*aria-label="([^"]*)"><code>([^<]*)</code>')
 
@@ -31,10 +30,10 @@ async def run(folder: Path, *command: str, **environment: str) -> str:
 
 
 async def test_lines_send_the_first_request_of_a_key(conninfo: str, tmp_path: Path) -> None:
-    async with running_pages(conninfo, tmp_path) as pages:
-        olivia = await pages.sign_in(OWNER)
-        form = await olivia.open(f"{HOME}/settings/api-keys/new")
-        shown = await olivia.send(form, fields={"name": "CI", "scope": ["projects:read"]})
+    async with running_dashboard(conninfo, tmp_path) as dashboard:
+        olivia = await dashboard.sign_in(OLIVIA)
+        form = await olivia.open(f"{AT_ACME}/settings/api-keys/new")
+        shown = await olivia.send(form, name="CI", scope=["projects:read"])
         secret, curl, command_line, python = [html.unescape(text) for _, text in CODE.findall(shown.html)]
         printed = [
             await run(tmp_path, "bash", "-c", command_line),

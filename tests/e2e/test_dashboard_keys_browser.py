@@ -1,4 +1,4 @@
-"""The life of an API key in the pages, in a real browser, with script and without."""
+"""The life of an API key in the dashboard, in a real browser, with script and without."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,10 +9,9 @@ from playwright.async_api import Browser, BrowserContext, Dialog, Page, expect
 
 from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST, SCHEMES, WIDTHS, Scheme
 from tests.support.browser import Watched, running_browser
-from tests.support.dashboard_pages import HOME, Pages, running_pages
-from tests.support.live_dashboard import OWNER
+from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
 
-KEYS: Final = f"{HOME}/settings/api-keys"
+KEYS: Final = f"{AT_ACME}/settings/api-keys"
 PATIENCE: Final = 30_000
 """Milliseconds until the use of a key must show; it is written every five seconds, and asked for every two."""
 
@@ -29,17 +28,17 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def pages(conninfo: str, people: Path) -> AsyncIterator[Pages]:
-    async with running_pages(conninfo, people) as pages:
-        yield pages
+async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
+    async with running_dashboard(conninfo, people) as dashboard:
+        yield dashboard
 
 
-async def signed_in(browser: Browser, pages: Pages, *, script: bool = True) -> tuple[BrowserContext, Page]:
+async def signed_in(browser: Browser, dashboard: Dashboard, *, script: bool = True) -> tuple[BrowserContext, Page]:
     """The tenant's owner, on the list of keys."""
-    context = await browser.new_context(java_script_enabled=script, base_url=pages.base_url)
+    context = await browser.new_context(java_script_enabled=script, base_url=dashboard.url)
     page = await context.new_page()
-    await page.goto(f"/sign-in/start?hint={OWNER.sub}&return_to={KEYS}")
-    assert page.url == pages.base_url + KEYS
+    await page.goto(f"/sign-in/start?hint={OLIVIA.sub}&return_to={KEYS}")
+    assert page.url == dashboard.url + KEYS
     return context, page
 
 
@@ -63,13 +62,13 @@ async def secret_of(page: Page) -> str:
     return secret
 
 
-async def status_of(pages: Pages, secret: str) -> int:
+async def status_of(dashboard: Dashboard, secret: str) -> int:
     """What the API answers to a key."""
-    return (await pages.call("GET", "/projects", secret)).status_code
+    return (await dashboard.request("GET", "/projects", secret)).status_code
 
 
-async def test_life_of_a_key(browser: Browser, pages: Pages) -> None:
-    context, page = await signed_in(browser, pages)
+async def test_life_of_a_key(browser: Browser, dashboard: Dashboard) -> None:
+    context, page = await signed_in(browser, dashboard)
     await context.grant_permissions(["clipboard-read", "clipboard-write"])
     watched = Watched(page)
 
@@ -78,7 +77,7 @@ async def test_life_of_a_key(browser: Browser, pages: Pages) -> None:
     await expect(page.locator(".secret").get_by_role("button", name="Copied")).to_be_visible()
     assert await page.evaluate("navigator.clipboard.readText()") == secret
     await expect(page.get_by_text("Waiting for the first request")).to_be_visible()
-    assert await status_of(pages, secret) == 200
+    assert await status_of(dashboard, secret) == 200
     await expect(page.locator(".tick.done")).to_contain_text("The key works.", timeout=PATIENCE)
 
     await page.get_by_role("link", name="Go to the key").click()
@@ -87,7 +86,7 @@ async def test_life_of_a_key(browser: Browser, pages: Pages) -> None:
     await rotation.get_by_label("For 1 hour").check()
     await rotation.get_by_role("button", name="Rotate key").click()
     new = await secret_of(page)
-    assert [await status_of(pages, one) for one in (secret, new)] == [200, 200]
+    assert [await status_of(dashboard, one) for one in (secret, new)] == [200, 200]
     await page.get_by_label("I have kept the secret").check()
     await page.get_by_role("link", name="Go to the key").click()
     await expect(page.get_by_text("The old key was last used")).to_be_visible()
@@ -97,25 +96,25 @@ async def test_life_of_a_key(browser: Browser, pages: Pages) -> None:
     await revocation.get_by_label("To confirm, type CI").fill("CI")
     await revocation.get_by_role("button", name="Revoke key").click()
     await expect(page.get_by_text("Requests with this key are refused.")).to_be_visible()
-    assert [await status_of(pages, one) for one in (secret, new)] == [200, 401]
+    assert [await status_of(dashboard, one) for one in (secret, new)] == [200, 401]
     assert not watched.complaints
     assert not [url for url in watched.requests if secret in url or new in url]
-    assert not [url for url in watched.requests if not url.startswith(pages.base_url)]
+    assert not [url for url in watched.requests if not url.startswith(dashboard.url)]
     await context.close()
 
 
-async def test_life_of_a_key_without_script(browser: Browser, pages: Pages) -> None:
-    context, page = await signed_in(browser, pages, script=False)
+async def test_life_of_a_key_without_script(browser: Browser, dashboard: Dashboard) -> None:
+    context, page = await signed_in(browser, dashboard, script=False)
 
     secret = await create(page)
     await expect(page.get_by_role("button", name="Copy")).to_have_count(0)
     await expect(page.get_by_label("I have kept the secret")).to_be_hidden()
-    assert await status_of(pages, secret) == 200
+    assert await status_of(dashboard, secret) == 200
     async with page.expect_popup() as opened:
         await page.get_by_role("link", name="Check now").click()
     check = await opened.value
     await expect(check.get_by_role("heading", name="CI")).to_be_visible()
-    await pages.use(check.url.split("/")[-2], secret)
+    await dashboard.use_key(check.url.split("/")[-2], secret)
     await check.get_by_role("link", name="Check again").click()
     await expect(check.get_by_text("The key works.")).to_be_visible()
     assert await secret_of(page) == secret
@@ -125,22 +124,24 @@ async def test_life_of_a_key_without_script(browser: Browser, pages: Pages) -> N
     await page.get_by_label("Not at all").check()
     await page.get_by_role("button", name="Rotate key").click()
     new = await secret_of(page)
-    assert [await status_of(pages, one) for one in (secret, new)] == [401, 200]
+    assert [await status_of(dashboard, one) for one in (secret, new)] == [401, 200]
 
     await page.get_by_role("link", name="Go to the key").click()
     await page.get_by_role("link", name="Revoke", exact=True).click()
     await page.get_by_label("To confirm, type CI").fill("CI")
     await page.get_by_role("button", name="Revoke key").click()
     await expect(page.get_by_text("Requests with this key are refused.")).to_be_visible()
-    assert await status_of(pages, new) == 401
+    assert await status_of(dashboard, new) == 401
     await context.close()
 
 
-async def test_button_that_is_pressed_twice_makes_one_key_and_shows_its_secret(browser: Browser, pages: Pages) -> None:
-    context, page = await signed_in(browser, pages)
+async def test_button_that_is_pressed_twice_makes_one_key_and_shows_its_secret(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    context, page = await signed_in(browser, dashboard)
     await fill_in(page)
     await page.get_by_role("button", name="Create key").dblclick()
-    assert await status_of(pages, await secret_of(page)) == 200
+    assert await status_of(dashboard, await secret_of(page)) == 200
     await page.get_by_label("I have kept the secret").check()
     await page.goto(KEYS)
     await expect(page.locator("tbody tr")).to_have_count(1)
@@ -148,9 +149,9 @@ async def test_button_that_is_pressed_twice_makes_one_key_and_shows_its_secret(b
 
 
 async def test_page_with_the_secret_that_is_loaded_again_says_that_the_key_exists(
-    browser: Browser, pages: Pages
+    browser: Browser, dashboard: Dashboard
 ) -> None:
-    context, page = await signed_in(browser, pages)
+    context, page = await signed_in(browser, dashboard)
     secret = await create(page)
     await page.get_by_label("I have kept the secret").check()
     await page.reload()
@@ -161,8 +162,8 @@ async def test_page_with_the_secret_that_is_loaded_again_says_that_the_key_exist
     await context.close()
 
 
-async def test_page_with_the_secret_is_not_left_by_accident(browser: Browser, pages: Pages) -> None:
-    context, page = await signed_in(browser, pages)
+async def test_page_with_the_secret_is_not_left_by_accident(browser: Browser, dashboard: Dashboard) -> None:
+    context, page = await signed_in(browser, dashboard)
     asked: list[str] = []
 
     async def stay(dialog: Dialog) -> None:
@@ -182,8 +183,10 @@ async def test_page_with_the_secret_is_not_left_by_accident(browser: Browser, pa
     await context.close()
 
 
-async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(browser: Browser, pages: Pages) -> None:
-    context, page = await signed_in(browser, pages)
+async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    context, page = await signed_in(browser, dashboard)
     await page.goto(f"{KEYS}/new")
     sure, scopes, until = (
         page.get_by_label("I understand this"),
@@ -202,8 +205,8 @@ async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(browser
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_pages_fit_every_width_and_can_be_read(browser: Browser, pages: Pages, scheme: Scheme) -> None:
-    context, page = await signed_in(browser, pages)
+async def test_pages_fit_every_width_and_can_be_read(browser: Browser, dashboard: Dashboard, scheme: Scheme) -> None:
+    context, page = await signed_in(browser, dashboard)
     await page.emulate_media(color_scheme=scheme)
     await create(page, "A key with a name of some length, andwithonewordthatisverylongindeedandnowheretobreak")
     await fits(page)

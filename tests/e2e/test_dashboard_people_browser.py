@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 from tenantry.simulator.serving import serving
 from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
 from tests.support.browser import Watched, running_browser
-from tests.support.dashboard_people import AT_ACME, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
 from tests.support.simulator import a_simulator
 

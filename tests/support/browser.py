@@ -54,17 +54,39 @@ async def served(
 
     A connection that is idle for ``keep_alive`` seconds is closed.
     """
+    with socket.create_server((LOOPBACK, port)) as listener:
+        async with serving(app, listener, http, keep_alive):
+            yield url_of(listener)
+
+
+@asynccontextmanager
+async def serving(
+    app: AsgiApp,
+    listener: socket.socket,
+    http: "type[asyncio.Protocol] | Literal['auto']" = "auto",
+    keep_alive: int = 5,
+    grace: int = 1,
+) -> AsyncIterator[uvicorn.Server]:
+    """The same for an application that has to know its address, which is that of the socket, before it is made.
+
+    At the end what is under way has ``grace`` seconds.
+    """
     config = uvicorn.Config(
-        app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=1, timeout_keep_alive=keep_alive
+        app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=grace, timeout_keep_alive=keep_alive
     )
     server = uvicorn.Server(config)
-    with socket.create_server((LOOPBACK, port)) as listener:
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await running
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await running
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address of a server that listens on a socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{host}:{port}"
 
 
 class Watched:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dashboard_pages import Pages, running_pages
+from tests.support.dashboard import Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
 
 
@@ -16,15 +16,15 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def pages(conninfo: str, people: Path) -> AsyncIterator[Pages]:
+async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
     """The service on a database of this test's own."""
-    async with running_pages(conninfo, people) as pages:
-        yield pages
+    async with running_dashboard(conninfo, people) as dashboard:
+        yield dashboard
 
 
 @pytest.fixture(scope="module")
-async def unchanged_pages(postgres: PostgresServer, people: Path) -> AsyncIterator[Pages]:
+async def unchanged_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
     """The same, shared by the tests of a file that change nothing."""
     with postgres.database() as conninfo:
-        async with running_pages(conninfo, people) as pages:
-            yield pages
+        async with running_dashboard(conninfo, people) as dashboard:
+            yield dashboard

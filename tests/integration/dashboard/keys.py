@@ -3,10 +3,10 @@
 import re
 from typing import Any, Final
 
-from tests.support.dashboard_pages import HOME, Fields, Page, Pages, Person
-from tests.support.live_dashboard import ORG
+from tests.support.dashboard import ACME, AT_ACME, Dashboard, Fields, Person
+from tests.support.dashboard_page import Page
 
-KEYS: Final = f"{HOME}/settings/api-keys"
+KEYS: Final = f"{AT_ACME}/settings/api-keys"
 NEW: Final = f"{KEYS}/new"
 SECRET: Final = re.compile(r"svc_(?:live|test)_[A-Za-z0-9]{49}")
 CI: Final[Fields] = {"name": "CI", "scope": ["projects:read"]}
@@ -20,22 +20,22 @@ def secret_in(page: Page) -> str:
 
 async def create(person: Person, **fields: str | list[str]) -> tuple[str, str]:
     """Make a key; its id and secret."""
-    shown = await person.send(await person.open(NEW), fields={**CI, **fields})
+    shown = await person.send(await person.open(NEW), **{**CI, **fields})
     assert shown.status == 200, shown.text
     [key_id] = {link.rpartition("/")[2] for link in shown.links if re.fullmatch(rf"{KEYS}/key_\w+", link)}
     return key_id, secret_in(shown)
 
 
-async def record(pages: Pages, person: Person, key_id: str) -> dict[str, Any]:
+async def record(dashboard: Dashboard, person: Person, key_id: str) -> dict[str, Any]:
     """What the API says of a key to an OWNER key that is made for this."""
     _, owner = await create(person, name="looks", scope=[], access="owner", sure="1")
-    answer = await pages.call("GET", f"/api-keys/{key_id}", owner)
+    answer = await dashboard.request("GET", f"/api-keys/{key_id}", owner)
     assert answer.status_code == 200
     found: dict[str, Any] = answer.json()
     return found
 
 
-async def names(pages: Pages, owner: str) -> list[str]:
+async def names(dashboard: Dashboard, owner: str) -> list[str]:
     """The names of the tenant's keys, as the API lists them, newest first."""
-    answer = await pages.call("GET", f"/api-keys?orgId={ORG}&limit=100", owner)
+    answer = await dashboard.request("GET", f"/api-keys?orgId={ACME}&limit=100", owner)
     return [key["name"] for key in answer.json()["data"]]

@@ -1,22 +1,14 @@
 """The audit trail in the dashboard."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.dashboard_people import ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard
 
 AUDIT: Final = f"{AT_ACME}/settings/audit"
 EXPORT: Final = f"{AUDIT}/export"
-
-
-@pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(conninfo, tmp_path) as dashboard:
-        yield dashboard
 
 
 async def key(dashboard: Dashboard, name: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from tests.support.dashboard_people import AT_ACME, MIA, running_dashboard
+from tests.support.dashboard import AT_ACME, MIA, running_dashboard
 
 PAGES: Final = "Mail inbox=http://127.0.0.1:3002/inbox;Payment provider=http://127.0.0.1:3004/"
 

@@ -3,20 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import httpx2
 import psycopg
-import pytest
 
 from tenantry.domain.access import Role
 from tenantry.http.gate import GATE
 from tenantry.services.news import MOST_OF_ONE
+from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person
 from tests.support.events import updated
-from tests.support.live_dashboard import MEMBER, ORG, Dashboard, Visitor, running_dashboard
 
-STREAM: Final = f"/orgs/{ORG}/events/stream"
+STREAM: Final = f"{AT_ACME}/events/stream"
 SCRIPT: Final = {"sec-fetch-mode": "cors"}
 _PATIENCE: Final = 20
 
@@ -43,7 +41,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(visitor: Visitor, **headers: str) -> AsyncIterator[Heard]:
+async def listening(visitor: Person, **headers: str) -> AsyncIterator[Heard]:
     """The stream as a page's script opens it, once it has begun."""
     async with visitor.client.stream("GET", STREAM, headers={**SCRIPT, **headers}) as answer:
         heard = Heard(answer)
@@ -57,18 +55,12 @@ async def add_as_member(conninfo: str, dashboard: Dashboard) -> None:
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
             "SELECT issuer, %s, tenant_id, %s FROM memberships WHERE tenant_id = %s LIMIT 1",
-            (MEMBER.sub, Role.MEMBER.value, ORG),
+            (MIA.sub, Role.MEMBER.value, ACME),
         )
 
 
-@pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(conninfo, tmp_path) as dashboard:
-        yield dashboard
-
-
 async def test_an_event_is_told_to_everybody_who_watches_its_tenant(dashboard: Dashboard) -> None:
-    async with listening(await dashboard.sign_in()) as one, listening(await dashboard.sign_in(MEMBER)) as other:
+    async with listening(await dashboard.sign_in()) as one, listening(await dashboard.sign_in(MIA)) as other:
         await dashboard.deliver(updated())
         await one.until("event: news")
         await other.until("event: news")
@@ -89,9 +81,9 @@ async def test_a_stream_is_no_page_to_be_kept_or_framed(dashboard: Dashboard) ->
 
 async def test_a_member_who_was_removed_hears_nothing_more(dashboard: Dashboard, conninfo: str) -> None:
     await add_as_member(conninfo, dashboard)
-    async with listening(await dashboard.sign_in(MEMBER)) as heard:
+    async with listening(await dashboard.sign_in(MIA)) as heard:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MEMBER.sub,))
+            await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,))
         await dashboard.deliver(updated())
         assert await heard.rest() == ["event: bye", "data: sign in again"]
 
@@ -99,7 +91,7 @@ async def test_a_member_who_was_removed_hears_nothing_more(dashboard: Dashboard,
 async def test_a_session_that_was_ended_hears_nothing_more(dashboard: Dashboard) -> None:
     owner = await dashboard.sign_in()
     async with listening(owner) as heard:
-        await owner.send("/sign-out", {})
+        await owner.force("/sign-out")
         await dashboard.deliver(updated())
         assert await heard.rest() == ["event: bye", "data: sign in again"]
 
@@ -119,7 +111,7 @@ async def test_without_a_session_there_is_no_stream(dashboard: Dashboard) -> Non
 
 
 async def test_one_session_has_a_bounded_number_of_streams(dashboard: Dashboard) -> None:
-    owner, member = await dashboard.sign_in(), await dashboard.sign_in(MEMBER)
+    owner, member = await dashboard.sign_in(), await dashboard.sign_in(MIA)
     async with AsyncExitStack() as held:
         for _ in range(MOST_OF_ONE):
             await held.enter_async_context(listening(owner))
@@ -147,9 +139,9 @@ async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard, conn
     before = await used_at()
     async with listening(owner):
         pass
-    await owner.get(f"/orgs/{ORG}/events", **SCRIPT)
+    await owner.get(f"{AT_ACME}/events", **SCRIPT)
     assert await used_at() == before
-    await owner.get(f"/orgs/{ORG}/events")
+    await owner.get(f"{AT_ACME}/events")
     assert await used_at() != before
 
 

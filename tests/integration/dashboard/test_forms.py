@@ -1,46 +1,36 @@
 """Forms that another site, another session or no page at all has made are not carried out; headers of every page."""
 
 import re
-from collections.abc import AsyncIterator
 from typing import Final
 
 import httpx2
 import pytest
 
-from tests.support.live_dashboard import ADMIN, MEMBER, OWNER, Dashboard, Visitor, running_dashboard
-from tests.support.postgres import PostgresServer
+from tests.support.dashboard import ADAM, MIA, OLIVIA, Dashboard, Person
 
-_FORM_TOKEN: Final = re.compile(r'name="form_token" value="([^"]+)"')
 OUT: Final = "/sign-out"
 
 
-@pytest.fixture(scope="module")
-async def dashboard(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dashboard]:
-    with postgres.database() as conninfo:
-        async with running_dashboard(conninfo, tmp_path_factory.mktemp("dashboard")) as running:
-            yield running
+@pytest.fixture
+def dashboard(unchanged_dashboard: Dashboard) -> Dashboard:
+    """Shared: forms here end sessions, and nothing else."""
+    return unchanged_dashboard
 
 
-async def token_of(visitor: Visitor) -> str:
-    found = _FORM_TOKEN.search((await visitor.get("/orgs/acme/")).text)
-    assert found
-    return found[1]
-
-
-async def is_signed_in(visitor: Visitor) -> bool:
+async def is_signed_in(visitor: Person) -> bool:
     return (await visitor.get("/orgs/acme/")).status_code == 200
 
 
 async def test_form_of_the_session_is_carried_out(dashboard: Dashboard) -> None:
-    visitor = await dashboard.sign_in(MEMBER)
-    answer = await visitor.client.post(OUT, data={"form_token": await token_of(visitor)})
+    visitor = await dashboard.sign_in(MIA)
+    answer = await visitor.client.post(OUT, data={"form_token": await visitor.form_token()})
     assert answer.status_code == 303
     assert not await is_signed_in(visitor)
 
 
 async def test_form_of_another_session_is_not(dashboard: Dashboard) -> None:
-    visitor, other = await dashboard.sign_in(OWNER), await dashboard.sign_in(ADMIN)
-    for form_token in ("", "0" * 64, await token_of(other)):
+    visitor, other = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
+    for form_token in ("", "0" * 64, await other.form_token()):
         answer = await visitor.client.post(OUT, data={"form_token": form_token})
         assert answer.status_code == 403
         assert "This form is not from here" in answer.text
@@ -49,8 +39,8 @@ async def test_form_of_another_session_is_not(dashboard: Dashboard) -> None:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_form_that_another_site_sends_is_not(dashboard: Dashboard, site: str) -> None:
-    visitor = await dashboard.sign_in(OWNER)
-    form = {"form_token": await token_of(visitor)}
+    visitor = await dashboard.sign_in(OLIVIA)
+    form = {"form_token": await visitor.form_token()}
     answer = await visitor.client.post(OUT, data=form, headers={"sec-fetch-site": site})
     assert answer.status_code == 403
     assert await is_signed_in(visitor)
@@ -58,16 +48,16 @@ async def test_form_that_another_site_sends_is_not(dashboard: Dashboard, site: s
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x", ""])
 async def test_form_of_another_kind_is_not(dashboard: Dashboard, kind: str) -> None:
-    visitor = await dashboard.sign_in(OWNER)
-    content = f"form_token={await token_of(visitor)}".encode()
+    visitor = await dashboard.sign_in(OLIVIA)
+    content = f"form_token={await visitor.form_token()}".encode()
     answer = await visitor.client.post(OUT, content=content, headers={"content-type": kind})
     assert answer.status_code == 400
     assert await is_signed_in(visitor)
 
 
 async def test_form_that_is_huge_is_not(dashboard: Dashboard) -> None:
-    visitor = await dashboard.sign_in(OWNER)
-    form = {"form_token": await token_of(visitor), "more": "x" * 100_000}
+    visitor = await dashboard.sign_in(OLIVIA)
+    form = {"form_token": await visitor.form_token(), "more": "x" * 100_000}
     assert (await visitor.client.post(OUT, data=form)).status_code == 400
 
 
@@ -83,7 +73,7 @@ PAGES: Final = ("/sign-in", "/signed-out", "/orgs/acme/", "/orgs/acme/settings/a
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(dashboard: Dashboard, path: str) -> None:
-    visitor = await dashboard.sign_in(OWNER)
+    visitor = await dashboard.sign_in(OLIVIA)
     answer = await visitor.get(path)
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"

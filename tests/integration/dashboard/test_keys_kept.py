@@ -1,4 +1,4 @@
-"""The list of API keys in the pages, a key's own page, and changing, rotating and revoking it, without script."""
+"""The list of API keys in the dashboard, a key's own page, and changing, rotating and revoking it, without script."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -6,21 +6,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, record, secret_in
-from tests.support.dashboard_pages import HOME, Fields, Pages
-from tests.support.live_dashboard import ADMIN, MEMBER, OWNER
+from tests.support.dashboard import ADAM, AT_ACME, MIA, OLIVIA, Dashboard, Fields
 
 HOSTILE = "<script>alert(1)</script>\u202e\"'&amp;"
 
 
-async def test_empty_list_says_what_a_key_is_for(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_empty_list_says_what_a_key_is_for(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(KEYS)
     assert "A key lets a program in" in page.text
     assert NEW in page.links
 
 
-async def test_list_shows_what_tells_keys_apart(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_list_shows_what_tells_keys_apart(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     _, secret = await create(olivia, name="Nightly export", mode="test", own="reports:read")
     page = await olivia.open(KEYS)
     for text in ("Nightly export", f"{secret[:13]}…{secret[-4:]}", "test", "active", "projects:read", "reports:read"):
@@ -29,11 +28,11 @@ async def test_list_shows_what_tells_keys_apart(pages: Pages) -> None:
     assert "never" in page.text
 
 
-async def test_ended_key_stays_in_the_list_and_the_filter_finds_it(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_ended_key_stays_in_the_list_and_the_filter_finds_it(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, name="Old one")
     await create(olivia, name="New one")
-    await revoke(pages, key_id)
+    await revoke(dashboard, key_id)
     everything, revoked, active, expired = [
         (await olivia.open(f"{KEYS}?status={status}")).text for status in ("", "revoked", "active", "expired")
     ]
@@ -45,11 +44,11 @@ async def test_ended_key_stays_in_the_list_and_the_filter_finds_it(pages: Pages)
     assert "No key has this status" in expired
 
 
-async def test_longer_list_goes_on_on_another_page(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_longer_list_goes_on_on_another_page(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     for number in range(27):
         key_id, _ = await create(olivia, name=f"Key number {number}.")
-        await revoke(pages, key_id)
+        await revoke(dashboard, key_id)
     first = await olivia.open(f"{KEYS}?status=revoked")
     [older] = [link for link in first.links if "cursor=" in link]
     rest = await olivia.open(older)
@@ -59,8 +58,8 @@ async def test_longer_list_goes_on_on_another_page(pages: Pages) -> None:
     assert len(first.html) < 50_000
 
 
-async def test_hostile_name_is_text_everywhere(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_hostile_name_is_text_everywhere(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, name=HOSTILE)
     for path in (KEYS, *(f"{KEYS}/{key_id}{page}" for page in ("", "/edit", "/rotate", "/revoke", "/first-use"))):
         page = await olivia.open(path)
@@ -68,8 +67,8 @@ async def test_hostile_name_is_text_everywhere(pages: Pages) -> None:
         assert (HOSTILE in page.text) or (HOSTILE in page.form().fields["name"])
 
 
-async def test_page_of_a_key_tells_all_about_it(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_page_of_a_key_tells_all_about_it(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, scope=["billing:read"], own="reports:* *:read")
     page = await olivia.open(f"{KEYS}/{key_id}")
     for text in ("CI", f"{secret[:13]}…{secret[-4:]}", key_id, "Live", "active", "never", "by you"):
@@ -79,8 +78,8 @@ async def test_page_of_a_key_tells_all_about_it(pages: Pages) -> None:
     assert "reports:*" in page.text
 
 
-async def test_key_of_another_tenant_is_not_there(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_key_of_another_tenant_is_not_there(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     for page in ("", "/edit", "/rotate", "/revoke", "/first-use"):
         assert (await olivia.open(f"{KEYS}/key_0{page}")).status == 404
 
@@ -89,93 +88,95 @@ async def test_key_of_another_tenant_is_not_there(pages: Pages) -> None:
     ("path", "status"),
     [("/%FF", 404), ("?cursor=x", 400), ("?status=x", 200), ("?status=%00", 200)],
 )
-async def test_address_that_nobody_was_given_is_answered_by_a_page(pages: Pages, path: str, status: int) -> None:
-    page = await (await pages.sign_in(OWNER)).open(KEYS + path)
+async def test_address_that_nobody_was_given_is_answered_by_a_page(
+    dashboard: Dashboard, path: str, status: int
+) -> None:
+    page = await (await dashboard.sign_in(OLIVIA)).open(KEYS + path)
     assert page.status == status
     assert page.html.startswith("<!doctype html>")
 
 
-async def test_rotated_key_may_end_earlier_and_not_later(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_rotated_key_may_end_earlier_and_not_later(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
-    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", {"overlap": "604800"})
+    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800")
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    later = await olivia.send(page, fields={"expiry": "30"})
+    later = await olivia.send(page, expiry="30")
     assert later.status == 409
     assert "it may end earlier, not later" in later.text
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
-    assert (await olivia.send(page, fields={"expiry": "date", "until": tomorrow.isoformat()})).status == 200
+    assert (await olivia.send(page, expiry="date", until=tomorrow.isoformat())).status == 200
 
 
-async def test_change_counts_and_what_was_not_changed_stays(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_change_counts_and_what_was_not_changed_stays(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, own="reports:read")
-    before = await record(pages, olivia, key_id)
+    before = await record(dashboard, olivia, key_id)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    changed = await olivia.send(page, fields={"name": "CI of the shop", "scope": ["tenants:read"]})
+    changed = await olivia.send(page, name="CI of the shop", scope=["tenants:read"])
     assert (changed.status, changed.path) == (200, f"{KEYS}/{key_id}")
     assert "Saved." in changed.text
-    answer = await pages.call("GET", "/auth/whoami", secret)
+    answer = await dashboard.request("GET", "/auth/whoami", secret)
     assert sorted(answer.json()["scopes"]) == ["reports:read", "tenants:read"]
-    after = await record(pages, olivia, key_id)
+    after = await record(dashboard, olivia, key_id)
     assert (after["name"], after["expiresAt"]) == ("CI of the shop", before["expiresAt"])
 
 
-async def test_expiry_can_be_taken_away_and_set(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_expiry_can_be_taken_away_and_set(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    await olivia.send(page, fields={"expiry": "never"})
-    assert (await record(pages, olivia, key_id))["expiresAt"] is None
-    await olivia.send(page, fields={"expiry": "30"})
-    ends = datetime.fromisoformat((await record(pages, olivia, key_id))["expiresAt"])
+    await olivia.send(page, expiry="never")
+    assert (await record(dashboard, olivia, key_id))["expiresAt"] is None
+    await olivia.send(page, expiry="30")
+    ends = datetime.fromisoformat((await record(dashboard, olivia, key_id))["expiresAt"])
     assert abs(ends - datetime.now(UTC) - timedelta(days=30)) < timedelta(hours=1)
 
 
-async def test_faulty_change_changes_nothing(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_faulty_change_changes_nothing(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    answer = await olivia.send(page, fields={"name": "x" * 201, "scope": []})
+    answer = await olivia.send(page, name="x" * 201, scope=[])
     assert answer.status == 422
     assert "Use at most 200 characters" in answer.text
     assert "Tick at least one" in answer.text
-    assert (await record(pages, olivia, key_id))["name"] == "CI"
+    assert (await record(dashboard, olivia, key_id))["name"] == "CI"
 
 
-async def test_key_becomes_an_owner_key_only_with_the_box_ticked(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_key_becomes_an_owner_key_only_with_the_box_ticked(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    assert (await olivia.send(page, fields={"access": "owner"})).status == 422
-    assert (await olivia.send(page, fields={"access": "owner", "sure": "1"})).status == 200
-    assert (await record(pages, olivia, key_id))["accessLevel"] == "OWNER"
+    assert (await olivia.send(page, access="owner")).status == 422
+    assert (await olivia.send(page, access="owner", sure="1")).status == 200
+    assert (await record(dashboard, olivia, key_id))["accessLevel"] == "OWNER"
 
 
-async def test_owner_key_is_renamed_without_being_asked_again(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_owner_key_is_renamed_without_being_asked_again(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, access="owner", sure="1")
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    assert (await olivia.send(page, fields={"name": "Another"})).status == 200
-    found = await record(pages, olivia, key_id)
+    assert (await olivia.send(page, name="Another")).status == 200
+    found = await record(dashboard, olivia, key_id)
     assert (found["name"], found["accessLevel"]) == ("Another", "OWNER")
 
 
 @pytest.mark.parametrize(("overlap", "status"), [("0", 401), ("3600", 200), ("86400", 200), ("604800", 200)])
 async def test_rotation_gives_a_new_secret_and_the_old_one_goes_on_as_was_chosen(
-    pages: Pages, overlap: str, status: int
+    dashboard: Dashboard, overlap: str, status: int
 ) -> None:
-    olivia = await pages.sign_in(OWNER)
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, old = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
-    new = secret_in(await olivia.send(page, f"{KEYS}/{key_id}/rotate", {"overlap": overlap}))
-    assert (await pages.call("GET", "/projects", new)).status_code == 200
-    assert (await pages.call("GET", "/projects", old)).status_code == status
+    new = secret_in(await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap=overlap))
+    assert (await dashboard.request("GET", "/projects", new)).status_code == 200
+    assert (await dashboard.request("GET", "/projects", old)).status_code == status
     assert new != old
 
 
-async def test_rotation_that_is_sent_again_makes_no_third_key(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_rotation_that_is_sent_again_makes_no_third_key(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
@@ -186,13 +187,13 @@ async def test_rotation_that_is_sent_again_makes_no_third_key(pages: Pages) -> N
     assert len(set(re.findall(r"/settings/api-keys/(key_\w+)", (await olivia.open(KEYS)).html))) == 2
 
 
-async def test_pages_tell_when_a_rotated_key_was_last_used(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_pages_tell_when_a_rotated_key_was_last_used(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, old = await create(olivia)
     rotated = await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate")
     [new_id] = {link.rpartition("/")[2] for link in rotated.links if re.fullmatch(rf"{KEYS}/key_\w+", link)} - {key_id}
     assert "The old key was never used." in (await olivia.open(f"{KEYS}/{new_id}")).text
-    await pages.use(key_id, old)
+    await dashboard.use_key(key_id, old)
     page = await olivia.open(f"{KEYS}/{new_id}")
     assert "The old key was last used" in page.text
     assert f"{KEYS}/{key_id}/revoke" in page.links
@@ -202,62 +203,61 @@ async def test_pages_tell_when_a_rotated_key_was_last_used(pages: Pages) -> None
     assert not [link for link in replaced.links if link.endswith("/rotate")]
 
 
-async def test_overlap_does_not_go_beyond_the_end_of_the_old_key(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_overlap_does_not_go_beyond_the_end_of_the_old_key(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     today = datetime.now(UTC).date()
     key_id, _ = await create(olivia, expiry="date", until=today.isoformat())
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
-    rotated = await olivia.send(page, f"{KEYS}/{key_id}/rotate", {"overlap": "604800"})
+    rotated = await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap="604800")
     midnight = today + timedelta(days=1)
     assert f"works until {midnight.day} {midnight:%b %Y}, 00:00 UTC" in rotated.text
 
 
-async def test_rotated_key_is_not_rotated_again(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_rotated_key_is_not_rotated_again(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
-    fields = {**page.form(f"{KEYS}/{key_id}/rotate").fields, "once": "x" * 32}
-    answer = await olivia.post(f"{KEYS}/{key_id}/rotate", fields)
+    answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", once="x" * 32)
     assert answer.status == 409
     assert "This key cannot be changed" in answer.text
 
 
-async def test_overlap_that_is_not_offered_is_refused(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_overlap_that_is_not_offered_is_refused(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
-    answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", {"overlap": "31536000"})
+    answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap="31536000")
     assert answer.status == 422
     assert "Choose how long the old key goes on." in answer.text
-    assert (await pages.call("GET", "/projects", secret)).status_code == 200
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 
-async def test_key_is_revoked_by_its_name_and_refused_at_the_next_request(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_key_is_revoked_by_its_name_and_refused_at_the_next_request(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, name="Nightly  export")
     page = await olivia.open(f"{KEYS}/{key_id}/revoke")
-    wrong = await olivia.send(page, f"{KEYS}/{key_id}/revoke", {"word": "nightly export"})
+    wrong = await olivia.send(page, f"{KEYS}/{key_id}/revoke", word="nightly export")
     assert wrong.status == 422
     assert "This is not the key's name." in wrong.text
-    assert wrong.focused == "word"
-    assert (await pages.call("GET", "/projects", secret)).status_code == 200
-    done = await olivia.send(page, f"{KEYS}/{key_id}/revoke", {"word": " Nightly export "})
+    assert wrong.focused == ["word"]
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
+    done = await olivia.send(page, f"{KEYS}/{key_id}/revoke", word=" Nightly export ")
     assert (done.status, done.path) == (200, f"{KEYS}/{key_id}")
     assert "Revoked" in done.text
-    refused = await pages.call("GET", "/projects", secret)
+    refused = await dashboard.request("GET", "/projects", secret)
     assert (refused.status_code, refused.json()["code"]) == (401, "api_key_revoked")
 
 
-async def test_revoked_key_offers_and_takes_no_change(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_revoked_key_offers_and_takes_no_change(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     forms = {page: await olivia.open(f"{KEYS}/{key_id}/{page}") for page in ("edit", "rotate")}
-    await revoke(pages, key_id)
+    await revoke(dashboard, key_id)
     page = await olivia.open(f"{KEYS}/{key_id}")
     assert not [link for link in page.links if link.startswith(f"{KEYS}/{key_id}/")]
     for answer in (
-        await olivia.send(forms["edit"], fields={"name": "x"}),
+        await olivia.send(forms["edit"], name="x"),
         await olivia.send(forms["rotate"], f"{KEYS}/{key_id}/rotate"),
         await olivia.open(f"{KEYS}/{key_id}/edit"),
     ):
@@ -265,63 +265,62 @@ async def test_revoked_key_offers_and_takes_no_change(pages: Pages) -> None:
         assert "This key cannot be changed The key is revoked." in answer.text
 
 
-async def test_key_whose_name_shows_nothing_is_revoked_by_its_last_characters(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_key_whose_name_shows_nothing_is_revoked_by_its_last_characters(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, name="\u200b\u2060")
     page = await olivia.open(f"{KEYS}/{key_id}/revoke")
     assert f"To confirm, type {secret[-4:]}" in page.text
-    assert (await olivia.send(page, f"{KEYS}/{key_id}/revoke", {"word": secret[-4:]})).path == f"{KEYS}/{key_id}"
+    assert (await olivia.send(page, f"{KEYS}/{key_id}/revoke", word=secret[-4:])).path == f"{KEYS}/{key_id}"
 
 
-async def test_last_owner_key_is_revoked_only_when_that_is_said_once_more(pages: Pages) -> None:
-    await pages.forget_members()
-    olivia = await pages.sign_in(OWNER)
+async def test_last_owner_key_is_revoked_only_when_that_is_said_once_more(dashboard: Dashboard) -> None:
+    await dashboard.forget_members()
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, access="owner", sure="1")
     action = f"{KEYS}/{key_id}/revoke"
     page = await olivia.open(action)
     assert "force" not in page.html
-    kept = await olivia.send(page, action, {"word": "CI"})
+    kept = await olivia.send(page, action, word="CI")
     assert kept.status == 409
     assert "Create another OWNER key, rotate this one, or make a member the owner first." in kept.text
     assert "Revoke the last OWNER key all the same" in kept.text
-    assert (await pages.call("GET", "/projects", secret)).status_code == 200
-    assert (await olivia.send(kept, action, {"word": "CI"})).status == 409
-    assert (await olivia.send(kept, action, {"word": "CI", "force": "1"})).status == 200
-    assert (await pages.call("GET", "/projects", secret)).status_code == 401
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
+    assert (await olivia.send(kept, action, word="CI")).status == 409
+    assert (await olivia.send(kept, action, word="CI", force="1")).status == 200
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 401
 
 
-async def test_last_owner_key_is_not_made_less(pages: Pages) -> None:
-    await pages.forget_members()
-    olivia = await pages.sign_in(OWNER)
+async def test_last_owner_key_is_not_made_less(dashboard: Dashboard) -> None:
+    await dashboard.forget_members()
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, access="owner", sure="1")
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    answer = await olivia.send(page, fields={"access": "scoped", "scope": ["projects:read"]})
+    answer = await olivia.send(page, access="scoped", scope=["projects:read"])
     assert answer.status == 409
     assert "Create another OWNER key" in answer.text
 
 
-async def test_page_of_first_use_tells_when_the_key_works(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_page_of_first_use_tells_when_the_key_works(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia)
     before = await olivia.open(f"{KEYS}/{key_id}/first-use")
     assert "Waiting for the first request with this key." in before.text
     assert "data-done" not in before.html
-    await pages.use(key_id, secret)
+    await dashboard.use_key(key_id, secret)
     after = await olivia.open(f"{KEYS}/{key_id}/first-use")
     assert "The key works." in after.text
     assert "192.0.2.7" in after.text
     assert "data-done" in after.html
 
 
-async def test_member_sees_and_does_none_of_it(pages: Pages) -> None:
-    olivia, mia = await pages.sign_in(OWNER), await pages.sign_in(MEMBER)
+async def test_member_sees_and_does_none_of_it(dashboard: Dashboard) -> None:
+    olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
     key_id, secret = await create(olivia)
-    home = await mia.open(HOME)
+    home = await mia.open(AT_ACME)
     assert not [link for link in home.links if "api-keys" in link]
     one = f"{KEYS}/{key_id}"
     paths = (KEYS, NEW, one, f"{one}/edit", f"{one}/rotate", f"{one}/revoke", f"{one}/first-use")
     answers = [await mia.open(path) for path in paths]
-    token = await mia.token()
     forms: dict[str, Fields] = {
         NEW: {**CI, "expiry": "90", "once": "x" * 32},
         f"{one}/edit": {"name": "mine", "scope": ["projects:read"], "expiry": "never"},
@@ -329,22 +328,21 @@ async def test_member_sees_and_does_none_of_it(pages: Pages) -> None:
         f"{one}/revoke": {"word": "CI"},
     }
     for path, fields in forms.items():
-        answers.append(await mia.post(path, {**token, **fields}))
+        answers.append(await mia.force(path, **fields))
     assert {answer.status for answer in answers} == {403}
     assert not [answer for answer in answers if SECRET.search(answer.html) or secret[:13] in answer.html]
-    assert (await pages.call("GET", "/projects", secret)).status_code == 200
-    assert (await record(pages, olivia, key_id))["name"] == "CI"
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
+    assert (await record(dashboard, olivia, key_id))["name"] == "CI"
 
 
-async def test_admin_reads_an_owner_key_and_changes_nothing_of_it(pages: Pages) -> None:
-    olivia, adam = await pages.sign_in(OWNER), await pages.sign_in(ADMIN)
+async def test_admin_reads_an_owner_key_and_changes_nothing_of_it(dashboard: Dashboard) -> None:
+    olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     key_id, secret = await create(olivia, access="owner", sure="1")
     one = f"{KEYS}/{key_id}"
     page = await adam.open(one)
     assert page.status == 200
     assert not [link for link in page.links if link.startswith(f"{one}/")]
     assert "Only an owner of the organization can change, rotate or revoke an OWNER key." in page.text
-    token = await adam.token()
     answers = [await adam.open(f"{one}/{page}") for page in ("edit", "rotate", "revoke")]
     forms: dict[str, Fields] = {
         f"{one}/edit": {"name": "mine", "access": "scoped", "scope": ["projects:read"], "expiry": "never"},
@@ -352,27 +350,27 @@ async def test_admin_reads_an_owner_key_and_changes_nothing_of_it(pages: Pages) 
         f"{one}/revoke": {"word": "CI", "force": "1"},
     }
     for path, fields in forms.items():
-        answers.append(await adam.post(path, {**token, **fields}))
+        answers.append(await adam.force(path, **fields))
     assert {answer.status for answer in answers} == {403}
     for answer in answers:
         assert "Only an OWNER may do this to an OWNER key." in answer.text
         assert "Ask an owner of the organization." in answer.text
         assert one in answer.links
-    assert (await pages.call("GET", "/projects", secret)).status_code == 200
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 
-async def test_admin_makes_and_revokes_a_key(pages: Pages) -> None:
-    adam = await pages.sign_in(ADMIN)
+async def test_admin_makes_and_revokes_a_key(dashboard: Dashboard) -> None:
+    adam = await dashboard.sign_in(ADAM)
     key_id, secret = await create(adam)
-    await adam.send(await adam.open(f"{KEYS}/{key_id}/revoke"), f"{KEYS}/{key_id}/revoke", {"word": "CI"})
-    assert (await pages.call("GET", "/projects", secret)).status_code == 401
+    await adam.send(await adam.open(f"{KEYS}/{key_id}/revoke"), f"{KEYS}/{key_id}/revoke", word="CI")
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 401
 
 
-async def revoke(pages: Pages, key_id: str) -> None:
+async def revoke(dashboard: Dashboard, key_id: str) -> None:
     """Revoke a key, by somebody else than whoever the test is about."""
-    adam = await pages.sign_in(ADMIN)
+    adam = await dashboard.sign_in(ADAM)
     action = f"{KEYS}/{key_id}/revoke"
     page = await adam.open(action)
     word = re.search(r"type <code>([^<]*)</code>", page.html)
     assert word
-    assert (await adam.send(page, action, {"word": word[1]})).status == 200
+    assert (await adam.send(page, action, word=word[1])).status == 200

@@ -1,4 +1,4 @@
-"""Making an API key in the pages, without script."""
+"""Making an API key in the dashboard, without script."""
 
 import asyncio
 import logging
@@ -14,24 +14,23 @@ from tenantry.http.dashboard.api_keys.scopes import KNOWN
 from tenantry.main import build_app
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, names, record, secret_in
 from tests.support.app import make_settings
-from tests.support.dashboard_pages import Pages
-from tests.support.live_dashboard import ADMIN, OWNER
+from tests.support.dashboard import ADAM, OLIVIA, Dashboard
 
 
-async def test_new_key_opens_the_api_with_its_scopes(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_new_key_opens_the_api_with_its_scopes(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     _, secret = await create(olivia, scope=["projects:read", "tenants:read"], own="reports:read, exports:*")
-    answer = await pages.call("GET", "/auth/whoami", secret)
+    answer = await dashboard.request("GET", "/auth/whoami", secret)
     assert sorted(answer.json()["scopes"]) == ["exports:*", "projects:read", "reports:read", "tenants:read"]
     assert answer.json()["mode"] == "live"
 
 
 async def test_secret_is_in_the_answer_of_the_form_and_nowhere_else(
-    pages: Pages, caplog: pytest.LogCaptureFixture
+    dashboard: Dashboard, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    olivia = await pages.sign_in(OWNER)
-    shown = await olivia.send(await olivia.open(NEW), fields=CI)
+    olivia = await dashboard.sign_in(OLIVIA)
+    shown = await olivia.send(await olivia.open(NEW), **CI)
     secret = secret_in(shown)
     key_id = next(link for link in shown.links if link.startswith(f"{KEYS}/key_")).rpartition("/")[2]
     for path in (KEYS, NEW, *(f"{KEYS}/{key_id}{page}" for page in ("", "/edit", "/rotate", "/revoke", "/first-use"))):
@@ -44,50 +43,50 @@ async def test_secret_is_in_the_answer_of_the_form_and_nowhere_else(
 
 
 async def test_lines_that_are_shown_name_the_address_and_hold_the_secret_where_they_need_it(
-    pages: Pages,
+    dashboard: Dashboard,
 ) -> None:
-    olivia = await pages.sign_in(OWNER)
-    shown = await olivia.send(await olivia.open(NEW), fields=CI)
+    olivia = await dashboard.sign_in(OLIVIA)
+    shown = await olivia.send(await olivia.open(NEW), **CI)
     secret = secret_in(shown)
-    address = f"{pages.base_url}/api/v1/auth/whoami"
+    address = f"{dashboard.url}/api/v1/auth/whoami"
     assert f'curl -H "Authorization: Bearer {secret}" {address}' in shown.text
-    assert f"export TENANTRY_BASE_URL={pages.base_url} export TENANTRY_API_KEY={secret} tenantry whoami" in shown.text
-    assert f'with Tenantry(base_url="{pages.base_url}") as tenantry:' in shown.text
+    assert f"export TENANTRY_BASE_URL={dashboard.url} export TENANTRY_API_KEY={secret} tenantry whoami" in shown.text
+    assert f'with Tenantry(base_url="{dashboard.url}") as tenantry:' in shown.text
 
 
-async def test_form_that_is_sent_again_makes_no_second_key_and_shows_no_secret(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_form_that_is_sent_again_makes_no_second_key_and_shows_no_secret(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
     _, owner = await create(olivia, name="owner", scope=[], access="owner", sure="1")
-    await olivia.send(page, fields=CI)
-    again = await olivia.send(page, fields=CI)
+    await olivia.send(page, **CI)
+    again = await olivia.send(page, **CI)
     assert again.status == 409
     assert "The key exists already" in again.text
     assert not SECRET.search(again.html)
-    assert await names(pages, owner) == ["CI", "owner"]
+    assert await names(dashboard, owner) == ["CI", "owner"]
     [rotation] = [link for link in again.links if link.endswith("/rotate")]
     assert (await olivia.open(rotation)).status == 200
 
 
-async def test_form_that_is_changed_and_sent_again_makes_what_it_says_now(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_form_that_is_changed_and_sent_again_makes_what_it_says_now(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
-    secrets = {secret_in(await olivia.send(page, fields={**CI, "name": name})) for name in ("One", "Another")}
+    secrets = {secret_in(await olivia.send(page, **{**CI, "name": name})) for name in ("One", "Another")}
     assert len(secrets) == 2
 
 
-async def test_form_that_is_sent_twice_at_once_makes_one_key(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_form_that_is_sent_twice_at_once_makes_one_key(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
-    answers = await asyncio.gather(*(olivia.send(page, fields=CI) for _ in range(5)))
+    answers = await asyncio.gather(*(olivia.send(page, **CI) for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [200, 409, 409, 409, 409]
     assert len([answer for answer in answers if SECRET.search(answer.html)]) == 1
     assert (await olivia.open(KEYS)).text.count("projects:read") == 1
 
 
-async def test_form_without_its_token_is_refused(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
-    answer = await olivia.send(await olivia.open(NEW), fields={**CI, "once": "1"})
+async def test_form_without_its_token_is_refused(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    answer = await olivia.send(await olivia.open(NEW), **{**CI, "once": "1"})
     assert answer.status == 400
     assert "CI" not in (await olivia.open(KEYS)).text
 
@@ -111,76 +110,76 @@ async def test_form_without_its_token_is_refused(pages: Pages) -> None:
     ],
 )
 async def test_fault_is_told_beside_its_field_and_what_was_typed_is_kept(
-    unchanged_pages: Pages, fields: dict[str, str | list[str]], message: str, focused: str
+    unchanged_dashboard: Dashboard, fields: dict[str, str | list[str]], message: str, focused: str
 ) -> None:
-    olivia = await unchanged_pages.sign_in(OWNER)
-    answer = await olivia.send(await olivia.open(NEW), fields={**CI, "own": "kept:read", **fields})
+    olivia = await unchanged_dashboard.sign_in(OLIVIA)
+    answer = await olivia.send(await olivia.open(NEW), **{**CI, "own": "kept:read", **fields})
     assert answer.status == 422
     assert message in answer.text
-    assert answer.focused == focused
+    assert answer.focused == ([focused] if focused else [])
     assert not SECRET.search(answer.html)
     kept = answer.form().fields
     assert kept["own"] == [fields.get("own", "kept:read")]
     assert "CI" not in (await olivia.open(KEYS)).text
 
 
-async def test_every_fault_is_told_at_once(unchanged_pages: Pages) -> None:
-    olivia = await unchanged_pages.sign_in(OWNER)
+async def test_every_fault_is_told_at_once(unchanged_dashboard: Dashboard) -> None:
+    olivia = await unchanged_dashboard.sign_in(OLIVIA)
     wrong = {"name": "", "own": "Reports", "expiry": "date", "until": ""}
-    answer = await olivia.send(await olivia.open(NEW), fields={**CI, **wrong})
+    answer = await olivia.send(await olivia.open(NEW), **{**CI, **wrong})
     assert "Give the key a name." in answer.text
     assert "Not of the form" in answer.text
     assert "Give a day" in answer.text
 
 
-async def test_owner_key_is_made_once_its_box_is_ticked_and_then_has_no_other_scopes(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_owner_key_is_made_once_its_box_is_ticked_and_then_has_no_other_scopes(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     _, secret = await create(olivia, access="owner", sure="1")
-    answer = await pages.call("GET", "/auth/whoami", secret)
+    answer = await dashboard.request("GET", "/auth/whoami", secret)
     assert (answer.json()["accessLevel"], answer.json()["scopes"]) == ("OWNER", ["*:*"])
 
 
-async def test_admin_is_not_offered_an_owner_key_and_gets_none_by_hand(pages: Pages) -> None:
-    adam = await pages.sign_in(ADMIN)
+async def test_admin_is_not_offered_an_owner_key_and_gets_none_by_hand(dashboard: Dashboard) -> None:
+    adam = await dashboard.sign_in(ADAM)
     page = await adam.open(NEW)
     assert "OWNER" not in page.text
-    answer = await adam.send(page, fields={**CI, "access": "owner", "sure": "1"})
+    answer = await adam.send(page, **{**CI, "access": "owner", "sure": "1"})
     assert answer.status == 403
     assert "Only an OWNER may do this" in answer.text
     assert not SECRET.search(answer.html)
 
 
 @pytest.mark.parametrize(("expiry", "days"), [("30", 30), ("90", 90), ("365", 365)])
-async def test_key_ends_after_the_days_that_were_chosen(pages: Pages, expiry: str, days: int) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_key_ends_after_the_days_that_were_chosen(dashboard: Dashboard, expiry: str, days: int) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, expiry=expiry)
-    found = await record(pages, olivia, key_id)
+    found = await record(dashboard, olivia, key_id)
     made, ends = (datetime.fromisoformat(found[name]) for name in ("createdAt", "expiresAt"))
     assert abs(ends - made - timedelta(days=days)) < timedelta(minutes=1)
 
 
-async def test_key_works_through_the_day_that_was_chosen(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_key_works_through_the_day_that_was_chosen(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     today = datetime.now(UTC).date()
     key_id, secret = await create(olivia, expiry="date", until=(today + timedelta(days=9)).isoformat())
-    found = await record(pages, olivia, key_id)
+    found = await record(dashboard, olivia, key_id)
     assert datetime.fromisoformat(found["expiresAt"]).date() == today + timedelta(days=10)
     assert found["expiresAt"].endswith("T00:00:00Z")
-    assert (await pages.call("GET", "/auth/whoami", secret)).status_code == 200
+    assert (await dashboard.request("GET", "/auth/whoami", secret)).status_code == 200
 
 
-async def test_key_without_an_end_in_test_mode(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_key_without_an_end_in_test_mode(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, expiry="never", mode="test")
-    found = await record(pages, olivia, key_id)
+    found = await record(dashboard, olivia, key_id)
     assert (found["expiresAt"], found["mode"]) == (None, "test")
     assert secret.startswith("svc_test_")
 
 
-async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(pages: Pages) -> None:
-    olivia = await pages.sign_in(OWNER)
+async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
-    while (answer := await olivia.send(page, fields=CI)).status == 200:
+    while (answer := await olivia.send(page, **CI)).status == 200:
         page = await olivia.open(NEW)
     assert answer.status == 409
     assert "The plan free allows" in answer.text

@@ -1,29 +1,13 @@
 """Members, and the transfer of an organization, in the dashboard."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.dashboard_people import (
-    ADAM,
-    AT_ACME,
-    BERTA,
-    MIA,
-    OLIVIA,
-    Dashboard,
-    running_dashboard,
-)
+from tests.support.dashboard import ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard
 
 MEMBERS: Final = f"{AT_ACME}/settings/members"
 TRANSFER: Final = f"{AT_ACME}/settings/transfer"
-
-
-@pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(conninfo, tmp_path) as dashboard:
-        yield dashboard
 
 
 async def roles(dashboard: Dashboard, status: str = "active") -> dict[str, str]:
@@ -163,7 +147,7 @@ async def test_a_member_is_removed_over_a_page_that_says_what_happens_and_taken_
     assert "kept out from now on" in (await olivia.send(asked)).text
     assert (await mia.open(f"{AT_ACME}/projects")).status == 404
     removed = await olivia.open(path)
-    assert removed.forms[f"{path}/take-back"]["role"] == "member"
+    assert removed.form(f"{path}/take-back").fields["role"] == ["member"]
     back = await olivia.send(removed, f"{path}/take-back", role="admin")
     assert back.status == 200
     assert await roles(dashboard) == {"olivia": "owner", "mia": "admin"}
@@ -190,7 +174,7 @@ async def test_nobody_lowers_their_own_role_unaware(dashboard: Dashboard) -> Non
     unsure = await adam.send(page, f"{path}/role", role="member")
     assert (unsure.status, unsure.focused) == (422, ["sure"])
     assert "you cannot raise it again" in unsure.text
-    assert unsure.forms[f"{path}/role"]["role"] == "member"
+    assert unsure.form(f"{path}/role").fields["role"] == ["member"]
     await adam.send(page, f"{path}/role", role="member", sure="yes")
     assert (await roles(dashboard))["adam"] == "member"
 

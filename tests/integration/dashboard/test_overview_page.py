@@ -1,27 +1,19 @@
 """The first page of a tenant, without a browser."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import psycopg
 import pytest
 
+from tests.support.dashboard import ACME, AT_ACME, BERTA, MIA, Dashboard, Person
 from tests.support.events import failed, updated
-from tests.support.live_dashboard import MEMBER, ORG, STRANGER, Dashboard, Visitor, running_dashboard, text_of
 
-OVERVIEW: Final = f"/orgs/{ORG}/"
-
-
-@pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(conninfo, tmp_path) as dashboard:
-        yield dashboard
+OVERVIEW: Final = f"{AT_ACME}/"
 
 
 @pytest.fixture
-async def owner(dashboard: Dashboard) -> Visitor:
+async def owner(dashboard: Dashboard) -> Person:
     return await dashboard.sign_in()
 
 
@@ -34,33 +26,33 @@ async def add_key(conninfo: str, name: str, *, expires_at: datetime | None = Non
             "created_at, created_by, last_used_at, pepper_id) "
             "VALUES (%s, %s, %s, %s, '{projects:read}', 'SCOPED', 'live', %s, 'svc_live_abcd', 'wxyz', %s, 'x', %s, "
             "'x')",
-            (f"key_{name}", ORG, name.encode(), name, expires_at, now, now if used else None),
+            (f"key_{name}", ACME, name.encode(), name, expires_at, now, now if used else None),
         )
 
 
-async def test_a_new_tenant_is_told_its_first_steps(owner: Visitor) -> None:
-    said = text_of(await owner.get(OVERVIEW))
+async def test_a_new_tenant_is_told_its_first_steps(owner: Person) -> None:
+    said = (await owner.open(OVERVIEW)).text
     assert "First steps Create an API key for your first program" in said
     assert "Plan Free Subscription No subscription" in said
     assert "Nothing at the moment." in said
 
 
-async def test_a_tenant_in_use_is_not(dashboard: Dashboard, owner: Visitor, conninfo: str) -> None:
+async def test_a_tenant_in_use_is_not(dashboard: Dashboard, owner: Person, conninfo: str) -> None:
     await add_key(conninfo, "worker")
-    assert "First steps" not in text_of(await owner.get(OVERVIEW))
+    assert "First steps" not in (await owner.open(OVERVIEW)).text
     await dashboard.deliver(updated())
-    assert "First steps" not in text_of(await owner.get(OVERVIEW))
+    assert "First steps" not in (await owner.open(OVERVIEW)).text
 
 
-async def test_what_needs_somebody_is_listed(dashboard: Dashboard, owner: Visitor, conninfo: str) -> None:
+async def test_what_needs_somebody_is_listed(dashboard: Dashboard, owner: Person, conninfo: str) -> None:
     await add_key(conninfo, "soon", expires_at=datetime.now(UTC) + timedelta(days=3))
     await add_key(conninfo, "later", expires_at=datetime.now(UTC) + timedelta(days=30))
     await dashboard.deliver(updated(cancel=True))
-    said = text_of(await owner.get(OVERVIEW))
+    said = (await owner.open(OVERVIEW)).text
     assert "The subscription ends on 31 Jan 2026" in said
     assert "1 API key ends within 14 days" in said
     await dashboard.deliver(failed())
-    assert "A payment failed. See the invoice" in text_of(await owner.get(OVERVIEW))
+    assert "A payment failed. See the invoice" in (await owner.open(OVERVIEW)).text
 
 
 @pytest.mark.parametrize(
@@ -68,18 +60,18 @@ async def test_what_needs_somebody_is_listed(dashboard: Dashboard, owner: Visito
     [("unpaid", "has given up collecting"), ("incomplete", "has not come in yet"), ("paused", "is paused")],
 )
 async def test_a_subscription_that_is_not_in_order_needs_somebody(
-    dashboard: Dashboard, owner: Visitor, status: str, words: str
+    dashboard: Dashboard, owner: Person, status: str, words: str
 ) -> None:
     await dashboard.deliver(updated(status=status))
-    assert words in text_of(await owner.get(OVERVIEW))
+    assert words in (await owner.open(OVERVIEW)).text
 
 
-async def test_keys_are_shown_the_latest_used_first_and_ended_ones_not(owner: Visitor, conninfo: str) -> None:
+async def test_keys_are_shown_the_latest_used_first_and_ended_ones_not(owner: Person, conninfo: str) -> None:
     await add_key(conninfo, "first")
     await add_key(conninfo, "second")
     await add_key(conninfo, "unused", used=False)
     await add_key(conninfo, "ended", expires_at=datetime.now(UTC) - timedelta(days=1))
-    said = text_of(await owner.get(OVERVIEW))
+    said = (await owner.open(OVERVIEW)).text
     assert said.index("second svc_live_abcd…wxyz") < said.index("first svc_live") < said.index("unused svc_live")
     assert "ended svc_live" not in said
     assert "API keys 3 of 10" in said
@@ -87,16 +79,16 @@ async def test_keys_are_shown_the_latest_used_first_and_ended_ones_not(owner: Vi
 
 async def test_members_see_no_keys(dashboard: Dashboard, conninfo: str) -> None:
     await add_key(conninfo, "worker")
-    said = text_of(await (await dashboard.sign_in(MEMBER)).get(OVERVIEW))
+    said = (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
     assert "Your role Member" in said
     assert "worker" not in said
     assert "API keys" not in said
 
 
 async def test_another_tenants_people_find_nothing(dashboard: Dashboard) -> None:
-    assert (await (await dashboard.sign_in(STRANGER)).get(OVERVIEW)).status_code == 404
+    assert (await (await dashboard.sign_in(BERTA)).open(OVERVIEW)).status == 404
 
 
-async def test_the_root_leads_to_the_tenant_that_was_looked_at_last(owner: Visitor) -> None:
+async def test_the_root_leads_to_the_tenant_that_was_looked_at_last(owner: Person) -> None:
     answer = await owner.get("/")
     assert (answer.status_code, answer.headers["location"]) == (303, OVERVIEW)

@@ -1,23 +1,13 @@
 """The profile: who one is, and where one is signed in."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
-import pytest
-
-from tests.support.dashboard_people import AT_ACME, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import AT_ACME, BERTA, MIA, OLIVIA, Dashboard
 
 PROFILE: Final = f"{AT_ACME}/profile"
 CHROME: Final = (
     "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36"
 )
-
-
-@pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(conninfo, tmp_path) as dashboard:
-        yield dashboard
 
 
 async def test_it_says_who_one_is_and_what_one_is_here(dashboard: Dashboard) -> None:

@@ -1,23 +1,15 @@
 """Projects in the dashboard."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import httpx2
 import pytest
 
-from tests.support.dashboard_people import AT_ACME, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import AT_ACME, BERTA, MIA, OLIVIA, Dashboard
 
 PROJECTS: Final = f"{AT_ACME}/projects"
 MARKUP: Final = '<script>alert("1")</script>'
-
-
-@pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(conninfo, tmp_path) as dashboard:
-        yield dashboard
 
 
 async def create(dashboard: Dashboard, name: str, description: str | None = None) -> str:
@@ -112,7 +104,7 @@ async def test_a_project_is_edited(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Old", "gone soon")
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{path}/edit")
-    assert form.forms[form.path]["name"] == "Old"
+    assert form.form().fields["name"] == ["Old"]
     shown = await mia.send(form, name="New", description="")
     assert shown.path == path
     [project] = (await dashboard.call("GET", "/projects"))["data"]
@@ -165,7 +157,7 @@ async def test_another_tenants_people_find_nothing(dashboard: Dashboard) -> None
 async def test_nothing_is_done_without_the_sessions_own_token(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Kept")
     olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
-    token = (await mia.open(f"{path}/delete")).forms[f"{path}/delete"]["form_token"]
+    token = (await mia.open(f"{path}/delete")).form(f"{path}/delete").fields["form_token"]
     for fields in ({"name": "Kept"}, {"name": "Kept", "form_token": token}):
         answer: httpx2.Response = await olivia.client.post(f"{path}/delete", data=fields)
         assert answer.status_code == 403

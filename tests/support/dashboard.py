@@ -1,0 +1,219 @@
+"""The dashboard of two tenants at an address, and people with browsers that run no script.
+
+It is a real server: streams go on while other requests are answered.
+"""
+
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import psycopg
+import uvicorn
+
+from tenantry.db.database import Database
+from tenantry.demo.companion import Companion
+from tenantry.demo.identity_provider import DemoUser, mint_access_token
+from tenantry.domain.api_keys import Pepper
+from tenantry.http.shedding import SheddingProtocol
+from tenantry.kit.secret import Secret
+from tenantry.main import build_app
+from tenantry.services.key_use import KeyUse
+from tenantry.store.api_keys import Use
+from tests.support import signing
+from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
+from tests.support.browser import LOOPBACK, serving, url_of
+from tests.support.dashboard_page import Page
+from tests.support.service import JsonObject
+from tests.support.sign_in import AUDIENCE, CLIENT_ID
+
+ACME: Final = "acme"
+BETA: Final = "beta"
+AT_ACME: Final = f"/orgs/{ACME}"
+AT_BETA: Final = f"/orgs/{BETA}"
+CUSTOMER: Final = "cus_acme"
+OLIVIA: Final = DemoUser("olivia", "Olivia Owner", "olivia@acme.example", ACME, "owner")
+ADAM: Final = DemoUser("adam", "Adam Admin", "adam@acme.example", ACME, "admin")
+MIA: Final = DemoUser("mia", "Mia <i>Member</i>", "mia@acme.example", ACME, "member")
+BERTA: Final = DemoUser("berta", "Berta Beta", "berta@beta.example", BETA, "owner")
+_USERS: Final = (OLIVIA, ADAM, MIA, BERTA)
+_CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
+_FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"
+
+
+Fields = Mapping[str, str | Sequence[str]]
+
+
+class Person:
+    """Somebody who is signed in. Redirects are followed, as a browser does, but by `get`."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self.client = client
+        self.pages: list[Page] = []
+        """All that this person has seen."""
+
+    async def get(self, path: str, **headers: str) -> httpx2.Response:
+        """The very answer to a request."""
+        return await self.client.get(path, headers=headers)
+
+    async def open(self, path: str) -> Page:
+        """A page."""
+        return self._seen(await self.client.get(path, follow_redirects=True))
+
+    async def send(self, page: Page, action: str = "", /, **changes: str | Sequence[str]) -> Page:
+        """One of a page's forms, with these fields as somebody filled them in, and where that leads."""
+        form = page.form(action)
+        return await self._post(form.action, {**form.fields, **changes})
+
+    async def force(self, path: str, /, **fields: str | Sequence[str]) -> Page:
+        """A form that no page offered, made by hand with the session's own token, and where that leads."""
+        return await self._post(path, {"form_token": await self.form_token(), "once": "x" * 22, **fields})
+
+    async def form_token(self) -> str:
+        """What every form of this person's session carries along."""
+        [token] = (await self.open("/")).form("/sign-out").fields["form_token"]
+        return token
+
+    async def _post(self, path: str, fields: dict[str, Any]) -> Page:
+        return self._seen(await self.client.post(path, data=fields, follow_redirects=True))
+
+    def _seen(self, answer: httpx2.Response) -> Page:
+        page = Page(answer)
+        self.pages.append(page)
+        return page
+
+
+class Dashboard:
+    """The whole service at ``url``, with the tenants acme, of Olivia, and beta, of Berta."""
+
+    def __init__(
+        self,
+        url: str,
+        conninfo: str,
+        companion: Companion,
+        server: uvicorn.Server,
+        api: httpx2.AsyncClient,
+        stack: AsyncExitStack,
+    ) -> None:
+        self.url = url
+        self.beside = companion.http_url
+        """Where the identity provider's pages and the inbox are."""
+        self.server = server
+        self.api = api
+        """A client without a credential."""
+        self._conninfo = conninfo
+        self._companion = companion
+        self._stack = stack
+
+    async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX) -> Person:
+        """A new browser in which a user has signed in."""
+        client = await self._stack.enter_async_context(
+            httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=30, headers={"User-Agent": agent})
+        )
+        answer = await client.get(self.start_of(user), follow_redirects=True)
+        assert answer.status_code == 200, answer.text
+        return Person(client)
+
+    def start_of(self, user: DemoUser, return_to: str = "/") -> str:
+        """Where a browser signs a user in without a question."""
+        return f"{self.url}/sign-in/start?hint={user.sub}&return_to={return_to}"
+
+    async def deliver(self, event: dict[str, Any]) -> None:
+        """An event of the payment provider, signed."""
+        answer = await signing.deliver(self.api, event, at=int(time.time()))
+        assert (answer.status_code, answer.text) == (200, "OK")
+
+    async def request(self, method: str, path: str, credential: str, json: object = None) -> httpx2.Response:
+        """What the API answers to a request with this credential."""
+        headers = {"Authorization": f"Bearer {credential}"}
+        return await self.api.request(method, f"/api/v1{path}", json=json, headers=headers)
+
+    def token(self, user: DemoUser) -> str:
+        """An access token of a user's."""
+        return mint_access_token(
+            self._companion.signing_key,
+            issuer=self._companion.issuer,
+            audience=AUDIENCE,
+            client_id=CLIENT_ID,
+            user=user,
+            scope="openid",
+            lifetime=timedelta(hours=1),
+        )
+
+    async def call(self, method: str, path: str, json: object = None, user: DemoUser = OLIVIA) -> JsonObject:
+        """A call of the API with a token of a user's; returns what it answers."""
+        return _content(await self.request(method, path, self.token(user), json))
+
+    async def operate(self, method: str, path: str, json: object = None) -> JsonObject:
+        """A call of the API with the operator's token; returns what it answers."""
+        return _content(await self.request(method, path, OPERATOR_TOKEN, json))
+
+    async def add_member(self, user_id: str, role: str = "member") -> str:
+        """A user made a member of acme; returns where their page is."""
+        made = await self.call("POST", "/members", {"userId": user_id, "role": role})
+        return f"{AT_ACME}/settings/members/{made['id']}"
+
+    async def page_of(self, user_id: str) -> str:
+        """Where the page of an active member of acme is."""
+        found: list[JsonObject] = (await self.call("GET", f"/members?userId={user_id}"))["data"]
+        return f"{AT_ACME}/settings/members/{found[0]['id']}"
+
+    async def use_key(self, key_id: str, secret: str) -> None:
+        """Use a key, and have that written down at once."""
+        assert (await self.request("GET", "/auth/whoami", secret)).status_code == 200
+        pepper = Pepper(PEPPER.encode())
+        database = Database(self._conninfo, pool_size=1)
+        await database.open()
+        uses = KeyUse(database)
+        uses.record(Use(key_id, datetime.now(UTC), "192.0.2.7", pepper.digest(secret.encode()), pepper.id))
+        await uses.write()
+        await database.close()
+
+    async def forget_members(self) -> None:
+        """Let nobody be a member: people are what their tokens claim, and only a key can make another OWNER key."""
+        async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
+            await connection.execute("DELETE FROM memberships")
+
+
+def _content(answer: httpx2.Response) -> JsonObject:
+    assert answer.is_success, answer.text
+    content: JsonObject = answer.json() if answer.content else {}
+    return content
+
+
+@asynccontextmanager
+async def running_dashboard(conninfo: str, folder: Path, **values: str) -> AsyncIterator[Dashboard]:
+    """The service on this database, beside an identity provider in ``folder``; ``values`` are settings."""
+    async with AsyncExitStack() as stack:
+        companion = stack.enter_context(
+            Companion(
+                folder,
+                users=_USERS,
+                audience=AUDIENCE,
+                client_id=CLIENT_ID,
+                client_secret=Secret(_CLIENT_SECRET),
+            )
+        )
+        listener = stack.enter_context(socket.create_server((LOOPBACK, 0)))
+        url = url_of(listener)
+        settings = make_settings(
+            BASE_URL=url,
+            OIDC_ISSUER=companion.issuer,
+            OIDC_AUDIENCE=AUDIENCE,
+            OIDC_CLIENT_ID=CLIENT_ID,
+            OIDC_CLIENT_SECRET=_CLIENT_SECRET,
+            **values,
+        )
+        app = build_app(settings, conninfo)
+        server = await stack.enter_async_context(serving(app, listener, SheddingProtocol, grace=5))
+        api = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30))
+        dashboard = Dashboard(url, conninfo, companion, server, api, stack)
+        tenants = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
+        for tenant_id, name, customer, owner in tenants:
+            wishes = {"name": name, "ownerEmail": owner.email, "ownerId": owner.sub, "stripeCustomerId": customer}
+            await dashboard.operate("PUT", f"/tenants/{tenant_id}", wishes)
+        yield dashboard

@@ -1,0 +1,86 @@
+"""A page of the dashboard as it was answered, for people without script."""
+
+from html.parser import HTMLParser
+from typing import Final
+
+import httpx2
+
+_INLINE: Final = ("a", "b", "bdi", "code", "i", "span", "strong", "time")
+_TICKED: Final = ("checkbox", "radio")
+
+
+class Form:
+    """A form that is sent, not one that asks: where to, and what its fields hold."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+        self.fields: dict[str, list[str]] = {}
+
+
+class Page(HTMLParser):
+    """What a page says, where its links lead, and what its forms hold."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        super().__init__()
+        self.answer = answer
+        self.status = answer.status_code
+        self.headers = answer.headers
+        self.path = answer.request.url.path
+        self.html = answer.text
+        self.forms: list[Form] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.focused: list[str] = []
+        """Ids of what wants the focus."""
+        self._words: list[str] = []
+        self._fields: dict[str, list[str]] = {}
+        self._control = ""
+        self._typed: list[str] | None = None
+        self.feed(self.html)
+        self.close()
+
+    @property
+    def text(self) -> str:
+        """What it says, with single blanks."""
+        return " ".join("".join(self._words).split())
+
+    def form(self, action: str = "") -> Form:
+        """The form that is sent to this path; without one, to the page's own."""
+        [found] = [form for form in self.forms if form.action == (action or self.path)]
+        return found
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = {name: text or "" for name, text in attrs}
+        self.tags.append(tag)
+        if tag not in _INLINE:
+            self._words.append(" ")
+        if tag == "a":
+            self.links.append(named.get("href", ""))
+        elif tag == "form":
+            form = Form(named.get("action") or self.path)
+            self._fields = form.fields
+            if named.get("method") == "post":
+                self.forms.append(form)
+        elif tag in ("input", "textarea", "select") and "name" in named:
+            self._begin_control(tag, named)
+        elif tag == "option" and "selected" in named:
+            self._fields[self._control] = [named["value"]]
+        if "autofocus" in named and "hidden" not in named:
+            self.focused.append(named.get("id", ""))
+
+    def _begin_control(self, tag: str, named: dict[str, str]) -> None:
+        self._control = named["name"]
+        if tag == "textarea":
+            self._typed = []
+        elif tag == "input" and (named.get("type") not in _TICKED or "checked" in named):
+            self._fields.setdefault(self._control, []).append(named.get("value", ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea" and self._typed is not None:
+            self._fields[self._control] = ["".join(self._typed).removeprefix("\n")]
+            self._typed = None
+
+    def handle_data(self, data: str) -> None:
+        self._words.append(data)
+        if self._typed is not None:
+            self._typed.append(data)
