@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
-from litestar.response import Stream
 
 from tenantry.domain.audit import Action, AuditEvent
 from tenantry.http.audit import EXPORT_TYPE, ndjson
@@ -77,18 +77,10 @@ def audit_pages(
     trail: AuditService, sessions: SessionService, door: Door, look: Look, clock: Clock
 ) -> Sequence[HTTPRouteHandler]:
     """The routes that show the trail."""
+    asked_of_query = {"asked": Provide(_asked, sync_to_thread=False)}
 
-    @get(PATH, guards=[door.needs("audit:read")])
-    async def show_trail(
-        visitor: SignedIn,
-        action: OnlyAction = "",
-        actor_id: OnlyActor = "",
-        target_id: OnlyTarget = "",
-        since: Since = "",
-        until: Until = "",
-        cursor: Cursor = None,
-    ) -> Response[str]:
-        asked = Asked(action, actor_id.strip(), target_id.strip(), since.strip(), until.strip())
+    @get(PATH, guards=[door.needs("audit:read")], dependencies=asked_of_query)
+    async def show_trail(visitor: SignedIn, asked: NamedDependency[Asked], cursor: Cursor = None) -> Response[str]:
         told, next_cursor, faults = [], None, {}
         try:
             page, names = await trail.show(visitor.principal, asked.filter(), _ON_A_PAGE, cursor)
@@ -112,16 +104,8 @@ def audit_pages(
             faults=faults,
         )
 
-    @get(PATH + "/export", guards=[door.needs("audit:read")])
-    async def export_trail(
-        visitor: SignedIn,
-        action: OnlyAction = "",
-        actor_id: OnlyActor = "",
-        target_id: OnlyTarget = "",
-        since: Since = "",
-        until: Until = "",
-    ) -> Stream | Response[str]:
-        asked = Asked(action, actor_id.strip(), target_id.strip(), since.strip(), until.strip())
+    @get(PATH + "/export", guards=[door.needs("audit:read")], dependencies=asked_of_query)
+    async def export_trail(visitor: SignedIn, asked: NamedDependency[Asked]) -> Response[Any]:
         try:
             wanted = asked.filter()
         except FaultyFormError:
@@ -129,9 +113,15 @@ def audit_pages(
         pages = trail.read_pages(visitor.principal, wanted)
         first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
         name = f"audit-{visitor.principal.org_id}-{clock():%Y-%m-%d}.ndjson"
-        return look.download(ndjson(first, pages), EXPORT_TYPE, name)
+        return look.file(ndjson(first, pages), name, EXPORT_TYPE)
 
     return [show_trail, export_trail]
+
+
+def _asked(
+    action: OnlyAction = "", actor_id: OnlyActor = "", target_id: OnlyTarget = "", since: Since = "", until: Until = ""
+) -> Asked:
+    return Asked(action, actor_id.strip(), target_id.strip(), since.strip(), until.strip())
 
 
 def _day(text: str) -> datetime | None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -106,7 +106,7 @@ class EventPages:
             )
 
         @get(PATH + "/{event_id:str}/payload", guards=[door.needs(PAYLOAD_SCOPE)])
-        async def download_payload(visitor: SignedIn, event_id: EventId) -> Response[bytes]:
+        async def download_payload(visitor: SignedIn, event_id: EventId) -> Response[Any]:
             body = await self._billing.get_body(visitor.principal, event_id)
             if body is None:
                 raise NotFoundError("payload")

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -67,19 +67,19 @@ class Look:
             content, status_code=status_code, media_type=MediaType.HTML, headers={**self.headers, **(headers or {})}
         )
 
-    def file(self, content: bytes, name: str, media_type: str) -> Response[bytes]:
-        """A file to be kept, not shown; its name is of plain letters, digits, dots, dashes and underscores."""
-        disposition = f'attachment; filename="{name}"'
-        return Response(content, media_type=media_type, headers={**self.headers, "Content-Disposition": disposition})
+    def file(self, content: bytes | AsyncIterator[bytes], name: str, media_type: str) -> Response[Any]:
+        """A file to be kept, not shown, maybe sent while it is made.
+
+        Its name is of plain letters, digits, dots, dashes and underscores.
+        """
+        headers = {**self.headers, "Content-Disposition": f'attachment; filename="{name}"'}
+        if isinstance(content, bytes):
+            return Response(content, media_type=media_type, headers=headers)
+        return Stream(content, media_type=media_type, headers=headers)
 
     def redirect(self, location: str) -> Response[str]:
         """Go on with a GET of another address."""
         return Response("", status_code=303, media_type=MediaType.TEXT, headers={**self.headers, "Location": location})
-
-    def download(self, content: AsyncIterator[bytes], media_type: str, name: str) -> Stream:
-        """A file to keep, sent while it is made; ``name`` is of letters, digits, dots, dashes and underscores."""
-        headers = {**self.headers, "Content-Disposition": f'attachment; filename="{name}"'}
-        return Stream(content, media_type=media_type, headers=headers)
 
     def routes(self) -> list[HTTPRouteHandler]:
         """The routes of the assets, whose address changes with what they hold."""
@@ -102,21 +102,20 @@ def _read(name: str) -> bytes:
 
 def _time(moment: datetime) -> Markup:
     """A moment, by the minute; the script shows it as the reader's own time, and the exact one is its title."""
-    moment = moment.astimezone(UTC)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        moment.isoformat(timespec="seconds"),
-        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        f"{moment.day} {moment:%b %Y, %H:%M} UTC",
-    )
+    return _moment(moment, '<time datetime="{}" title="{}">{}</time>', "%b %Y, %H:%M UTC")
 
 
 def _day(moment: datetime) -> Markup:
     """A day."""
+    return _moment(moment, '<time datetime="{}" data-day title="{}">{}</time>', "%b %Y")
+
+
+def _moment(moment: datetime, element: str, shown: str) -> Markup:
     moment = moment.astimezone(UTC)
-    return Markup('<time datetime="{}" data-day title="{}">{}</time>').format(
+    return Markup(element).format(  # noqa: S704  # one of the two above
         moment.isoformat(timespec="seconds"),
         moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        f"{moment.day} {moment:%b %Y}",
+        f"{moment.day} {moment.strftime(shown)}",
     )
 
 
