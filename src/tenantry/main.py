@@ -32,7 +32,7 @@ from tenantry.http.billing import billing_routes
 from tenantry.http.checkout import checkout_routes
 from tenantry.http.dashboard.billing import is_way_to_provider
 from tenantry.http.dashboard.event_stream import is_stream
-from tenantry.http.dashboard.routes import DashboardParts, dashboard_routes
+from tenantry.http.dashboard.routes import Dashboard, DashboardParts
 from tenantry.http.dashboard.sign_in import CALLBACK
 from tenantry.http.front import Front, HotRoutes
 from tenantry.http.health import health_routes
@@ -96,6 +96,7 @@ def build_app(
             yield
 
     access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
+    dashboard = Dashboard(parts.dashboard(settings))
     routes = [
         *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges),
         *auth_routes(access),
@@ -110,7 +111,7 @@ def build_app(
         *checkout_routes(parts.checkout, access),
         document.route(),
         *reference_routes(document),
-        *dashboard_routes(parts.dashboard(settings)),
+        *dashboard.routes(),
     ]
     verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
     hot = HotRoutes()
@@ -119,7 +120,7 @@ def build_app(
     )
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
-    api = cast("AsgiApp", build_api(routes, [lifespan]))
+    api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of))
     refusals = parts.admission.refusals
     return Front(
         hot,

@@ -30,6 +30,7 @@ from tenantry.http.raw import MAX_BODY
 
 API_TITLE: Final = "tenantry"
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
+_PageOf = Callable[[AnyRequest, HTTPException], Response[str] | None]
 _CODES: Final = {
     400: "invalid_request",
     401: "missing_credential",
@@ -44,15 +45,22 @@ _CODES: Final = {
 logger = logging.getLogger(__name__)
 
 
-def build_api(routes: Sequence[HTTPRouteHandler | Router], lifespan: Sequence[_LIFESPAN]) -> Litestar:
-    """The Litestar application with these routes."""
+def build_api(
+    routes: Sequence[HTTPRouteHandler | Router],
+    lifespan: Sequence[_LIFESPAN],
+    page_of: _PageOf = lambda _request, _error: None,
+) -> Litestar:
+    """The Litestar application with these routes.
+
+    ``page_of`` gives the page for a request that no route answers; None where there is to be none.
+    """
     return Litestar(
         route_handlers=list(routes),
         dependencies={
             "principal": Provide(current_principal, sync_to_thread=False),
             "claims": Provide(current_claims, sync_to_thread=False),
         },
-        exception_handlers=_exception_handlers(),
+        exception_handlers=_exception_handlers(page_of),
         lifespan=list(lifespan),
         before_request=_answer_options,
         request_class=JsonRequest,
@@ -82,10 +90,15 @@ def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
     raise NotFoundException
 
 
-def _exception_handlers() -> ExceptionHandlersMap:
+def _exception_handlers(page_of: _PageOf) -> ExceptionHandlersMap:
+    def on_unanswered(request: AnyRequest, error: HTTPException) -> Response[bytes] | Response[str]:
+        return page_of(request, error) or _on_http_error(request, error)
+
     return {
         DomainError: _on_domain_error,
         ValidationException: _on_validation_error,
+        NotFoundException: on_unanswered,
+        MethodNotAllowedException: on_unanswered,
         HTTPException: _on_http_error,
         Exception: _on_fault,
     }

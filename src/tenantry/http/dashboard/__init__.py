@@ -1,5 +1,5 @@
 """The dashboard: the pages that a tenant's people use. Made by the server, complete without script."""
 
-from tenantry.http.dashboard.routes import dashboard_routes
+from tenantry.http.dashboard.routes import Dashboard
 
-__all__ = ["dashboard_routes"]
+__all__ = ["Dashboard"]

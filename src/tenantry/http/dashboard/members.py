@@ -7,7 +7,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
-from tenantry.domain.access import ANYTHING, AccessLevel, Principal, Role, lower_role
+from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.errors import (
     DomainError,
     LastOwnerError,
@@ -21,7 +21,7 @@ from tenantry.http.author import principal_author
 from tenantry.http.dashboard.inputs import FaultyFormError, checked, form_claim, once_token, patiently
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
-from tenantry.http.dashboard.words import ROLES
+from tenantry.http.dashboard.words import ROLES, role_in
 from tenantry.http.fields import LONGEST_USER_ID, Cursor
 from tenantry.http.members import MemberChange, MemberId, NewMember
 from tenantry.services.members import MemberService
@@ -176,7 +176,7 @@ def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
         try:
             wanted = checked(NewMember, typed, _WORDS)
             if is_self:
-                _check_is_sure(_role_of(visitor.principal), wanted.role, sure=form.checked("sure"))
+                _check_is_sure(role_in(visitor.principal), wanted.role, sure=form.checked("sure"))
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
             made = await patiently(
@@ -287,12 +287,6 @@ def _is_self(visitor: Visitor, user_id: str) -> bool:
     return user_id == visitor.session.subject
 
 
-def _role_of(principal: Principal) -> Role:
-    if principal.access_level is AccessLevel.OWNER:
-        return Role.OWNER
-    return Role.ADMIN if ANYTHING in principal.scopes else Role.MEMBER
-
-
 def _check_is_sure(before: Role, after: Role, *, sure: bool) -> None:
     """Raise `FaultyFormError` where somebody would make themselves less and has not said that they know."""
     if lower_role(before, after) is not before and not sure:
@@ -308,7 +302,7 @@ def _may_manage(principal: Principal, member: Member) -> bool:
 
 
 def _roles_to_give(principal: Principal) -> list[tuple[str, str]]:
-    return [(role, text) for role, text in ROLES if _may_give(principal, Role(role))]
+    return [(role, text) for role, text in ROLES if _may_give(principal, role)]
 
 
 def _may_give(principal: Principal, role: Role) -> bool:

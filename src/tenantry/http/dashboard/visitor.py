@@ -36,6 +36,15 @@ class ProofNeededError(Exception):
         self.subject = subject
 
 
+class RoleTooLowError(Exception):
+    """What somebody is in the tenant of the address does not cover what a page needs."""
+
+    def __init__(self, visitor: "Visitor", scope: str) -> None:
+        super().__init__()
+        self.visitor = visitor
+        self.scope = scope
+
+
 class ForeignFormError(Exception):
     """A form that was not made for this session."""
 
@@ -96,8 +105,8 @@ class Door:
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             visitor = await self._visitor(connection)
-            if scope is not None:
-                visitor.principal.require(scope)
+            if scope is not None and not covers(visitor.principal.scopes, scope):
+                raise RoleTooLowError(visitor, scope)
             _extras(connection)[_VISITOR] = visitor
 
         return RouteGuard(guard, Credential.SESSION, scope)

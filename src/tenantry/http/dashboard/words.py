@@ -1,8 +1,9 @@
 """Words for what the pages show."""
 
+from collections.abc import Iterable
 from typing import Final
 
-from tenantry.domain.access import ANYTHING, AccessLevel, Principal
+from tenantry.domain.access import ANYTHING, AccessLevel, Principal, Role, is_scope
 from tenantry.domain.tenants import Tenant
 
 _STATUSES: Final = {
@@ -16,6 +17,18 @@ _STATUSES: Final = {
     "incomplete_expired": "The first payment never came",
     "paused": "Paused",
 }
+_MAY: Final = {
+    "api-keys:read": "see API keys",
+    "api-keys:write": "create, change or end API keys",
+    "audit:read": "see the audit trail",
+    "billing:read": "see billing",
+    "billing:write": "manage billing",
+    "members:read": "see members",
+    "members:write": "manage members",
+    "projects:read": "see projects",
+    "projects:write": "create, change or delete projects",
+    "tenants:write": "change or hand over the organization",
+}
 
 
 def status_in_words(tenant: Tenant) -> str:
@@ -28,11 +41,27 @@ def subscription_status(status: str) -> str:
     return _STATUSES.get(status, status)
 
 
-def role_of(principal: Principal) -> str:
+ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Owner"))
+_NAMES: Final = dict(ROLES)
+
+
+def role_in(principal: Principal) -> Role:
     """What a user is in the tenant, by what they may do there."""
     if principal.access_level is AccessLevel.OWNER:
-        return "Owner"
-    return "Admin" if ANYTHING in principal.scopes else "Member"
+        return Role.OWNER
+    return Role.ADMIN if ANYTHING in principal.scopes else Role.MEMBER
 
 
-ROLES: Final = (("member", "Member"), ("admin", "Admin"), ("owner", "Owner"))
+def role_of(principal: Principal) -> str:
+    """The name of `role_in`."""
+    return _NAMES[role_in(principal)]
+
+
+def refusal_of(principal: Principal, token_scopes: Iterable[str], scope: str) -> str:
+    """Why a user may not do what takes ``scope``, and who may. Their token's own scopes can be why, too."""
+    wanted = _MAY.get(scope, f"do what takes the scope {scope}")
+    narrowing = [one for one in token_scopes if is_scope(one)]
+    if narrowing:
+        said = ", ".join(narrowing)
+        return f"Your identity provider signed you in for {said} only. That does not let you {wanted}."
+    return f"Your role, {role_in(principal)}, does not let you {wanted}. An owner or admin can."

@@ -1,0 +1,101 @@
+"""What becomes of refusals: pages, too."""
+
+import logging
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+from litestar import Response
+from litestar.exceptions import HTTPException
+
+from tenantry.domain.errors import DomainError
+from tenantry.http.access import AnyRequest
+from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.sign_in import start_path
+from tenantry.http.dashboard.visitor import (
+    ForeignFormError,
+    NotSignedInError,
+    ProofNeededError,
+    RoleTooLowError,
+    is_navigation,
+)
+from tenantry.http.dashboard.words import refusal_of
+from tenantry.http.front import REQUEST_ID
+from tenantry.http.problems import STATUSES
+
+_SERVER_ERROR: Final = 500
+_TITLES: Final = {HTTPStatus.FORBIDDEN: "You may not do this", HTTPStatus.NOT_FOUND: "There is nothing here"}
+_UNANSWERED: Final = {
+    HTTPStatus.NOT_FOUND: ("There is nothing here", "No page has this address. A link to it may be old, or cut off."),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("This cannot be done here", "This address does not answer what was asked of it."),
+}
+_API: Final = "/api"
+_ORGS: Final = "/orgs/"
+
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Refusals as pages."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def not_signed_in(self, request: AnyRequest, _error: NotSignedInError) -> Response[str]:
+        if request.method == "GET" and is_navigation(request):
+            return self._look.redirect(f"/sign-in?return_to={quote(_address(request), safe='')}")
+        return self._page(request, 401, "Your session has ended", "Sign in again. What you sent was not carried out.")
+
+    def proof_needed(self, request: AnyRequest, error: ProofNeededError) -> Response[str]:
+        return self._look.redirect(start_path(_address(request), silent=True, hint=error.subject))
+
+    def foreign_form(self, request: AnyRequest, _error: ForeignFormError) -> Response[str]:
+        return self._page(
+            request, 403, "This form is not from here",
+            "It was made for another session, or another site sent it. Nothing was changed: open the page again.",
+        )  # fmt: skip
+
+    def domain_error(self, request: AnyRequest, error: DomainError) -> Response[str]:
+        status = STATUSES[type(error)]
+        return self._page(request, status, _TITLES.get(status, status.phrase), error.detail)
+
+    def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
+        return self._page(request, error.status_code, HTTPStatus(error.status_code).phrase, error.detail)
+
+    def role_too_low(self, _request: AnyRequest, error: RoleTooLowError) -> Response[str]:
+        message = refusal_of(error.visitor.principal, error.visitor.claims.scopes, error.scope)
+        return self._look.page(
+            "refused.html", status_code=HTTPStatus.FORBIDDEN, visitor=error.visitor, section="", message=message
+        )
+
+    def page_of(self, request: AnyRequest, error: HTTPException) -> Response[str] | None:
+        """The page for a request that no route answers; None where it is not of a person with a browser."""
+        status = HTTPStatus(error.status_code)
+        if status not in _UNANSWERED or not _is_of_pages(request):
+            return None
+        response = self._page(request, status, *_UNANSWERED[status])
+        response.headers.update(error.headers or {})
+        return response
+
+    def fault(self, request: AnyRequest, error: Exception) -> Response[str]:
+        logger.error("request %s failed", request.scope.get(REQUEST_ID, ""), exc_info=error)
+        return self._page(request, _SERVER_ERROR, "Something went wrong", "It is our fault, and in our log.")
+
+    def _page(self, request: AnyRequest, status: int, title: str, message: str) -> Response[str]:
+        request_id = request.scope.get(REQUEST_ID, "") if status >= _SERVER_ERROR else ""
+        return self._look.page("message.html", status_code=status, title=title, message=message, request_id=request_id)
+
+
+def _is_of_pages(request: AnyRequest) -> bool:
+    path = request.url.path
+    if path.startswith(_ORGS):
+        return True
+    if path == _API or path.startswith(_API + "/"):
+        return False
+    offered = ["application/problem+json", "application/json", "text/html"]
+    return request.accept.best_match(offered) == "text/html"
+
+
+def _address(request: AnyRequest) -> str:
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")

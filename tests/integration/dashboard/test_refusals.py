@@ -1,0 +1,95 @@
+"""What people with a browser are answered where there is nothing, and where their role does not reach."""
+
+import httpx2
+import pytest
+
+from tests.support.app import running_app
+from tests.support.dashboard import AT_ACME, MIA, Dashboard
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+PROGRAMS = ({}, {"accept": "*/*"}, {"accept": "application/json"}, {"accept": "application/json, text/html;q=0.5"})
+
+
+def is_page(answer: httpx2.Response) -> bool:
+    """Whether this is one of our pages, with a way back and the headers of every page."""
+    return (
+        answer.headers["content-type"].startswith("text/html")
+        and answer.headers["content-security-policy"].startswith("default-src 'none'")
+        and 'href="/"' in answer.text
+    )
+
+
+def is_problem(answer: httpx2.Response) -> bool:
+    """Whether this is a refusal of the API."""
+    return answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/settings/api-keys", "/favicon.ico", "/assets/x/y"])
+async def test_unknown_address_is_a_page_to_a_browser_and_a_problem_to_a_program(conninfo: str, path: str) -> None:
+    async with running_app(conninfo) as client:
+        page = await client.get(path, headers=BROWSER)
+        answers = [await client.get(path, headers=headers) for headers in PROGRAMS]
+    assert (page.status_code, is_page(page)) == (404, True)
+    assert "There is nothing here" in page.text
+    assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
+
+
+@pytest.mark.parametrize("path", ["/orgs/", "/orgs/acme/nothing", "/orgs/acme/settings", "/orgs/a/b/c/d/e"])
+async def test_unknown_address_among_the_pages_is_a_page_to_all(conninfo: str, path: str) -> None:
+    async with running_app(conninfo) as client:
+        answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
+    assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/", "/api/v1/nothing", "/api/v1/projects/x/y"])
+async def test_unknown_address_of_the_api_is_a_problem_to_all(conninfo: str, path: str) -> None:
+    async with running_app(conninfo) as client:
+        answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
+    assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
+
+
+async def test_method_that_an_address_does_not_answer_is_told_likewise(conninfo: str) -> None:
+    async with running_app(conninfo) as client:
+        page = await client.put("/sign-in", headers=BROWSER)
+        among_the_pages = await client.delete(f"{AT_ACME}/projects")
+        problem = await client.put("/sign-in")
+        of_the_api = await client.put("/api/v1/projects", headers=BROWSER)
+    for answer in (page, among_the_pages):
+        assert (answer.status_code, is_page(answer)) == (405, True)
+        assert "This cannot be done here" in answer.text
+    for answer in (problem, of_the_api):
+        assert (answer.status_code, is_problem(answer)) == (405, True)
+
+
+async def test_object_that_the_api_does_not_find_is_a_problem_to_a_browser_too(dashboard: Dashboard) -> None:
+    answer = await dashboard.api.get("/api/v1/projects/proj_0", headers=BROWSER)
+    assert (answer.status_code, is_problem(answer)) == (401, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/settings/api-keys", "see API keys"),
+        ("/settings/api-keys/new", "create, change or end API keys"),
+        ("/settings/members", "see members"),
+        ("/settings/members/new", "manage members"),
+        ("/settings/audit", "see the audit trail"),
+        ("/settings/transfer", "change or hand over the organization"),
+        ("/events/evt_1/payload", "manage billing"),
+    ],
+)
+async def test_member_is_told_what_their_role_lacks_and_who_has_it(
+    unchanged_dashboard: Dashboard, path: str, words: str
+) -> None:
+    page = await (await unchanged_dashboard.sign_in(MIA)).open(AT_ACME + path)
+    assert page.status == 403
+    assert f"Your role, member, does not let you {words}. An owner or admin can." in page.text
+    assert f"{AT_ACME}/" in page.links
+    assert "scope" not in page.text
+
+
+async def test_api_goes_on_naming_the_scope(unchanged_dashboard: Dashboard) -> None:
+    mia = await unchanged_dashboard.sign_in(MIA)
+    answer = await unchanged_dashboard.request("GET", "/api-keys", unchanged_dashboard.token(MIA))
+    assert answer.json()["detail"] == "This needs the scope api-keys:read."
+    assert (await mia.get("/api/v1/api-keys")).status_code == 401  # the cookie counts nowhere below /api
