@@ -15,6 +15,9 @@ import httpx2
 import pytest
 
 AUDIENCE: Final = "tenantry-api"
+DASHBOARD: Final = "dashboard"
+"""The client of the dashboard, whose secret is the provider's ``client_secret``."""
+DASHBOARD_AUDIENCE: Final = "urn:tenantry:api"
 _FOLDER: Final = Path(__file__).parent / "oidc_provider"
 
 
@@ -47,8 +50,8 @@ class NodeProvider(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def node_provider(*users: str) -> AsyncIterator[NodeProvider]:
-    """Run a provider that issues tokens to these users.
+async def node_provider(*users: str, dashboard: str = "") -> AsyncIterator[NodeProvider]:
+    """Run a provider that issues tokens to these users, and signs people in to the dashboard at this address.
 
     Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
     """
@@ -59,7 +62,7 @@ async def node_provider(*users: str) -> AsyncIterator[NodeProvider]:
         "server.js",
         *users,
         cwd=_FOLDER,
-        env={**os.environ, "CLIENT_SECRET": client_secret},
+        env={**os.environ, "CLIENT_SECRET": client_secret, "DASHBOARD_URL": dashboard},
         stdin=PIPE,
         stdout=PIPE,
     )

@@ -2,7 +2,8 @@
 // CLIENT_SECRET, prints one line of JSON, {"issuer": ...}, when it is ready, and ends when its standard input does.
 // A client_credentials request names the algorithm of its token by the resource (urn:tenantry:RS256, ...:ES256,
 // ...:EdDSA); the members of the JSON object in its form field `claims` become claims of the token.
-// `tenantry-cli` is a public client for signing in, in which any name is a user's.
+// `tenantry-cli` is a public client for signing in, and `dashboard` the one with CLIENT_SECRET of a dashboard at
+// DASHBOARD_URL, whose tokens for urn:tenantry:api are good for four hours; at both any name is a user's.
 import { generateKeyPairSync } from 'node:crypto';
 import { createServer } from 'node:http';
 
@@ -10,6 +11,8 @@ import Provider from 'oidc-provider';
 
 const AUDIENCE = 'tenantry-api';
 const RESOURCE = /^urn:tenantry:(RS256|ES256|EdDSA)$/;
+const API = 'urn:tenantry:api';
+const HOUR = 3600;
 const SCOPES = 'projects:read projects:write tenants:read billing:read';
 
 const CLI = {
@@ -21,6 +24,16 @@ const CLI = {
   token_endpoint_auth_method: 'none',
 };
 
+const dashboardAt = (url) => ({
+  client_id: 'dashboard',
+  client_secret: process.env.CLIENT_SECRET,
+  grant_types: ['authorization_code'],
+  redirect_uris: [`${url}/sign-in/callback`],
+  post_logout_redirect_uris: [`${url}/signed-out`],
+  response_types: ['code'],
+  token_endpoint_auth_method: 'client_secret_post',
+});
+
 const jwk = (alg, type, options) => ({
   ...generateKeyPairSync(type, options).privateKey.export({ format: 'jwk' }),
   alg,
@@ -28,7 +41,7 @@ const jwk = (alg, type, options) => ({
 });
 
 const configuration = {
-  clients: [CLI, ...process.argv.slice(2).map((client_id) => ({
+  clients: [CLI, ...[process.env.DASHBOARD_URL].filter(Boolean).map(dashboardAt), ...process.argv.slice(2).map((client_id) => ({
     client_id,
     client_secret: process.env.CLIENT_SECRET,
     grant_types: ['client_credentials'],
@@ -45,15 +58,16 @@ const configuration = {
       enabled: true,
       getResourceServerInfo: (ctx, resource) => ({
         accessTokenFormat: 'jwt',
-        accessTokenTTL: 3600,
-        audience: AUDIENCE,
-        jwt: { sign: { alg: RESOURCE.exec(resource)[1] } },
+        accessTokenTTL: resource === API ? 4 * HOUR : HOUR,
+        audience: resource === API ? API : AUDIENCE,
+        jwt: { sign: { alg: resource === API ? 'ES256' : RESOURCE.exec(resource)[1] } },
         scope: SCOPES,
       }),
       useGrantedResource: () => true,
     },
     revocation: { enabled: true },
   },
+  ttl: { IdToken: 4 * HOUR },
   issueRefreshToken: (ctx, client) => client.grantTypeAllowed('refresh_token'),
   jwks: {
     keys: [

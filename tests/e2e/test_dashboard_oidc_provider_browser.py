@@ -1,0 +1,162 @@
+"""The dashboard's sign-in at a real OpenID provider, with a real browser, with script in the pages and without."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from playwright.async_api import Browser, BrowserContext, Page, expect
+
+from tenantry.domain.sessions import PROOF_GOOD_FOR
+from tenantry.kit.clock import system_clock
+from tenantry.main import build_app
+from tests.support.app import OPERATOR_TOKEN, make_settings
+from tests.support.browser import LOOPBACK, Watched, running_browser, serving, url_of
+from tests.support.node_provider import DASHBOARD, DASHBOARD_AUDIENCE, node_provider
+
+HOME: Final = "/orgs/acme"
+PROJECTS: Final = "/orgs/acme/projects"
+
+
+class Clock:
+    """The machine's, and as much later as it is moved."""
+
+    def __init__(self) -> None:
+        self.later = timedelta()
+
+    def __call__(self) -> datetime:
+        return system_clock() + self.later
+
+
+class Place(NamedTuple):
+    """The service, the provider that it believes, and the service's clock."""
+
+    url: str
+    issuer: str
+    clock: Clock
+
+
+class Asked:
+    """What a page asks the provider for."""
+
+    def __init__(self, page: Page, place: Place) -> None:
+        self._watched = Watched(page)
+        self._endpoint = f"{place.issuer}/auth?"
+
+    def prompts(self) -> list[str | None]:
+        """The prompt of each authorization request, in their order."""
+        queries = [urlsplit(url).query for url in self._watched.requests if url.startswith(self._endpoint)]
+        return [parse_qs(query).get("prompt", [None])[0] for query in queries]
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+async def place(conninfo: str) -> AsyncIterator[Place]:
+    """A tenant whose owner is ann."""
+    clock = Clock()
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        url = url_of(listener)
+        async with node_provider(dashboard=url) as provider:
+            settings = make_settings(
+                BASE_URL=url,
+                OIDC_ISSUER=provider.issuer,
+                OIDC_AUDIENCE=DASHBOARD_AUDIENCE,
+                OIDC_CLIENT_ID=DASHBOARD,
+                OIDC_CLIENT_SECRET=provider.client_secret,
+            )
+            async with (
+                serving(build_app(settings, conninfo, clock), listener),
+                httpx2.AsyncClient(base_url=url, trust_env=False) as client,
+            ):
+                body = {"name": "Acme", "ownerEmail": "ann@acme.example", "ownerId": "ann"}
+                operator = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+                assert (await client.put("/api/v1/tenants/acme", json=body, headers=operator)).status_code == 201
+                yield Place(url, provider.issuer, clock)
+
+
+@asynccontextmanager
+async def visiting(browser: Browser, *, script: bool) -> AsyncIterator[tuple[BrowserContext, Page]]:
+    context = await browser.new_context(java_script_enabled=script)
+    yield context, await context.new_page()
+    await context.close()
+
+
+async def sign_in(page: Page, place: Place, path: str) -> None:
+    """Go to a page of ours, and by way of the provider's pages to it."""
+    await page.goto(place.url + path)
+    await page.get_by_role("link", name="Continue").click()
+    await tell_who(page)
+    assert page.url == place.url + path
+
+
+async def tell_who(page: Page) -> None:
+    """What the provider's pages ask: who it is, and whether it may be."""
+    await page.fill("input[name=login]", "ann")
+    await page.fill("input[name=password]", "any")
+    await page.click("button[type=submit]")
+    await page.click("button[type=submit]")
+
+
+async def cookie(context: BrowserContext) -> str | None:
+    """What the cookie of the session holds."""
+    return next((one["value"] for one in await context.cookies() if one["name"] == "tenantry_session"), None)
+
+
+@pytest.mark.parametrize("script", [True, False])
+async def test_one_signs_in_and_out_here_and_there(browser: Browser, place: Place, *, script: bool) -> None:
+    async with visiting(browser, script=script) as (context, page):
+        await sign_in(page, place, PROJECTS)
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Projects")
+        await page.locator("summary", has_text="ann").click()
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("You are signed out")
+        assert await cookie(context) is None
+        await page.get_by_role("link", name="Sign out there too").click()
+        assert page.url.startswith(place.issuer)
+        await page.get_by_role("button", name="Yes, sign me out").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("You are signed out")
+        assert page.url.startswith(f"{place.url}/signed-out")
+        await page.goto(place.url + PROJECTS)
+        await page.get_by_role("link", name="Continue").click()
+        await expect(page.locator("input[name=login]")).to_be_visible()
+
+
+@pytest.mark.parametrize("script", [True, False])
+async def test_who_is_signed_in_there_is_vouched_for_again_without_a_question(
+    browser: Browser, place: Place, *, script: bool
+) -> None:
+    async with visiting(browser, script=script) as (context, page):
+        await sign_in(page, place, HOME)
+        before = await cookie(context)
+        place.clock.later += PROOF_GOOD_FOR
+        asked = Asked(page, place)
+        await page.goto(place.url + PROJECTS)
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Projects")
+        assert (page.url, asked.prompts()) == (place.url + PROJECTS, ["none"])
+        after = await cookie(context)
+        assert after not in (None, before)
+        await page.goto(place.url + HOME)
+        assert asked.prompts() == ["none"]
+
+
+async def test_who_is_not_signed_in_there_any_more_signs_in_again(browser: Browser, place: Place) -> None:
+    async with visiting(browser, script=True) as (context, page):
+        await sign_in(page, place, HOME)
+        ours = [one for one in await context.cookies() if one["name"] == "tenantry_session"]
+        await context.clear_cookies()
+        await context.add_cookies([{"name": one["name"], "value": one["value"], "url": place.url} for one in ours])
+        place.clock.later += PROOF_GOOD_FOR
+        asked = Asked(page, place)
+        await page.goto(place.url + PROJECTS)
+        assert asked.prompts() == ["none", None]
+        await tell_who(page)
+        assert page.url == place.url + PROJECTS
