@@ -92,3 +92,12 @@ async def test_another_tenants_people_find_nothing(dashboard: Dashboard) -> None
 async def test_the_root_leads_to_the_tenant_that_was_looked_at_last(owner: Person) -> None:
     answer = await owner.get("/")
     assert (answer.status_code, answer.headers["location"]) == (303, OVERVIEW)
+
+
+async def test_the_root_leads_past_a_tenant_that_is_suspended(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
+    await owner.open(OVERVIEW)
+    wishes = {"name": "Acme", "ownerEmail": "olivia@acme.example", "suspended": True}
+    await dashboard.operate("PUT", f"/tenants/{ACME}", wishes)
+    assert (await owner.open(OVERVIEW)).status == 403
+    assert (await owner.open("/")).path == "/orgs/beta/"

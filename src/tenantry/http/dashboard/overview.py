@@ -33,7 +33,9 @@ def overview_pages(
         if not visitor.tenants:
             return look.page("no_tenant.html", visitor=visitor)
         last = visitor.session.tenant_id
-        known = next((one for one in visitor.tenants if one.id == last), visitor.tenants[0])
+        # a suspended one shows nothing, so every way back would lead to nothing again
+        tenants = [one for one in visitor.tenants if not one.suspended] or visitor.tenants
+        known = next((one for one in tenants if one.id == last), tenants[0])
         return look.redirect(f"/orgs/{known.id}/")
 
     @get(ORG, guards=[door.needs()])
