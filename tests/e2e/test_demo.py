@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,22 @@ def servers_of(folder: Path) -> list[psutil.Process]:
         if any(str(folder.resolve()) in argument for argument in process.info["cmdline"] or ())
         and "postgres" in " ".join(process.info["cmdline"])
     ]
+
+
+async def test_its_dashboard_is_a_click_away(tmp_path: Path) -> None:
+    async with (
+        demo(tmp_path, free_port()) as running,
+        httpx2.AsyncClient(trust_env=False, follow_redirects=True) as browser,
+    ):
+        printed = re.search(r"^ *dashboard +(\S+)", running.text["out"], re.MULTILINE)
+        assert printed
+        choices = await browser.get(printed[1])
+        olivia = re.search(r'href="([^"]+)">Olivia Owner', choices.text)
+        assert olivia
+        page = await browser.get(printed[1].rstrip("/") + unescape(olivia[1]))
+        assert (page.status_code, page.url.path) == (200, "/orgs/demo/")
+        assert "<h1>Demo Company</h1>" in page.text
+        await end_without_a_trace(running, tmp_path, signal.SIGINT)
 
 
 async def test_demo_works_from_nothing_and_keeps_its_data(tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ def _banner(settings: Settings, file: DemoFile, companion: Companion, provider: 
     return f"""
   tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {settings.data_dir})
 
+  dashboard        {base}/   (sign in as one of the demo's people with one click)
+
   tenant           {names.TENANT}, customer {names.CUSTOMER}
   live key         {live}
   test key         {values.get(names.TEST_KEY, "-")}
