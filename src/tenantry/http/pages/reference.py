@@ -28,6 +28,7 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_STYLES: Final = (("tenantry.http.dashboard", "assets/base.css"), ("tenantry.http.pages", "reference.css"))
 _CODE_SPAN: Final = re.compile("`([^`]+)`")
 _JSON_TOKEN: Final = re.compile(
     r'(?P<key>"[^"\n]*")(?=:)|(?P<string>"[^"\n]*")|(?P<word>\b(?:true|false|null|-?\d+)\b)'
@@ -46,7 +47,7 @@ def reference_routes(document: OpenApiDocument) -> Sequence[HTTPRouteHandler]:
 
     @get(STYLE_PATH, include_in_schema=False, opt={"public": True})
     async def show_reference_style() -> Response[str]:
-        style = resources.files(__package__).joinpath("reference.css").read_text("utf-8")
+        style = "".join(resources.files(package).joinpath(path).read_text("utf-8") for package, path in _STYLES)
         return Response(style, media_type=MediaType.CSS, headers=_HEADERS)
 
     return [show_reference, show_reference_style]
