@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,12 @@ def conninfo(postgres: PostgresServer) -> Iterator[str]:
 def database_url(conninfo: str) -> str:
     """`conninfo` as a ``postgresql://`` address, as `DATABASE_URL` takes it."""
     return as_url(conninfo)
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the identity provider at which people sign in to dashboards; its key takes long to make."""
+    return tmp_path_factory.mktemp("people")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 from tenantry.demo.identity_provider import DemoUser
 from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
 from tests.support import events
-from tests.support.browser import Watched, running_browser
+from tests.support.browser import Watched
 from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard
 from tests.support.events import failed, succeeded, updated
 from tests.support.provider_api import KEY, running_provider
@@ -22,17 +22,11 @@ MARKUP: Final = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 Scheme = Literal["light", "dark"]
 
 
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with running_browser() as browser:
-        yield browser
-
-
 @pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path) -> AsyncIterator[Dashboard]:
+async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
     async with running_provider() as provider:
         values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
-        async with running_dashboard(conninfo, tmp_path, **values) as dashboard:
+        async with running_dashboard(conninfo, people, **values) as dashboard:
             yield dashboard
 
 

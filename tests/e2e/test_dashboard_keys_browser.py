@@ -8,23 +8,12 @@ import pytest
 from playwright.async_api import Browser, BrowserContext, Dialog, Page, expect
 
 from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST, SCHEMES, WIDTHS, Scheme
-from tests.support.browser import Watched, running_browser
+from tests.support.browser import Watched
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
 
 KEYS: Final = f"{AT_ACME}/settings/api-keys"
 PATIENCE: Final = 30_000
 """Milliseconds until the use of a key must show; it is written every five seconds, and asked for every two."""
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("people")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.kit.clock import system_clock
 from tenantry.main import build_app
 from tests.support.app import OPERATOR_TOKEN, make_settings
-from tests.support.browser import LOOPBACK, Watched, running_browser, serving, url_of
+from tests.support.browser import LOOPBACK, Watched, serving, url_of
 from tests.support.node_provider import DASHBOARD, DASHBOARD_AUDIENCE, node_provider
 
 HOME: Final = "/orgs/acme"
@@ -51,12 +51,6 @@ class Asked:
         """The prompt of each authorization request, in their order."""
         queries = [urlsplit(url).query for url in self._watched.requests if url.startswith(self._endpoint)]
         return [parse_qs(query).get("prompt", [None])[0] for query in queries]
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tenantry.simulator.serving import serving
 from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
-from tests.support.browser import Watched, running_browser
+from tests.support.browser import Watched
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
 from tests.support.simulator import a_simulator
@@ -27,16 +27,9 @@ UNNAMED: Final = """
 
 
 @pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-async def dashboard(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dashboard]:
-    directory: Path = tmp_path_factory.mktemp("people")
+async def dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
     with postgres.database() as conninfo:
-        async with running_dashboard(conninfo, directory) as dashboard:
+        async with running_dashboard(conninfo, people) as dashboard:
             await dashboard.call("POST", "/projects", {"name": MARKUP, "description": f"A description. {MARKUP}"})
             await dashboard.call("POST", "/api-keys", {"orgId": "acme", "name": MARKUP, "scopes": ["projects:read"]})
             await dashboard.add_member("auth0|5f7c8ec7c33c6c004bbafe82-" + "x" * 80)

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, Page
 from tenantry.http.pages.reference import PATH
 from tenantry.main import build_app
 from tests.support.app import make_settings
-from tests.support.browser import Watched, running_browser, served
+from tests.support.browser import Watched, served
 from tests.support.postgres import PostgresServer
 
 Scheme = Literal["light", "dark"]
@@ -42,12 +42,6 @@ LEAST_CONTRAST: Final = """
   return least;
 }
 """
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,6 @@ from tests.support.dashboard import Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
 
 
-@pytest.fixture(scope="session")
-def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the identity provider that everybody signs in at; its signing key takes long to make."""
-    return tmp_path_factory.mktemp("people")
-
-
 @pytest.fixture
 async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
     """The service on a database of this test's own."""

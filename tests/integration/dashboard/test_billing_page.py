@@ -24,9 +24,9 @@ async def provider() -> AsyncIterator[ProviderServer]:
 
 
 @pytest.fixture
-async def dashboard(conninfo: str, tmp_path: Path, provider: ProviderServer) -> AsyncIterator[Dashboard]:
+async def dashboard(conninfo: str, people: Path, provider: ProviderServer) -> AsyncIterator[Dashboard]:
     async with running_dashboard(
-        conninfo, tmp_path, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=provider.url
+        conninfo, people, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=provider.url
     ) as dashboard:
         yield dashboard
 

@@ -3,18 +3,14 @@
 import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
 import pytest
-from litestar import Litestar
-from litestar.routes import HTTPRoute
 
-from tenantry.http.access import Credential, RouteGuard
+from tenantry.http.access import Credential
 from tenantry.http.dashboard.api_keys.scopes import KNOWN
-from tenantry.main import build_app
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, names, record, secret_in
-from tests.support.app import make_settings
 from tests.support.dashboard import ADAM, OLIVIA, Dashboard
+from tests.support.routes import scopes_needed
 
 
 async def test_new_key_opens_the_api_with_its_scopes(dashboard: Dashboard) -> None:
@@ -188,11 +184,4 @@ async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(d
 
 
 def test_picker_offers_every_scope_that_a_route_needs_and_no_other() -> None:
-    needed = set()
-    for route in cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes:
-        assert isinstance(route, HTTPRoute)
-        for handler in route.route_handlers:
-            for guard in handler.guards or ():
-                if isinstance(guard, RouteGuard) and guard.credential is Credential.CALLER and guard.scope:
-                    needed.add(guard.scope)
-    assert set(KNOWN) == needed
+    assert set(KNOWN) == scopes_needed(Credential.CALLER)

@@ -7,7 +7,12 @@ from tests.support.app import running_app
 from tests.support.dashboard import AT_ACME, MIA, Dashboard
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
-PROGRAMS = ({}, {"accept": "*/*"}, {"accept": "application/json"}, {"accept": "application/json, text/html;q=0.5"})
+PROGRAMS: tuple[dict[str, str], ...] = (
+    {},
+    {"accept": "*/*"},
+    {"accept": "application/json"},
+    {"accept": "application/json, text/html;q=0.5"},
+)
 
 
 def is_page(answer: httpx2.Response) -> bool:

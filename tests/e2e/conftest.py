@@ -1,0 +1,15 @@
+"""Fixtures of the tests with a real browser."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser
+
+from tests.support.browser import running_browser
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """The system's chromium; a test makes its own contexts in it."""
+    async with running_browser() as browser:
+        yield browser
