@@ -110,7 +110,7 @@ def build_app(
         *billing_routes(parts.billing, settings.billing.catalog, access),
         *checkout_routes(parts.checkout, access),
         document.route(),
-        *reference_routes(document),
+        *reference_routes(document, dashboard.look),
         *dashboard.routes(),
     ]
     verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)

@@ -12,7 +12,7 @@ from tenantry.main import build_app
 from tests.support.app import make_settings
 from tests.support.service import PROJECTS, VERIFY, Service, refusal
 
-PUBLIC: Final = {"/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs", "/docs/style.css"}
+PUBLIC: Final = {"/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs"}
 SIGN_IN: Final = {"/sign-in", "/sign-in/start", "/sign-in/callback", "/signed-out", "/assets/x/x"}
 """What people see before they are signed in to the dashboard, or after."""
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"

@@ -1,4 +1,4 @@
-"""Rendering: the templates beside this file, their assets, and the headers that every page has."""
+"""Rendering: the templates beside this file, the assets of all pages, and the headers that every page has."""
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 ASSETS: Final = "/assets"
 _TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-_FILES: Final = ("base.css", "dashboard.css", "dashboard.js", "icon.svg")
+_FILES: Final = ("base.css", "dashboard.css", "dashboard.js", "icon.svg", "reference.css")
 _DIGEST_LENGTH: Final = 12
 _YEAR: Final = 365 * 24 * 3600
 # Nothing of another origin, nothing inline; no address of a page is told to another site, and nobody frames one.
@@ -44,9 +44,10 @@ class Look:
     def __init__(self, *, secure: bool, version: str, demo_pages: Sequence[tuple[str, str]] = ()) -> None:
         """``secure`` says that browsers come by https, and are to stay there."""
         self.headers = {**_HEADERS, **({"Strict-Transport-Security": f"max-age={_YEAR}"} if secure else {})}
-        self._assets = {name: _read(name) for name in _FILES}
-        digest = hashlib.sha256(b"".join(self._assets.values())).hexdigest()[:_DIGEST_LENGTH]
-        self._base = f"{ASSETS}/{digest}"
+        self._files = {name: _read(name) for name in _FILES}
+        digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:_DIGEST_LENGTH]
+        self.assets = f"{ASSETS}/{digest}"
+        """Where the assets are: an address of this service that changes with what they hold."""
         environment = Environment(
             loader=PackageLoader(str(__package__)),
             autoescape=True,
@@ -55,7 +56,7 @@ class Look:
             lstrip_blocks=True,
         )
         environment.filters.update(time=_time, day=_day, span=_span, segment=_segment, shown=_shown)
-        environment.globals.update(assets=self._base, version=version, demo_pages=demo_pages)
+        environment.globals.update(assets=self.assets, version=version, demo_pages=demo_pages)
         self._environment = environment
 
     def page(
@@ -86,10 +87,10 @@ class Look:
 
         @get(f"{ASSETS}/{{digest:str}}/{{name:str}}", include_in_schema=False, opt={"public": True})
         async def show_asset(digest: FromPath[str], name: FromPath[str]) -> Response[bytes]:
-            content = self._assets.get(name)
+            content = self._files.get(name)
             if content is None:
                 raise NotFoundException
-            kept = f"public, max-age={_YEAR}, immutable" if self._base.endswith(digest) else "no-store"
+            kept = f"public, max-age={_YEAR}, immutable" if self.assets.endswith(digest) else "no-store"
             media_type = _TYPES[name[name.rindex(".") :]]
             return Response(content, media_type=media_type, headers={**_ASSET_HEADERS, "Cache-Control": kept})
 

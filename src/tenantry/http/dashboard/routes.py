@@ -82,10 +82,10 @@ class Dashboard:
 
     def __init__(self, parts: DashboardParts) -> None:
         self._parts = parts
-        self._look = Look(
+        self.look = Look(
             secure=parts.base_url.startswith("https://"), version=__version__, demo_pages=parts.demo_pages
         )
-        self._refusals = Refusals(self._look)
+        self._refusals = Refusals(self.look)
         self.page_of = self._refusals.page_of
 
     def routes(self) -> list[HTTPRouteHandler | Router]:
@@ -110,10 +110,10 @@ class Dashboard:
                 Exception: refusals.fault,
             },
         )
-        return [router, *self._look.routes()]
+        return [router, *self.look.routes()]
 
     def _pages(self) -> list[HTTPRouteHandler | Router]:
-        parts, look = self._parts, self._look
+        parts, look = self._parts, self.look
         cookies = Cookies(parts.secret, parts.clock, secure=parts.base_url.startswith("https://"))
         door = Door(parts.sessions, parts.authenticator, cookies, parts.secret, parts.clock)
         return [

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from importlib import resources
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from markupsafe import Markup, escape
 
 from tenantry.http import webhooks
+from tenantry.http.dashboard.look import Look
 from tenantry.http.error_codes import all_codes
 from tenantry.http.openapi import PATH as DOCUMENT_PATH
 from tenantry.http.openapi import OpenApiDocument
@@ -18,43 +18,29 @@ from tenantry.http.openapi_operations import GROUPS
 from tenantry.http.pages.outline import Outline
 
 PATH: Final = "/docs"
-STYLE_PATH: Final = "/docs/style.css"
 _DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
-_HEADERS: Final = {
-    "Cache-Control": "public, max-age=300",
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-_STYLES: Final = (("tenantry.http.dashboard", "assets/base.css"), ("tenantry.http.pages", "reference.css"))
+_CACHING: Final = {"Cache-Control": "public, max-age=300"}
 _CODE_SPAN: Final = re.compile("`([^`]+)`")
 _JSON_TOKEN: Final = re.compile(
     r'(?P<key>"[^"\n]*")(?=:)|(?P<string>"[^"\n]*")|(?P<word>\b(?:true|false|null|-?\d+)\b)'
 )
 
 
-def reference_routes(document: OpenApiDocument) -> Sequence[HTTPRouteHandler]:
-    """The routes of the reference page; the page is rendered when it is first asked for."""
+def reference_routes(document: OpenApiDocument, look: Look) -> Sequence[HTTPRouteHandler]:
+    """The route of the reference page; the page is rendered when it is first asked for."""
     page: list[str] = []
 
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_reference() -> Response[str]:
         if not page:
-            page.append(render(document))
-        return Response(page[0], media_type=MediaType.HTML, headers=_HEADERS)
+            page.append(render(document, look.assets))
+        return Response(page[0], media_type=MediaType.HTML, headers={**look.headers, **_CACHING})
 
-    @get(STYLE_PATH, include_in_schema=False, opt={"public": True})
-    async def show_reference_style() -> Response[str]:
-        style = "".join(resources.files(package).joinpath(path).read_text("utf-8") for package, path in _STYLES)
-        return Response(style, media_type=MediaType.CSS, headers=_HEADERS)
-
-    return [show_reference, show_reference_style]
+    return [show_reference]
 
 
-def render(document: OpenApiDocument) -> str:
-    """The page."""
+def render(document: OpenApiDocument, assets: str) -> str:
+    """The page; ``assets`` is where its style sheets and its script are."""
     environment = Environment(
         loader=PackageLoader(str(__package__)),
         autoescape=True,
@@ -71,7 +57,7 @@ def render(document: OpenApiDocument) -> str:
         errors=all_codes().values(),
         address=document.base_url if document.base_url.startswith("http") else _DEFAULT_ADDRESS,
         document_path=DOCUMENT_PATH,
-        style_path=STYLE_PATH,
+        assets=assets,
         webhook_path=webhooks.PATH,
     )
 
