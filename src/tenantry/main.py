@@ -197,7 +197,7 @@ class Parts:
         secret = SessionSecret(settings.session_secret.reveal())
         return DashboardParts(
             secret=secret,
-            sessions=SessionService(self.database, secret, self.clock),
+            sessions=SessionService(self.database, secret, settings.oidc.issuer if settings.oidc else None, self.clock),
             authenticator=self.authentication.authenticator,
             sign_in=self.sign_in(settings),
             api_keys=self.api_keys,

@@ -41,15 +41,15 @@ async def test_a_process_that_stops_ends_every_watch_and_takes_no_more() -> None
         assert await watch.wait(SOON) is None
         assert watch.has_ended
     with pytest.raises(OverloadedError):
-        news.check_room(b"1")
+        news.check_room(b"1", "acme")
 
 
 async def test_a_process_has_room_for_so_many_and_again_when_one_leaves() -> None:
     news = news_of(most=2)
     with news.watch("acme", b"1", 0):
         with news.watch("acme", b"2", 0), pytest.raises(OverloadedError):
-            news.check_room(b"3")
-        news.check_room(b"3")
+            news.check_room(b"3", "acme")
+        news.check_room(b"3", "acme")
     assert len(news) == 0
 
 
@@ -57,8 +57,16 @@ async def test_one_watcher_leaves_room_for_others() -> None:
     news = news_of(most_of_one=1)
     with news.watch("acme", b"1", 0):
         with pytest.raises(OverloadedError):
-            news.check_room(b"1")
-        news.check_room(b"2")
+            news.check_room(b"1", "acme")
+        news.check_room(b"2", "acme")
+
+
+async def test_one_tenant_leaves_room_for_others() -> None:
+    news = news_of(most_of_tenant=1)
+    with news.watch("acme", b"1", 0):
+        with pytest.raises(OverloadedError):
+            news.check_room(b"2", "acme")
+        news.check_room(b"2", "beta")
 
 
 async def test_a_database_that_is_away_ends_no_watch() -> None:

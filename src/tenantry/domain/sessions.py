@@ -16,6 +16,10 @@ ABSOLUTE: Final = timedelta(hours=12)
 """A session ends this long after the sign-in, however much it is used."""
 PROOF_GOOD_FOR: Final = timedelta(hours=1)
 """For so long the provider's word on a user counts; then it is asked again, without the user."""
+FORM_GRACE: Final = timedelta(minutes=30)
+"""For so long after that a form may still be sent, which was being filled in meanwhile."""
+AWAY_GRACE: Final = timedelta(hours=1)
+"""For so long after that everything goes on while the provider is out of reach."""
 WRITE_EVERY: Final = timedelta(minutes=1)
 """The last use of a session is written no more often than this."""
 _TAG_BYTES: Final = 16
@@ -50,6 +54,14 @@ class Session(msgspec.Struct, frozen=True):
     def is_unproved(self, now: datetime) -> bool:
         """Whether the provider's word is too old."""
         return now >= self.proved_at + PROOF_GOOD_FOR
+
+    def may_send_forms(self, now: datetime) -> bool:
+        """Whether the provider's word is good enough for a form that was begun while it was."""
+        return now < self.proved_at + PROOF_GOOD_FOR + FORM_GRACE
+
+    def may_go_on_without(self, now: datetime) -> bool:
+        """Whether the provider's word is good enough while it cannot be asked."""
+        return now < self.proved_at + PROOF_GOOD_FOR + AWAY_GRACE
 
 
 class SessionSecret:

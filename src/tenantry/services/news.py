@@ -15,6 +15,7 @@ from tenantry.store import news
 INTERVAL: Final = 1.0
 """Seconds between looks at the ledgers that are watched."""
 MOST: Final = 200
+MOST_OF_TENANT: Final = 50
 MOST_OF_ONE: Final = 10
 
 logger = logging.getLogger(__name__)
@@ -57,12 +58,20 @@ class Watch:
 class LedgerNews:
     """Who watches which ledger in this process. `run` asks the database for all of them together.
 
-    A process has at most ``most`` watches, and ``most_of_one`` of one watcher.
+    A process has at most ``most`` watches, ``most_of_tenant`` of one tenant, and ``most_of_one`` of one person.
     """
 
-    def __init__(self, database: Database, *, most: int = MOST, most_of_one: int = MOST_OF_ONE) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        most: int = MOST,
+        most_of_tenant: int = MOST_OF_TENANT,
+        most_of_one: int = MOST_OF_ONE,
+    ) -> None:
         self._database = database
         self._most = most
+        self._most_of_tenant = most_of_tenant
         self._most_of_one = most_of_one
         self._watches: dict[Watch, bytes] = {}
         self._somebody = asyncio.Event()
@@ -73,16 +82,18 @@ class LedgerNews:
         """How many watches there are."""
         return len(self._watches)
 
-    def check_room(self, watcher: bytes) -> None:
-        """Raise `OverloadedError` unless there is room for one more watch of this watcher."""
+    def check_room(self, watcher: bytes, tenant_id: str) -> None:
+        """Raise `OverloadedError` unless there is room for one more watch of this watcher, and of this tenant."""
         of_one = sum(1 for other in self._watches.values() if other == watcher)
-        if self._has_ended or len(self._watches) >= self._most or of_one >= self._most_of_one:
+        of_tenant = sum(1 for watch in self._watches if watch.tenant_id == tenant_id)
+        is_full = len(self._watches) >= self._most or of_tenant >= self._most_of_tenant
+        if self._has_ended or is_full or of_one >= self._most_of_one:
             raise OverloadedError("Too many pages are being kept up to date at the moment. Reload this one instead.")
 
     @contextmanager
     def watch(self, tenant_id: str, watcher: bytes, seen: int) -> Iterator[Watch]:
         """Watch a tenant's ledger during the block. Raises `OverloadedError`."""
-        self.check_room(watcher)
+        self.check_room(watcher, tenant_id)
         watch = Watch(tenant_id, seen)
         self._watches[watch] = watcher
         self._somebody.set()

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Collection
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -35,8 +36,10 @@ class Opened(msgspec.Struct, frozen=True):
 class SessionService:
     """Sessions of one deployment, in its database: each process knows all of them, and an ended one nowhere counts."""
 
-    def __init__(self, database: Database, secret: SessionSecret, clock: Clock) -> None:
+    def __init__(self, database: Database, secret: SessionSecret, issuer: str | None, clock: Clock) -> None:
+        """``issuer`` is the identity provider's; sessions of another, from before it was changed, are over."""
         self._database = database
+        self._issuer = issuer
         self._secret = secret
         self._clock = clock
 
@@ -49,18 +52,10 @@ class SessionService:
         """
         random = secrets.token_bytes(rules.RANDOM_BYTES)
         now = self._clock()
-        session = Session(
-            digest=self._secret.digest_of(random),
-            issuer=claims.issuer,
-            subject=claims.subject,
-            claims=msgspec.json.encode(claims).decode(),
-            name=name,
-            tenant_id=None,
+        session = msgspec.structs.replace(
+            self._session(self._secret.digest_of(random), claims, name, now),
             address=address,
             agent=agent and agent[:_MOST_AGENT],
-            proved_at=now,
-            started_at=now,
-            used_at=now,
         )
         old = None if before is None else self._secret.digest(before)
         async with self._database.transaction() as connection:
@@ -72,33 +67,18 @@ class SessionService:
             await sessions.insert(connection, session)
         return Opened(session, self._secret.token(random))
 
-    async def renew(self, token: str, claims: Claims, name: str | None) -> Opened | None:
-        """Take in what the provider says now of the user of a session, which gets a new token.
+    async def renew(self, token: str, claims: Claims, name: str | None) -> bool:
+        """Take in what the provider says now of the user of a session; whether it still is that user's.
 
-        Its end stays where it was. None where the session is over, or is another user's.
+        Its token stays, for nobody is anybody else by it: other pages of the browser may be under way with it.
         """
         digest = self._secret.digest(token)
         if digest is None:
-            return None
+            return False
         now = self._clock()
-        random = secrets.token_bytes(rules.RANDOM_BYTES)
+        said = self._session(digest, claims, name, now)
         async with self._database.transaction() as connection:
-            session = await sessions.find(connection, digest)
-            if session is None or session.is_over(now):
-                return None
-            if (session.issuer, session.subject) != (claims.issuer, claims.subject):
-                return None
-            renewed = msgspec.structs.replace(
-                session,
-                digest=self._secret.digest_of(random),
-                claims=msgspec.json.encode(claims).decode(),
-                name=name,
-                proved_at=now,
-                used_at=now,
-            )
-            await sessions.delete(connection, digest)
-            await sessions.insert(connection, renewed)
-        return Opened(renewed, self._secret.token(random))
+            return await sessions.renew(connection, said, since=now - rules.ABSOLUTE, unused_since=now - rules.IDLE)
 
     async def visit(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> Visit | None:
         """Who a cookie is of, looking at this tenant; None where nobody is signed in with it (any more).
@@ -113,7 +93,7 @@ class SessionService:
             session = await sessions.find(connection, digest)
             if session is None:
                 return None
-            if session.is_over(now):
+            if session.is_over(now) or session.issuer != self._issuer:
                 await sessions.delete(connection, digest)
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
@@ -148,3 +128,18 @@ class SessionService:
         """End all other sessions of a session's user; returns how many there were."""
         async with self._database.transaction() as connection:
             return await sessions.delete_of_user(connection, session.issuer, session.subject, but=session.digest)
+
+    def _session(self, digest: bytes, claims: Claims, name: str | None, now: datetime) -> Session:
+        return Session(
+            digest=digest,
+            issuer=claims.issuer,
+            subject=claims.subject,
+            claims=msgspec.json.encode(claims).decode(),
+            name=name,
+            tenant_id=None,
+            address=None,
+            agent=None,
+            proved_at=now,
+            started_at=now,
+            used_at=now,
+        )

@@ -64,6 +64,17 @@ async def names(connection: Connection, tenant_id: str, issuer: str, subjects: C
     return dict(await cursor.fetchall())
 
 
+async def renew(connection: Connection, session: Session, *, since: datetime, unused_since: datetime) -> bool:
+    """Write what the provider says now of a session's user, unless the session is over or another user's."""
+    cursor = await connection.execute(
+        "UPDATE dashboard_sessions SET claims = %(claims)s, name = %(name)s, proved_at = %(proved_at)s, "
+        "used_at = greatest(used_at, %(used_at)s) WHERE digest = %(digest)s AND issuer = %(issuer)s "
+        "AND subject = %(subject)s AND started_at > %(since)s AND used_at > %(unused_since)s",
+        {**msgspec.structs.asdict(session), "since": since, "unused_since": unused_since},
+    )
+    return cursor.rowcount == 1
+
+
 async def touch(connection: Connection, digest: bytes, now: datetime, tenant_id: str | None) -> None:
     """Write down that a session is in use, and for which tenant."""
     await connection.execute(

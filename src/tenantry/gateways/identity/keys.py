@@ -120,6 +120,11 @@ class KeySet:
         # Not awaited itself: a waiter that is cancelled must not end the fetch for the others.
         await asyncio.wait([self._begin()])
 
+    async def settle(self) -> None:
+        """Where the keys are not known, or the last attempt has failed: ask again, unless that was tried just now."""
+        if self._published is None or self._trouble is not None:
+            await self._ask_provider()
+
     def _begin(self) -> "asyncio.Task[None]":
         if self._fetching is None:
             self._attempted_at = self._monotonic()

@@ -14,6 +14,8 @@ import httpx2
 import msgspec
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
 from joserfc.errors import JoseError
 
@@ -83,6 +85,7 @@ class SignIn:
         self._redirect_uri = redirect_uri
         self._clock = clock
         self._access_tokens = TokenVerifier(config, keys, clock=clock)
+        self._ssl = httpx2.create_ssl_context()  # which takes longer to make than a request may block the others
 
     async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, Begun]:
         """Where to send the browser, and what to keep until it comes back.
@@ -95,17 +98,25 @@ class SignIn:
         more = {"prompt": "none"} if silent else {}
         if login_hint is not None:
             more["login_hint"] = login_hint
-        async with self._client(metadata) as client:
-            url, _ = client.create_authorization_url(
-                metadata.authorization_endpoint,
-                state=begun.state,
-                code_verifier=begun.verifier,
-                nonce=begun.nonce,
-                audience=self._config.audience,  # for whom the access token is to be: some providers' name for it,
-                resource=self._config.audience,  # and RFC 8707's
-                **more,
-            )
+        url: str = prepare_grant_uri(
+            metadata.authorization_endpoint or "",  # `_metadata` has seen to that
+            client_id=self._client_id,
+            response_type="code",
+            redirect_uri=self._redirect_uri,
+            scope=SCOPE,
+            state=begun.state,
+            nonce=begun.nonce,
+            code_challenge=create_s256_code_challenge(begun.verifier),  # type: ignore[no-untyped-call]
+            code_challenge_method="S256",
+            audience=self._config.audience,  # for whom the access token is to be: some providers' name for it,
+            resource=self._config.audience,  # and RFC 8707's
+            **more,
+        )
         return url, begun
+
+    def is_away(self) -> bool:
+        """Whether the provider could not be reached when it was last asked for its keys."""
+        return self._keys.trouble is not None
 
     async def finish(self, begun: Begun, answer: Mapping[str, str]) -> Person:
         """Whom the provider vouches for, from the parameters with which it sent the browser back.
@@ -130,10 +141,9 @@ class SignIn:
         return str(url.copy_merge_params({"client_id": self._client_id, "post_logout_redirect_uri": back}))
 
     async def _metadata(self) -> Metadata:
-        if self._keys.metadata is None:
-            await self._keys.refresh()
+        await self._keys.settle()
         metadata = self._keys.metadata
-        if metadata is None:
+        if metadata is None or self.is_away():
             raise AuthUnavailableError("The identity provider cannot be reached.")
         for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
             if endpoint is None or not is_secure(endpoint, allow_http=self._config.allow_http):
@@ -154,8 +164,8 @@ class SignIn:
             token_endpoint_auth_method=method,
             scope=SCOPE,
             redirect_uri=self._redirect_uri,
-            code_challenge_method="S256",
             timeout=_TOTAL_SECONDS,
+            verify=self._ssl,
             mounts=DIRECT,
             follow_redirects=False,
         )
@@ -235,6 +245,7 @@ def _name(members: Mapping[str, Any]) -> str | None:
     """What to call the person: a name, or what else there is."""
     for claim in ("name", "preferred_username", "email"):
         said = members.get(claim)
-        if isinstance(said, str) and said.strip():
-            return said.strip()[:_MOST_NAME]
+        name = "".join(letter for letter in said if letter.isprintable()).strip() if isinstance(said, str) else ""
+        if name:
+            return name[:_MOST_NAME]
     return None

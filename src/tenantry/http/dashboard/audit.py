@@ -27,6 +27,7 @@ PATH: Final = ORG + SECTION
 _ON_A_PAGE: Final = 20
 _LONGEST: Final = 255
 _NO_DAY: Final = "A day, such as 2027-01-31."
+_LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 OnlyAction = Annotated[str, QueryParameter(name="action", max_length=_LONGEST)]
 OnlyActor = Annotated[str, QueryParameter(name="actorId", max_length=_LONGEST)]
@@ -69,7 +70,7 @@ class Asked(msgspec.Struct, frozen=True):
             self.actor_id or None,
             self.target_id or None,
             _day(self.since),
-            until + timedelta(days=1) if until else None,
+            until + timedelta(days=1) if until and until < _LAST_DAY else None,
         )
 
 

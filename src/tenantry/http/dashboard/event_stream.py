@@ -46,10 +46,11 @@ def event_stream(news: LedgerNews, door: Door, look: Look, heartbeat: float = HE
     ) -> Stream:
         last = request.headers.get(_LAST, "")
         seen = int(last) if last.isascii() and last.isdecimal() and len(last) <= _LONGEST_NUMBER else after
-        news.check_room(visitor.session.digest)
+        watcher = f"{visitor.session.issuer} {visitor.session.subject}".encode()
+        news.check_room(watcher, visitor.principal.org_id)
 
         async def messages() -> AsyncIterator[str]:
-            with news.watch(visitor.principal.org_id, visitor.session.digest, seen) as watch:
+            with news.watch(visitor.principal.org_id, watcher, seen) as watch:
                 async for message in messages_of(watch, partial(door.still_lets_in, request, SCOPE), heartbeat):
                     yield message
 

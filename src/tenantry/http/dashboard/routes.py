@@ -82,9 +82,7 @@ class Dashboard:
 
     def __init__(self, parts: DashboardParts) -> None:
         self._parts = parts
-        self.look = Look(
-            secure=parts.base_url.startswith("https://"), version=__version__, demo_pages=parts.demo_pages
-        )
+        self.look = Look(secure=parts.base_url.startswith("https://"), version=__version__, demo_pages=parts.demo_pages)
         self._refusals = Refusals(self.look)
         self.page_of = self._refusals.page_of
 
@@ -115,7 +113,8 @@ class Dashboard:
     def _pages(self) -> list[HTTPRouteHandler | Router]:
         parts, look = self._parts, self.look
         cookies = Cookies(parts.secret, parts.clock, secure=parts.base_url.startswith("https://"))
-        door = Door(parts.sessions, parts.authenticator, cookies, parts.secret, parts.clock)
+        away = parts.sign_in.is_away if parts.sign_in else lambda: False
+        door = Door(parts.sessions, parts.authenticator, cookies, parts.secret, parts.clock, away)
         return [
             *SignInPages(
                 parts.sign_in, parts.sessions, cookies, look, base_url=parts.base_url, people=parts.people

@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.gateways.identity.sign_in import PersonNeededError, SignIn, SignInFailedError
+from tenantry.gateways.identity.sign_in import Person, PersonNeededError, SignIn, SignInFailedError
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.cookies import Cookies, Pending
 from tenantry.http.dashboard.look import Look
@@ -55,7 +55,9 @@ class SignInPages:
 
     def _in(self) -> list[HTTPRouteHandler]:
         @get(SIGN_IN, opt={"public": True})
-        async def show_sign_in(return_to: ReturnTo = "/") -> Response[str]:
+        async def show_sign_in(request: AnyRequest, return_to: ReturnTo = "/") -> Response[str]:
+            if await self._is_signed_in(request):
+                return self._look.redirect(safe_path(return_to))
             if self._sign_in is None:
                 return self._look.page("not_set_up.html", status_code=503, callback=self._base_url + CALLBACK)
             return self._page(return_to)
@@ -66,12 +68,13 @@ class SignInPages:
             return_to: ReturnTo = "/",
             silent: Annotated[str, QueryParameter(name="silent", max_length=1)] = "",
             hint: Annotated[str | None, QueryParameter(name="hint", max_length=255)] = None,
+            here: Annotated[str, QueryParameter(name="here", max_length=1)] = "",
         ) -> Response[str]:
             if self._sign_in is None:
                 return self._look.redirect(SIGN_IN)
-            if request.headers.get("host", "") != urlsplit(self._base_url).netloc:
+            if request.headers.get("host", "") != urlsplit(self._base_url).netloc and not here:
                 # the provider leads back to the one address that it knows, where cookies of another are not sent
-                return self._look.redirect(f"{self._base_url}{START}?{request.url.query}")
+                return self._look.redirect(f"{self._base_url}{START}?{request.url.query}&here=1")
             return await self._start(self._sign_in, return_to, hint, silent=bool(silent))
 
         @get(CALLBACK, opt={"public": True})
@@ -88,7 +91,7 @@ class SignInPages:
         return [show_sign_in, start_sign_in, finish_sign_in]
 
     def _out(self, door: Door) -> list[HTTPRouteHandler]:
-        @post(SIGN_OUT, guards=[door.needs()])
+        @post(SIGN_OUT, guards=[door.needs(even_unproved=True)])
         async def sign_out(request: AnyRequest) -> Response[str]:
             token = self._cookies.session(request)
             if token is not None:
@@ -98,7 +101,9 @@ class SignInPages:
             return response
 
         @get(SIGNED_OUT, opt={"public": True})
-        async def show_signed_out() -> Response[str]:
+        async def show_signed_out(request: AnyRequest) -> Response[str]:
+            if await self._is_signed_in(request):
+                return self._look.redirect("/")
             back = self._base_url + SIGNED_OUT
             at_provider = self._sign_in.end_session_url(back) if self._sign_in else None
             return self._look.page("signed_out.html", at_provider=at_provider)
@@ -126,25 +131,40 @@ class SignInPages:
         except SignInFailedError as error:
             return self._page(pending.return_to, str(error), 400)
         before = self._cookies.session(request)
-        opened = None
-        if pending.begun.silent and before is not None:
-            opened = await self._sessions.renew(before, person.claims, person.name)
-        if opened is None:
-            opened = await self._sessions.begin(
-                person.claims,
-                person.name,
-                address=request.client.host if request.client else None,
-                agent=request.headers.get("user-agent"),
-                before=before,
-            )
+        if pending.begun.silent:
+            return await self._renew(pending, person, before)
+        opened = await self._sessions.begin(
+            person.claims,
+            person.name,
+            address=request.client.host if request.client else None,
+            agent=request.headers.get("user-agent"),
+            before=before,
+        )
         response = self._look.redirect(pending.return_to)
         response.set_cookie(self._cookies.with_session(opened.token))
         return response
+
+    async def _renew(self, pending: Pending, person: Person, token: str | None) -> Response[str]:
+        """Go on with a session that the provider has vouched for again; nobody is signed in by that."""
+        if token is not None and await self._sessions.renew(token, person.claims, person.name):
+            return self._look.redirect(pending.return_to)
+        if token is not None and await self._sessions.visit(token, None, is_use=False):
+            return self._look.redirect(start_path(pending.return_to))  # somebody else is signed in there now
+        return self._look.redirect(sign_in_path(pending.return_to))
+
+    async def _is_signed_in(self, request: AnyRequest) -> bool:
+        token = self._cookies.session(request)
+        return token is not None and await self._sessions.visit(token, None, is_use=False) is not None
 
     def _page(self, return_to: str, problem: str | None = None, status_code: int = 200) -> Response[str]:
         return self._look.page(
             "sign_in.html", status_code=status_code, start=start_path(return_to), people=self._people, problem=problem
         )
+
+
+def sign_in_path(return_to: str) -> str:
+    """The page that offers to sign in, and leads back to a page of ours."""
+    return f"{SIGN_IN}?return_to={quote(safe_path(return_to), safe='')}"
 
 
 def start_path(return_to: str, *, silent: bool = False, hint: str | None = None) -> str:

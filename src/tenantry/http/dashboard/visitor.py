@@ -1,5 +1,6 @@
 """Who looks at a page: the session behind its cookie, and what its user may do in the tenant of the address."""
 
+from collections.abc import Callable
 from typing import Final, cast
 
 import msgspec
@@ -93,18 +94,24 @@ class Door:
         cookies: Cookies,
         secret: SessionSecret,
         clock: Clock,
+        is_provider_away: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``is_provider_away`` says whether the identity provider cannot be asked at the moment."""
+        self._is_provider_away = is_provider_away
         self._sessions = sessions
         self._authenticator = authenticator
         self._cookies = cookies
         self._secret = secret
         self._clock = clock
 
-    def needs(self, scope: str | None = None) -> RouteGuard:
-        """Somebody who is signed in, and whose role in the tenant of the address covers ``scope``."""
+    def needs(self, scope: str | None = None, *, even_unproved: bool = False) -> RouteGuard:
+        """Somebody who is signed in, and whose role in the tenant of the address covers ``scope``.
+
+        With ``even_unproved`` also somebody whom the provider has not vouched for lately.
+        """
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            visitor = await self._visitor(connection)
+            visitor = await self._visitor(connection, even_unproved=even_unproved)
             if scope is not None and not covers(visitor.principal.scopes, scope):
                 raise RoleTooLowError(visitor, scope)
             _extras(connection)[_VISITOR] = visitor
@@ -120,16 +127,26 @@ class Door:
             raise
         except (NotSignedInError, ProofNeededError, DomainError):
             return False
-        return not visitor.session.is_unproved(self._clock())
+        return True
 
-    async def _visitor(self, connection: Connection) -> Visitor:
+    def _check_proof(self, session: Session, connection: Connection) -> None:
+        """Raise unless the provider's word on the user is good enough for this request."""
+        now = self._clock()
+        if not session.is_unproved(now) or (self._is_provider_away() and session.may_go_on_without(now)):
+            return
+        if _is_visit_of_a_page(connection):
+            raise ProofNeededError(session.subject)
+        if _extras(connection)["method"] == "GET" or not session.may_send_forms(now):
+            raise NotSignedInError
+
+    async def _visitor(self, connection: Connection, *, even_unproved: bool = False) -> Visitor:
         org_id: str | None = connection.path_params.get("org_id")
         token = self._cookies.session(connection)
         visit = await self._sessions.visit(token, org_id, is_use=_is_use(connection)) if token else None
         if visit is None:
             raise NotSignedInError
-        if visit.session.is_unproved(self._clock()) and _is_visit_of_a_page(connection):
-            raise ProofNeededError(visit.session.subject)
+        if not even_unproved:
+            self._check_proof(visit.session, connection)
         tenant = next((one for one in visit.tenants if one.id == org_id), None)
         caller = None
         if org_id is not None:
