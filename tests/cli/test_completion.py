@@ -4,7 +4,6 @@ import asyncio
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from tests.cli.signing_in import Entrance
 from tests.cli.support import Home, Place
 from tests.support.findings import free_port
+from tests.support.required import debian_program
 
 # What each shell offers for the words of a line, the last of which is being typed; one a line, ids before descriptions.
 BASH: Final = """
@@ -38,12 +38,7 @@ complete -C (string join -- ' ' $argv)
 
 
 def offered_by(shell: str, home: Home, words: tuple[str, ...], values: dict[str, str]) -> tuple[list[str], str]:
-    program = shutil.which(shell)
-    if program is None:
-        missing = f"{shell} is not installed; on Debian: apt-get install {shell}"
-        if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    program = debian_program(shell)
     command = {
         "bash": [program, "--norc", "-c", BASH, "bash"],
         "zsh": [program, "-f", "-c", ZSH, "zsh"],

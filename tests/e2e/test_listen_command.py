@@ -191,7 +191,7 @@ async def test_reader_that_goes_leaves_nothing_behind(tmp_path: Path, options: t
     read_end, write_end = os.pipe()
     os.close(read_end)
     async with simulator.serving(), serving(receiver):
-        child = f"{sys.executable} -c 'import time; time.sleep(600)'"
+        child = f"{sys.executable} -c 'import signal; signal.pause()'"
         arguments = ("listen", "--forward-to", receiver.url, "--exec", child, *options)
         async with running_into(write_end, *arguments, folder=tmp_path, **provider(simulator)) as command:
             os.close(write_end)
@@ -208,7 +208,7 @@ async def test_reader_that_goes_leaves_nothing_behind(tmp_path: Path, options: t
 async def test_what_the_child_has_started_ends_with_it(tmp_path: Path) -> None:
     simulator = Simulator()
     async with simulator.serving():
-        command_line = "sh -c 'sleep 600 & echo $!; exit 3'"
+        command_line = "sh -c 'tail -f /dev/null & echo $!; exit 3'"
         options = ("--exec", command_line, "--json")
         async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
             assert await command.wait() == 3

@@ -2,10 +2,8 @@
 
 import asyncio
 import itertools
-import os
 import re
 import shlex
-import shutil
 from collections import Counter
 from html.parser import HTMLParser
 from typing import Any, Final
@@ -23,6 +21,7 @@ from tenantry.http.openapi_schemas import EXAMPLES
 from tenantry.http.pages.reference import PATH
 from tenantry.http.problems import STATUSES
 from tests.support.app import OPERATOR_TOKEN, WEBHOOK_SECRET
+from tests.support.required import debian_program
 from tests.support.service import Caller, JsonObject, Service
 
 DOCUMENT: Final = "/api/v1/openapi.json"
@@ -185,8 +184,7 @@ def parse_command(text: str, variables: dict[str, str]) -> tuple[str, str, dict[
 
 
 async def test_the_signed_example_makes_a_good_signature(service: Service) -> None:
-    if shutil.which("openssl") is None and os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") != "1":
-        pytest.skip("openssl is not installed; on Debian: apt-get install openssl")
+    debian_program("openssl")
     text = (await read_page(service)).examples["Signed request: Receive a payment-provider event"]
     shell = await asyncio.create_subprocess_exec(
         "sh", "-c", "curl() { for word; do printf '%s\\n' \"$word\"; done; }\n" + text,

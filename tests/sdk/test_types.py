@@ -2,17 +2,14 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tests.sdk.support import SDK
+from tests.support.required import node, node_package
 
-PYRIGHT: Final = Path(__file__).parents[1] / "support" / "pyright"
 USE: Final = """
 from datetime import datetime
 
@@ -32,7 +29,7 @@ async def use_async(client: AsyncTenantry) -> list[str]:
 
 
 def test_pyright_finds_nothing_to_complain_of(tmp_path: Path) -> None:
-    node = _require_node()
+    script = node_package("pyright", "pyright") / "index.js"
     (tmp_path / "use.py").write_text(USE)
     settings = {
         "include": ["use.py", os.path.relpath(SDK / "src", tmp_path)],
@@ -43,17 +40,6 @@ def test_pyright_finds_nothing_to_complain_of(tmp_path: Path) -> None:
         "reportPrivateUsage": False,
     }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    script = PYRIGHT / "node_modules" / "pyright" / "index.js"
-    command = [node, str(script), "--project", str(tmp_path), "--pythonpath", sys.executable]
+    command = [node(), str(script), "--project", str(tmp_path), "--pythonpath", sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _require_node() -> str:
-    node = shutil.which("node")
-    if node is not None and (PYRIGHT / "node_modules" / "pyright").is_dir():
-        return node
-    missing = "needs Node.js, and `npm ci` in tests/support/pyright"
-    if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
-        pytest.fail(missing)
-    pytest.skip(missing)

@@ -1,13 +1,11 @@
 """What axe-core, the npm package, finds wrong with a page in a browser."""
 
-import os
-from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from playwright.async_api import Page
 
-_SCRIPT: Final = Path(__file__).parent / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+from tests.support.required import node_package
+
 # Every rule of WCAG 2.2 A and AA, the best practices and what is on trial; of AAA none. Style sheets that the page has
 # not loaded itself are not asked for: its policy need not allow that.
 _RUN: Final = """
@@ -22,16 +20,8 @@ async (part) => {
 
 
 def axe() -> str:
-    """The checker's source, for `faults_of`.
-
-    Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
-    """
-    if not _SCRIPT.is_file():
-        missing = "needs axe-core: `npm ci` in tests/support/axe"
-        if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return _SCRIPT.read_text()
+    """The checker's source, for `faults_of`; it is required (`tests.support.required`)."""
+    return (node_package("axe", "axe-core") / "axe.min.js").read_text()
 
 
 async def faults_of(page: Page, source: str, part: str = "html") -> list[str]:

@@ -1,18 +1,16 @@
 """A real browser, and the service at an address that it can open."""
 
 import asyncio
-import os
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
-import pytest
 import uvicorn
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
 from tenantry.http.raw import AsgiApp
+from tests.support.required import debian_program
 
 LOOPBACK: Final = "127.0.0.1"
 _ARGUMENTS: Final = (
@@ -28,16 +26,8 @@ _ARGUMENTS: Final = (
 
 @asynccontextmanager
 async def running_browser() -> AsyncIterator[Browser]:
-    """The system's chromium.
-
-    Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
-    """
-    path = shutil.which("chromium")
-    if path is None:
-        missing = "chromium is not installed; on Debian: apt-get install chromium"
-        if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    """The system's chromium, which is required (`tests.support.required`)."""
+    path = debian_program("chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=list(_ARGUMENTS))
         try:

@@ -11,7 +11,6 @@ import json
 import os
 import pwd
 import re
-import shutil
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,8 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-
-import pytest
 
 from tenantry.http.raw import Receive, Scope, Send
 from tests.support.app import OPERATOR_TOKEN
@@ -32,6 +29,7 @@ from tests.support.findings import free_port
 from tests.support.issuer import AUDIENCE, CLIENT_ID, running_issuer
 from tests.support.link import Link
 from tests.support.postgres import as_url
+from tests.support.required import debian_program
 from tests.support.service import ManualClock, Service
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "gateways"
@@ -219,9 +217,9 @@ async def running_gateway(
 ) -> AsyncIterator[Gateway]:
     """``nginx`` or ``caddy`` with its example, in which nothing but the addresses is changed, and these parts.
 
-    Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
+    It is required (`tests.support.required`).
     """
-    program = _require(name)
+    program = debian_program(name)
     application, line = Application(), Line(service_port)
     await line.restore()
     try:
@@ -282,16 +280,6 @@ def example(name: str, changes: dict[str, str]) -> str:
         assert old in text, f"{old} is not in {name}"
         text = text.replace(old, new)
     return text
-
-
-def _require(name: str) -> str:
-    path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
-    if path is None:
-        missing = f"{name} is not installed; on Debian: apt-get install {name}"
-        if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return path
 
 
 def _head(method: str, target: str, headers: Headers) -> bytes:

@@ -5,14 +5,14 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx2
-import pytest
+
+from tests.support.required import node, node_package
 
 AUDIENCE: Final = "tenantry-api"
 DASHBOARD: Final = "dashboard"
@@ -53,12 +53,12 @@ class NodeProvider(NamedTuple):
 async def node_provider(*users: str, dashboard: str = "") -> AsyncIterator[NodeProvider]:
     """Run a provider that issues tokens to these users, and signs people in to the dashboard at this address.
 
-    Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
+    It is required (`tests.support.required`).
     """
-    node = _require_node()
+    node_package(_FOLDER.name, "oidc-provider")
     client_secret = secrets.token_urlsafe(24)
     process = await asyncio.create_subprocess_exec(
-        node,
+        node(),
         "server.js",
         *users,
         cwd=_FOLDER,
@@ -77,13 +77,3 @@ async def node_provider(*users: str, dashboard: str = "") -> AsyncIterator[NodeP
         # The process ends with its input, so that none is left behind even where this line is never reached.
         process.stdin.close()
         await process.communicate()
-
-
-def _require_node() -> str:
-    node = shutil.which("node")
-    if node is not None and (_FOLDER / "node_modules" / "oidc-provider").is_dir():
-        return node
-    missing = "needs Node.js 20.19 or later, and `npm ci` in tests/support/oidc_provider"
-    if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
-        pytest.fail(missing)
-    pytest.skip(missing)

@@ -5,7 +5,6 @@ With ``TENANTRY_TEST_PGBOUNCER=1`` all tests that run the service in their own p
 
 import os
 import pwd
-import shutil
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from typing import Final
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support.required import debian_program
 
 EVERYWHERE: Final = "TENANTRY_TEST_PGBOUNCER"
 SERVER_CONNECTIONS: Final = 2
@@ -88,9 +89,9 @@ class PgBouncer:
 def running_pgbouncer(conninfo: str) -> Iterator[PgBouncer]:
     """A pooler for every database of this server.
 
-    Where it is not installed, the test is skipped; with ``TENANTRY_TESTS_REQUIRE_ALL=1`` it fails.
+    It is required (`tests.support.required`).
     """
-    program = _require()
+    program = debian_program("pgbouncer")
     with tempfile.TemporaryDirectory(prefix="tenantry-pooler-") as folder:
         pooler = PgBouncer(program, Path(folder), conninfo)
         pooler.start()
@@ -121,13 +122,3 @@ def pooler_of(conninfo: str) -> str | None:
 def _account(sockets: Path) -> pwd.struct_passwd | None:
     """The account to run it as, where we are root: the server's own, which may enter the folder of its sockets."""
     return pwd.getpwuid(sockets.stat().st_uid) if os.geteuid() == 0 else None
-
-
-def _require() -> str:
-    path = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if path is None:
-        missing = "pgbouncer is not installed; on Debian: apt-get install pgbouncer"
-        if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return path

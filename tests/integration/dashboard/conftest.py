@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.dashboard.signing_in import USER, Browser, at_provider
+from tests.support.app import OPERATOR_TOKEN
 from tests.support.dashboard import Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
 
@@ -22,3 +24,17 @@ async def unchanged_dashboard(postgres: PostgresServer, people: Path) -> AsyncIt
     with postgres.database() as conninfo:
         async with running_dashboard(conninfo, people) as dashboard:
             yield dashboard
+
+
+@pytest.fixture
+async def browser(conninfo: str) -> AsyncIterator[Browser]:
+    """A browser in which nobody has signed in; there are the tenants acme, of `USER`, and other."""
+    async with at_provider(conninfo) as browser:
+        for tenant, owner in (("acme", USER), ("other", "somebody")):
+            answer = await browser.client.put(
+                f"/api/v1/tenants/{tenant}",
+                json={"name": tenant.title(), "ownerEmail": "o@x.example", "ownerId": owner},
+                headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
+            )
+            assert answer.is_success, answer.text
+        yield browser

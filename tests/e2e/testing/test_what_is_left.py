@@ -1,0 +1,106 @@
+"""However a session of pytest ends, neither processes nor files of the plugin outlive it."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.commands import Running, running, still_running
+from tests.support.suites import Suite
+
+
+def left_in(place: Path) -> list[Path]:
+    """The files that are left there."""
+    return list(place.iterdir())
+
+
+WAITING = """
+import os, signal
+
+def test_waiting(tenantry):
+    assert tenantry.tenant().plan == "free"
+    os.write(2, b"it waits\\n")
+    signal.pause()
+"""
+
+
+@asynccontextmanager
+async def waiting(suite: Suite, place: Path) -> AsyncIterator[tuple[Running, list[psutil.Process]]]:
+    """A suite in the midst of its test, and all processes that it has started, whose files are in ``place``."""
+    suite.write("test_waiting.py", WAITING)
+    arguments = ("-p", "no:cacheprovider", "-s", "test_waiting.py")
+    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+        await command.until("it waits", "err")
+        started = command.family()[1:]
+        assert len(started) > 2
+        yield command, started
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+async def test_nothing_is_left_however_a_session_is_ended(suite: Suite, place: Path, how: signal.Signals) -> None:
+    async with waiting(suite, place) as (command, started):
+        code = await command.end(how)
+        assert await still_running(started) == []
+        assert left_in(place) == []
+    assert code == (2 if how is signal.SIGINT else -how)
+
+
+async def test_nothing_is_left_of_a_start_that_is_broken_off(suite: Suite, place: Path) -> None:
+    suite.write(
+        "conftest.py",
+        """
+        import os
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def tenantry_settings():
+            os.write(2, b"it begins\\n")
+            return {}
+        """,
+    )
+    suite.write("test_waiting.py", WAITING)
+    arguments = ("-p", "no:cacheprovider", "-s", "test_waiting.py")
+    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+        await command.until("it begins", "err")
+        assert await command.end(signal.SIGINT) == 2
+    left = [process for process in psutil.process_iter(["cmdline"]) if str(place) in str(process.info["cmdline"])]
+    assert await still_running(left) == []
+    assert left_in(place) == []
+
+
+FORKING = """
+import multiprocessing, os, signal, threading
+
+def test_forking(tenantry):
+    child = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
+    child.start()
+    goes_on = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: goes_on.set())
+    os.write(2, f"it has forked {child.pid}.\\n".encode())
+    goes_on.wait()
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGUSR1, 0), (signal.SIGKILL, -signal.SIGKILL)])
+async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files(
+    suite: Suite, place: Path, how: signal.Signals, code: int
+) -> None:
+    suite.write("test_forking.py", FORKING)
+    arguments = ("-p", "no:cacheprovider", "-s", "test_forking.py")
+    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+        await command.until(".\n", "err")
+        child = psutil.Process(int(command.text["err"].partition("it has forked ")[2].partition(".")[0]))
+        started = [process for process in command.family()[1:] if process != child]
+        assert len(started) > 2
+        try:
+            os.kill(command.pid, how)
+            assert await still_running(started) == []
+            assert left_in(place) == []
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        assert await command.wait() == code

@@ -1,0 +1,122 @@
+"""A browser that signs in to the dashboard, at an identity provider that says whatever a test wants it to say."""
+
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import msgspec
+
+from tests.support.app import BASE_URL, running_app
+from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, Answer, Issuer, running_issuer, signing_key
+
+KEY: Final = signing_key("RS256", "one")
+TOKEN: Final = "/token"
+CALLBACK: Final = "/sign-in/callback"
+USER: Final = "user_olivia"
+HOME: Final = "/orgs/acme/"
+_FORM_TOKEN: Final = re.compile(r'name="form_token" value="([^"]+)"')
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class Browser:
+    """A browser with its cookies, the service, and the provider behind it."""
+
+    def __init__(self, client: httpx2.AsyncClient, issuer: Issuer, clock: Clock) -> None:
+        self.client = client
+        self.issuer = issuer
+        self.clock = clock
+        self.asked: dict[str, str] = {}
+
+    async def start(self, return_to: str = HOME, **query: str) -> httpx2.Response:
+        """Begin to sign in; what the provider is asked is kept."""
+        answer = await self.client.get("/sign-in/start", params={"return_to": return_to, **query})
+        parts = urlsplit(answer.headers["location"])
+        self.asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        return answer
+
+    def give(self, *, access: Mapping[str, Any] | None = None, **claims: Any) -> None:
+        """Let the provider give tokens to whoever began last, with these claims in the ID token."""
+        access_token = self.issuer.mint(
+            claims={"sub": USER, "org_id": "acme", "org_role": "owner", **self.times(), **(access or {})}
+        )
+        said = {"sub": USER, "aud": CLIENT_ID, "nonce": self.asked["nonce"], "at_hash": at_hash(access_token), **claims}
+        id_token = self.issuer.mint(header={"typ": "JWT"}, claims={**self.times(), **said})
+        self.answer({"access_token": access_token, "id_token": id_token, "token_type": "Bearer", "expires_in": 300})
+
+    def times(self) -> dict[str, int]:
+        now = int(self.clock.now.timestamp())
+        return {"iat": now, "exp": now + 300}
+
+    def answer(self, tokens: object, status: int = 200) -> None:
+        """What the token endpoint answers from now on."""
+        body = tokens if isinstance(tokens, bytes) else msgspec.json.encode(tokens)
+        self.issuer.answers[TOKEN] = Answer(status, body, {"content-type": "application/json"})
+
+    async def come_back(self, **changes: str) -> httpx2.Response:
+        """The provider sends the browser back."""
+        query = {"code": "a-code", "state": self.asked["state"], "iss": self.issuer.url, **changes}
+        return await self.client.get(CALLBACK, params={name: value for name, value in query.items() if value})
+
+    async def sign_in(self, return_to: str = HOME, **claims: Any) -> httpx2.Response:
+        """All of it."""
+        await self.start(return_to)
+        self.give(**claims)
+        return await self.come_back()
+
+    async def form_token(self, path: str = HOME) -> str:
+        found = _FORM_TOKEN.search((await self.client.get(path)).text)
+        assert found
+        return found[1]
+
+    @property
+    def cookie(self) -> str | None:
+        return self.client.cookies.get("tenantry_session")
+
+
+def at_hash(access_token: str) -> str:
+    half = hashlib.sha256(access_token.encode()).digest()[:16]
+    return base64.urlsafe_b64encode(half).rstrip(b"=").decode()
+
+
+def describe(issuer: Issuer, **changes: Any) -> None:
+    """Let the provider tell of its endpoints."""
+    metadata = {
+        "issuer": issuer.url,
+        "jwks_uri": issuer.url + JWKS,
+        "authorization_endpoint": f"{issuer.url}/authorize?tenant=x",
+        "token_endpoint": issuer.url + TOKEN,
+        "end_session_endpoint": f"{issuer.url}/logout",
+        **changes,
+    }
+    issuer.answers[DISCOVERY] = Answer(200, msgspec.json.encode(metadata), {"content-type": "application/json"})
+
+
+@asynccontextmanager
+async def at_provider(conninfo: str, base_url: str = BASE_URL) -> AsyncIterator[Browser]:
+    """A browser, and the service on this database, beside a provider of its own."""
+    async with running_issuer(KEY) as issuer:
+        describe(issuer)
+        clock = Clock()
+        values = {
+            "BASE_URL": base_url,
+            "OIDC_ISSUER": issuer.url,
+            "OIDC_AUDIENCE": AUDIENCE,
+            "OIDC_CLIENT_ID": CLIENT_ID,
+        }
+        async with running_app(conninfo, clock=clock, **values) as client:
+            yield Browser(client, issuer, clock)

@@ -1,0 +1,45 @@
+"""What the whole suite needs and a user's machine may lack.
+
+A test without it is skipped there, with a message that says what to install. With ``TENANTRY_TESTS_REQUIRE_ALL=1``, as
+in CI, it fails.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+_NODE_PACKAGES = Path(__file__).parent
+
+
+def lacking(what: str) -> NoReturn:
+    """End the test: ``what`` it needs is not there."""
+    if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def debian_program(name: str) -> str:
+    """Where a program is that has a package of its own name in Debian; servers are not on everybody's path."""
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        lacking(f"{name} is not installed; on Debian: apt-get install {name}")
+    return found
+
+
+def node_package(folder: str, package: str) -> Path:
+    """Where a package of npm is, which is installed in a folder of `tests/support`."""
+    installed = _NODE_PACKAGES / folder / "node_modules" / package
+    if not installed.is_dir():
+        lacking(f"needs {package}: `npm ci` in tests/support/{folder}")
+    return installed
+
+
+def node() -> str:
+    """Where Node.js is."""
+    found = shutil.which("node")
+    if found is None:
+        lacking("needs Node.js 20.19 or later")
+    return found
