@@ -274,7 +274,8 @@ class Listing:
     def add(self, event_id: str, created: int) -> None:
         self.events.append({"id": event_id, "type": "price.created", "created": created, "data": {"object": {}}})
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert not (await receive()).get("more_body")
         self.asked += 1
         query = dict(parse_qsl(scope["query_string"].decode()))
         since = int(query.get("created[gte]", 0))
@@ -351,7 +352,8 @@ class Breaking:
         self.requests = 0
         self._status = status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["method"] == "POST"
         while (await receive()).get("more_body"):
             pass
         self.requests += 1
