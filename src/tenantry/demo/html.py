@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import FileSystemLoader
 from litestar import MediaType, Response
 
+from tenantry.kit.templates import page_templates
 from tenantry.simulator.html import dressed
 
 PAGES: Final = Path(__file__).with_name("pages")
@@ -30,13 +31,7 @@ class Pages:
     """Renders the templates beside this file; everything put into them is escaped."""
 
     def __init__(self) -> None:
-        self._templates = Environment(
-            loader=FileSystemLoader(PAGES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._templates = page_templates(FileSystemLoader(PAGES))
 
     def page(
         self, template: str, *, status_code: int = 200, form_action: str = "'none'", **context: object

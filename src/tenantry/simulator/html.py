@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import FileSystemLoader
 
+from tenantry.kit.templates import page_templates
 from tenantry.simulator.asgi import Answer
 
 _PAGES: Final = Path(__file__).with_name("pages")
@@ -24,13 +25,7 @@ class Html:
     """Renders the templates beside this file; everything put into them is escaped."""
 
     def __init__(self) -> None:
-        self._templates = Environment(
-            loader=FileSystemLoader(_PAGES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._templates = page_templates(FileSystemLoader(_PAGES))
         self._templates.filters["money"] = _money
         self._templates.filters["time"] = _time
 

@@ -92,12 +92,29 @@ class Api:
         except OSError:
             raise CommandError("stdout is closed, so the secret would be lost. Nothing was done.", USAGE) from None
 
-    def end_each(self, ids: Iterable[str], end: Callable[[str], None]) -> None:
-        """End several things; one that cannot be ended keeps none of the others. Exits as the first failure does."""
+    def end_each(
+        self,
+        ids: Iterable[str],
+        *,
+        question: Callable[[str], str],
+        end: Callable[[str], object],
+        verb: str,
+        outcome: dict[str, object],
+        yes: bool,
+    ) -> None:
+        """End several things, after all have been asked about; ``verb`` and ``outcome`` say of each that it was ended.
+
+        One that cannot be ended keeps none of the others, and the command exits as the first failure does.
+        """
         code = 0
-        for one in ids:
+        wanted = dict.fromkeys(ids)
+        if not yes:
+            for one in wanted:
+                self.confirm(question(one), yes=False)
+        for one in wanted:
             try:
                 end(one)
+                self._ended(f"{verb} {one}.", {"id": one, **outcome})
             except APIError as error:
                 failure = failures.failure_of(error, self.target)
                 failures.tell(msgspec.structs.replace(failure, detail=f"{one}: {failure.detail}"), as_json=self.as_json)
@@ -109,8 +126,8 @@ class Api:
         """One JSON document on stdout."""
         click.echo(msgspec.json.format(_encoded(value), indent=2))
 
-    def done(self, message: str, value: object) -> None:
-        """Something was ended: a message for people, a line of JSON for machines."""
+    def _ended(self, message: str, value: object) -> None:
+        """A message for people, a line of JSON for machines."""
         if self.as_json:
             click.echo(_encoded(value))
         else:

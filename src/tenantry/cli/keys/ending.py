@@ -18,13 +18,12 @@ def revoke(api: Api, *, key_ids: tuple[str, ...], force: bool, yes: bool) -> Non
 
     A key that has ended already stays so, and that is no failure.
     """
-    ids = dict.fromkeys(key_ids)
-    if not yes:
-        for key_id in ids:
-            api.confirm(f"Revoke {described(api, api.client.api_keys.get(key_id))}?", yes=yes)
-
-    def end(key_id: str) -> None:
-        api.client.api_keys.delete(key_id, force=force or None)
-        api.done(f"Revoked {key_id}.", {"id": key_id, "status": "revoked"})
-
-    api.end_each(ids, end)
+    keys = api.client.api_keys
+    api.end_each(
+        key_ids,
+        question=lambda key_id: f"Revoke {described(api, keys.get(key_id))}?",
+        end=lambda key_id: keys.delete(key_id, force=force or None),
+        verb="Revoked",
+        outcome={"status": "revoked"},
+        yes=yes,
+    )

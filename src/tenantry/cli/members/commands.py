@@ -71,17 +71,19 @@ def update(api: Api, *, member_id: str, role: str) -> None:
 @yes_option
 def remove(api: Api, *, member_ids: tuple[str, ...], yes: bool) -> None:
     """Remove members: the very next request of such a user is refused."""
-    ids = dict.fromkeys(member_ids)
-    if not yes:
-        for member_id in ids:
-            member = api.client.members.get(member_id)
-            api.confirm(f"Remove {member.user_id}, {member.role} of {member.org_id}?", yes=yes)
 
-    def end(member_id: str) -> None:
-        api.client.members.delete(member_id)
-        api.done(f"Removed {member_id}.", {"id": member_id, "status": "removed"})
+    def question(member_id: str) -> str:
+        member = api.client.members.get(member_id)
+        return f"Remove {member.user_id}, {member.role} of {member.org_id}?"
 
-    api.end_each(ids, end)
+    api.end_each(
+        member_ids,
+        question=question,
+        end=api.client.members.delete,
+        verb="Removed",
+        outcome={"status": "removed"},
+        yes=yes,
+    )
 
 
 def _rows(member: Member) -> Iterator[tuple[str, str]]:

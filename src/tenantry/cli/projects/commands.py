@@ -77,17 +77,19 @@ def update(api: Api, *, project_id: str, name: str | None, description: str | No
 @yes_option
 def delete(api: Api, *, project_ids: tuple[str, ...], yes: bool) -> None:
     """Delete projects. That cannot be taken back."""
-    ids = dict.fromkeys(project_ids)
-    if not yes:
-        for project_id in ids:
-            project = api.client.projects.get(project_id)
-            api.confirm(f'Delete the {project.mode} project "{project.name}", made {day(project.created_at)}?', yes=yes)
 
-    def end(project_id: str) -> None:
-        api.client.projects.delete(project_id)
-        api.done(f"Deleted {project_id}.", {"id": project_id, "deleted": True})
+    def question(project_id: str) -> str:
+        project = api.client.projects.get(project_id)
+        return f'Delete the {project.mode} project "{project.name}", made {day(project.created_at)}?'
 
-    api.end_each(ids, end)
+    api.end_each(
+        project_ids,
+        question=question,
+        end=api.client.projects.delete,
+        verb="Deleted",
+        outcome={"deleted": True},
+        yes=yes,
+    )
 
 
 def _rows(project: Project) -> Iterator[tuple[str, str]]:

@@ -7,13 +7,15 @@ from importlib import resources
 from typing import Any, Final
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import PackageLoader
 from litestar import MediaType, Response, get
 from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response import Stream
 from markupsafe import Markup
+
+from tenantry.kit.templates import page_templates
 
 ASSETS: Final = "/assets"
 _TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -48,13 +50,7 @@ class Look:
         digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:_DIGEST_LENGTH]
         self.assets = f"{ASSETS}/{digest}"
         """Where the assets are: an address of this service that changes with what they hold."""
-        environment = Environment(
-            loader=PackageLoader(str(__package__)),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        environment = page_templates(PackageLoader(str(__package__)))
         environment.filters.update(time=_time, day=_day, span=_span, segment=_segment, shown=_shown)
         environment.globals.update(assets=self.assets, version=version, demo_pages=demo_pages)
         self._environment = environment

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import PackageLoader
 from litestar import MediaType, Response, get
 from litestar.handlers import HTTPRouteHandler
 from markupsafe import Markup, escape
@@ -16,6 +16,7 @@ from tenantry.http.openapi import PATH as DOCUMENT_PATH
 from tenantry.http.openapi import OpenApiDocument
 from tenantry.http.openapi_operations import GROUPS
 from tenantry.http.pages.outline import Outline
+from tenantry.kit.templates import page_templates
 
 PATH: Final = "/docs"
 _DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
@@ -41,13 +42,7 @@ def reference_routes(document: OpenApiDocument, look: Look) -> Sequence[HTTPRout
 
 def render(document: OpenApiDocument, assets: str) -> str:
     """The page; ``assets`` is where its style sheets and its script are."""
-    environment = Environment(
-        loader=PackageLoader(str(__package__)),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_templates(PackageLoader(str(__package__)))
     environment.filters.update(prose=prose, json=highlighted, slug=slug, breakable=breakable)
     outline = Outline(document.document, {group.name: group.objects for group in GROUPS})
     return environment.get_template("reference.html").render(
