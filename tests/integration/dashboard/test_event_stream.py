@@ -8,14 +8,17 @@ from typing import Final
 import httpx2
 import psycopg
 
+from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
 from tenantry.http.gate import GATE
 from tenantry.services.news import MOST_OF_ONE
+from tenantry.store.news import arrivals_after
 from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person
-from tests.support.events import updated
+from tests.support.events import NOW, updated
 
 STREAM: Final = f"{AT_ACME}/events/stream"
 SCRIPT: Final = {"sec-fetch-mode": "cors"}
+DAY: Final = 86_400
 _PATIENCE: Final = 20
 
 
@@ -70,6 +73,20 @@ async def test_an_event_that_the_page_has_missed_is_told_at_once(dashboard: Dash
     await dashboard.deliver(updated())
     async with listening(await dashboard.sign_in(), last_event_id="0") as heard:
         await heard.until("event: news")
+
+
+async def test_news_are_of_the_days_before_the_newest_event(dashboard: Dashboard, conninfo: str) -> None:
+    async def newest() -> int:
+        async with await Connection.connect(conninfo) as connection:
+            return (await arrivals_after(connection, {ACME: 0})).get(ACME, 0)
+
+    await dashboard.deliver(updated(event_id="evt_now", created=NOW))
+    first = await newest()
+    assert first > 0
+    await dashboard.deliver(updated(event_id="evt_of_long_ago", created=NOW - 10 * DAY))
+    assert await newest() == first
+    await dashboard.deliver(updated(event_id="evt_late", created=NOW - DAY))
+    assert await newest() > first
 
 
 async def test_a_stream_is_no_page_to_be_kept_or_framed(dashboard: Dashboard) -> None:
