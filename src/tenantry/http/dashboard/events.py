@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import accumulate
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -33,6 +34,8 @@ PAYLOAD_SCOPE: Final = "billing:write"
 _ON_A_PAGE: Final = 25
 _MOST_SHOWN: Final = 40_000
 _FILTERED: Final = (Outcome.APPLIED, Outcome.NO_CHANGE, Outcome.LATE, Outcome.IGNORED, Outcome.INVALID)
+_DEEPEST: Final = 32
+_NO_BRACKETS: Final = re.compile(rb"[^][{}]+")
 # They make a text look other than it is; in JSON's strings, the only place for them, an escape means the same.
 _DECEIVING: Final = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _NO_FILE_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -145,9 +148,12 @@ def require_owner(principal: Principal) -> None:
 
 
 def readable(body: bytes) -> str:
-    """A payload for people to read: the same values, a line each."""
+    """A payload for people to read: the same values, a line each; one that is nested like none of the provider's, as
+    it is, for its indents alone could be more than the rest.
+    """
+    depths = accumulate(1 if bracket in b"[{" else -1 for bracket in _NO_BRACKETS.sub(b"", body))
     try:
-        text = msgspec.json.format(body, indent=2).decode()
+        text = msgspec.json.format(body, indent=2 if max(depths, default=0) <= _DEEPEST else 0).decode()
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = body.decode(errors="replace")
     return _DECEIVING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
