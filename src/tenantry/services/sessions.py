@@ -98,7 +98,7 @@ class SessionService:
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
             tenants = await sessions.tenants_of_user(connection, session.issuer, session.subject, claims.org_id)
-            known = tenant_id if any(tenant.id == tenant_id for tenant in tenants) else None
+            known = tenant_id if any(one.id == tenant_id and not one.suspended for one in tenants) else None
             if is_use and (now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)):
                 await sessions.touch(connection, digest, now, known)
                 if known is not None and session.name is not None:

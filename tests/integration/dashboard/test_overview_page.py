@@ -6,7 +6,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from tests.support.dashboard import ACME, AT_ACME, BERTA, MIA, Dashboard, Person
+from tests.support.dashboard import ACME, AT_ACME, BERTA, BETA, MIA, OLIVIA, Dashboard, Person
 from tests.support.events import failed, updated
 
 OVERVIEW: Final = f"{AT_ACME}/"
@@ -101,3 +101,17 @@ async def test_the_root_leads_past_a_tenant_that_is_suspended(dashboard: Dashboa
     await dashboard.operate("PUT", f"/tenants/{ACME}", wishes)
     assert (await owner.open(OVERVIEW)).status == 403
     assert (await owner.open("/")).path == "/orgs/beta/"
+
+
+async def test_the_root_leads_to_no_tenant_that_somebody_has_added_the_user_to_unasked(dashboard: Dashboard) -> None:
+    await dashboard.operate("PUT", f"/tenants/{BETA}", {"name": "Aardvark", "ownerEmail": "berta@beta.example"})
+    await dashboard.call("POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=BERTA)
+    page = await (await dashboard.sign_in(OLIVIA)).open("/")
+    assert page.path.rstrip("/") == AT_ACME
+    assert "Aardvark" in page.text
+
+
+async def test_an_address_that_cannot_be_meant_is_answered_with_a_page(dashboard: Dashboard) -> None:
+    answer = await (await dashboard.sign_in(OLIVIA)).get(f"{AT_ACME}/settings/api-keys?status={'x' * 99}")
+    assert answer.status_code == 400
+    assert answer.headers["content-type"].startswith("text/html")

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from tenantry.kit.templates import page_templates
 
 ASSETS: Final = "/assets"
-_TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FILES: Final = ("base.css", "dashboard.css", "dashboard.js", "icon.svg", "reference.css")
 _DIGEST_LENGTH: Final = 12
 _YEAR: Final = 365 * 24 * 3600

@@ -32,11 +32,12 @@ def overview_pages(
     async def show_start(visitor: SignedIn) -> Response[str]:
         if not visitor.tenants:
             return look.page("no_tenant.html", visitor=visitor)
-        last = visitor.session.tenant_id
         # a suspended one shows nothing, so every way back would lead to nothing again
-        tenants = [one for one in visitor.tenants if not one.suspended] or visitor.tenants
-        known = next((one for one in tenants if one.id == last), tenants[0])
-        return look.redirect(f"/orgs/{known.id}/")
+        tenants = [one.id for one in visitor.tenants if not one.suspended] or [one.id for one in visitor.tenants]
+        # before what somebody may have added the user to unasked: the one of last time, then the provider's own
+        wanted = (visitor.session.tenant_id, visitor.claims.org_id)
+        known = next((one for one in wanted if one in tenants), tenants[0])
+        return look.redirect(f"/orgs/{known}/")
 
     @get(ORG, guards=[door.needs()])
     async def show_overview(visitor: SignedIn) -> Response[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from litestar import Router
 from litestar.di import Provide
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry import __version__
@@ -105,6 +105,7 @@ class Dashboard:
                 ForeignFormError: refusals.foreign_form,
                 DomainError: refusals.domain_error,
                 HTTPException: refusals.http_error,
+                ValidationException: refusals.http_error,
                 Exception: refusals.fault,
             },
         )
