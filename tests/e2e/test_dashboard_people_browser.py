@@ -145,15 +145,15 @@ async def test_a_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Das
         address = page.url
         await page.get_by_role("link", name="Delete").click()
         dialog = page.get_by_role("dialog", name="Delete this project?")
-        await expect(dialog.get_by_label("Type Short-lived to confirm")).to_be_focused()
-        await dialog.get_by_role("button", name="Keep it").click()
+        await expect(dialog.get_by_label("To confirm, type Short-lived")).to_be_focused()
+        await dialog.get_by_role("button", name="Cancel").click()
         await expect(dialog).to_be_hidden()
         await page.get_by_role("link", name="Delete").click()
         await page.keyboard.type("something else")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("This is another name.")).to_be_visible()
         assert page.url == f"{address}/delete"
-        await expect(page.get_by_label("Type Short-lived to confirm")).to_be_focused()
+        await expect(page.get_by_label("To confirm, type Short-lived")).to_be_focused()
         await page.keyboard.type("Short-lived")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").filter(has_text="deleted")).to_be_visible()
@@ -186,7 +186,7 @@ async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser:
     async with visiting(browser, dashboard, path) as page:
         await page.get_by_role("link", name="Remove").click()
         dialog = page.get_by_role("dialog", name="Remove this member?")
-        await expect(dialog.get_by_role("button", name="Keep the member")).to_be_focused()
+        await expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(dialog).to_be_hidden()
         await page.get_by_role("link", name="Remove").click()

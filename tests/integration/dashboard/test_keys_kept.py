@@ -371,6 +371,6 @@ async def revoke(dashboard: Dashboard, key_id: str) -> None:
     adam = await dashboard.sign_in(ADAM)
     action = f"{KEYS}/{key_id}/revoke"
     page = await adam.open(action)
-    word = re.search(r"type <code>([^<]*)</code>", page.html)
+    word = re.search(r"type <code><bdi>([^<]*)</bdi></code>", page.html)
     assert word
     assert (await adam.send(page, action, word=word[1])).status == 200

@@ -115,7 +115,7 @@ async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> 
     path = await create(dashboard, "Website  of Acme")
     mia = await dashboard.sign_in(MIA)
     asked = await mia.open(f"{path}/delete")
-    assert "Type Website of Acme to confirm" in asked.text
+    assert "To confirm, type Website of Acme" in asked.text
     wrong = await mia.send(asked, name="website of acme")
     assert (wrong.status, wrong.focused) == (422, ["name"])
     assert "Nothing was changed." in wrong.text
