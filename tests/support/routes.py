@@ -1,6 +1,6 @@
 """What the routes of the service say of themselves."""
 
-from typing import cast
+from typing import Final, cast
 
 from litestar import Litestar
 from litestar.routes import HTTPRoute
@@ -9,14 +9,31 @@ from tenantry.http.access import Credential, RouteGuard
 from tenantry.main import build_app
 from tests.support.app import make_settings
 
+_TENANT: Final = "/orgs/{org_id}"
+
 
 def scopes_needed(credential: Credential) -> set[str]:
     """The scopes that the routes for this kind of credential need."""
     needed = set()
-    for route in cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes:
-        assert isinstance(route, HTTPRoute)
+    for route in _routes():
         for handler in route.route_handlers:
             for guard in handler.guards or ():
                 if isinstance(guard, RouteGuard) and guard.credential is credential and guard.scope:
                     needed.add(guard.scope)
     return needed
+
+
+def dashboard_addresses() -> set[str]:
+    """Each method and path of the pages of a tenant, the path from that of the tenant on."""
+    found = set()
+    for route in _routes():
+        if route.path_format.startswith(_TENANT):
+            path = route.path_format.removeprefix(_TENANT) or "/"
+            found |= {f"{method} {path}" for method in route.methods & {"GET", "POST"}}
+    return found
+
+
+def _routes() -> list[HTTPRoute]:
+    routes = cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes
+    assert all(isinstance(route, HTTPRoute) for route in routes)
+    return cast("list[HTTPRoute]", routes)

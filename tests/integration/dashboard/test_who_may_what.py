@@ -1,0 +1,134 @@
+"""Who gets in where: every address of the dashboard, tried by hand by those whom it is not for."""
+
+from typing import Final
+
+import pytest
+
+from tests.support.dashboard import ACME, ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard, Person
+from tests.support.events import updated
+from tests.support.routes import dashboard_addresses
+
+LOWEST: Final = {
+    "GET /": "member",
+    "GET /billing": "member",
+    "POST /billing/checkout": "admin",
+    "POST /billing/portal": "admin",
+    "GET /events": "member",
+    "GET /events/replay": "owner",
+    "GET /events/stream": "member",
+    "GET /events/{event_id}": "member",
+    "GET /events/{event_id}/payload": "admin",
+    "GET /profile": "member",
+    "POST /profile/end-others": "member",
+    "GET /projects": "member",
+    "GET /projects/new": "member",
+    "POST /projects/new": "member",
+    "GET /projects/{project_id}": "member",
+    "GET /projects/{project_id}/delete": "member",
+    "POST /projects/{project_id}/delete": "member",
+    "GET /projects/{project_id}/edit": "member",
+    "POST /projects/{project_id}/edit": "member",
+    "GET /settings/api-keys": "admin",
+    "GET /settings/api-keys/new": "admin",
+    "POST /settings/api-keys/new": "admin",
+    "GET /settings/api-keys/{key_id}": "admin",
+    "GET /settings/api-keys/{key_id}/edit": "admin",
+    "POST /settings/api-keys/{key_id}/edit": "admin",
+    "GET /settings/api-keys/{key_id}/first-use": "admin",
+    "GET /settings/api-keys/{key_id}/revoke": "admin",
+    "POST /settings/api-keys/{key_id}/revoke": "admin",
+    "GET /settings/api-keys/{key_id}/rotate": "admin",
+    "POST /settings/api-keys/{key_id}/rotate": "admin",
+    "GET /settings/audit": "admin",
+    "GET /settings/audit/export": "admin",
+    "GET /settings/members": "admin",
+    "GET /settings/members/new": "admin",
+    "POST /settings/members/new": "admin",
+    "GET /settings/members/{member_id}": "admin",
+    "GET /settings/members/{member_id}/remove": "admin",
+    "POST /settings/members/{member_id}/remove": "admin",
+    "POST /settings/members/{member_id}/role": "admin",
+    "POST /settings/members/{member_id}/take-back": "admin",
+    "GET /settings/transfer": "owner",
+    "POST /settings/transfer": "owner",
+}
+"""The lowest role that an address of a tenant is for."""
+FORM: Final = {
+    "name": "By hand", "scope": "projects:read", "expiry": "90", "mode": "live", "word": "CI", "overlap": "0",
+    "userId": "somebody", "role": "owner", "ownerEmail": "somebody@acme.example", "plan": "pro",
+}  # fmt: skip
+"""What all forms take, so that nothing but who sends it is wrong."""
+
+
+@pytest.fixture
+async def ids(dashboard: Dashboard) -> dict[str, str]:
+    """One of everything that acme has, by what stands for it in an address."""
+    await dashboard.deliver(updated(event_id="evt_1"))
+    project = await dashboard.call("POST", "/projects", {"name": "By hand"})
+    key = await dashboard.call(
+        "POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"], "expiresAt": None}
+    )
+    member = await dashboard.call("POST", "/members", {"userId": "gone", "role": "member"})
+    return {"event_id": "evt_1", "project_id": project["id"], "key_id": key["id"], "member_id": member["id"]}
+
+
+def test_every_address_of_a_tenant_says_here_whom_it_is_for() -> None:
+    assert dashboard_addresses() == set(LOWEST)
+
+
+async def test_what_a_member_may_not_is_refused_by_hand_too(dashboard: Dashboard, ids: dict[str, str]) -> None:
+    await refused(dashboard, await dashboard.sign_in(MIA), ids, {"admin", "owner"}, 403)
+
+
+async def test_what_an_admin_may_not_is_refused_by_hand_too(dashboard: Dashboard, ids: dict[str, str]) -> None:
+    await refused(dashboard, await dashboard.sign_in(ADAM), ids, {"owner"}, 403)
+
+
+async def test_another_tenant_is_nowhere_to_its_neighbours_owner(dashboard: Dashboard, ids: dict[str, str]) -> None:
+    await refused(dashboard, await dashboard.sign_in(BERTA), ids, {"member", "admin", "owner"}, 404)
+
+
+async def refused(dashboard: Dashboard, person: Person, ids: dict[str, str], roles: set[str], status: int) -> None:
+    """Every address that is for these roles answers so to a person, by whom nothing is changed."""
+    before = await state(dashboard)
+    answers = {}
+    for address, lowest in LOWEST.items():
+        if lowest in roles:
+            method, path = address.split(" ")
+            at = AT_ACME + path.format_map(ids)
+            page = await (person.open(at) if method == "GET" else person.force(at, **FORM))
+            answers[address] = page.status
+    assert answers == dict.fromkeys(answers, status)
+    assert await state(dashboard) == before
+
+
+async def test_nothing_is_shown_or_done_without_a_session(dashboard: Dashboard, ids: dict[str, str]) -> None:
+    before = await state(dashboard)
+    answers = {}
+    for address in LOWEST:
+        method, path = address.split(" ")
+        answer = await dashboard.api.request(
+            method, AT_ACME + path.format_map(ids), data=FORM if method == "POST" else None
+        )
+        answers[address] = answer.status_code
+    assert answers == {each: 303 if each.startswith("GET") else 401 for each in answers}
+    assert await state(dashboard) == before
+
+
+async def test_no_form_is_taken_without_its_token(dashboard: Dashboard, ids: dict[str, str]) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    before = await state(dashboard)
+    answers = {}
+    for address in LOWEST:
+        method, path = address.split(" ")
+        if method == "POST":
+            answers[address] = (await olivia.client.post(AT_ACME + path.format_map(ids), data=FORM)).status_code
+    assert answers == dict.fromkeys(answers, 403)
+    assert await state(dashboard) == before
+
+
+async def state(dashboard: Dashboard) -> list[object]:
+    """All that somebody could have changed by a form."""
+    trail = await dashboard.call("GET", "/audit-events")
+    projects = await dashboard.call("GET", "/projects")
+    return [trail["data"], projects["data"], await dashboard.call("GET", f"/tenants/{ACME}")]
