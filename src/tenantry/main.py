@@ -224,6 +224,7 @@ class Parts:
         return SignIn(
             settings.oidc,
             self.keys,
+            self.http_client,
             client_id=settings.oidc.client_id,
             client_secret=settings.oidc_client_secret,
             redirect_uri=settings.base_url + CALLBACK,

@@ -63,6 +63,8 @@ class Answer(NamedTuple):
     status: int
     body: bytes
     headers: Mapping[str, str] = {}
+    ends: bool = True
+    """Whether the body is all; else it is sent again and again until the client hangs up."""
 
 
 class Issuer:
@@ -157,10 +159,14 @@ class Issuer:
                 self._arrival.notify_all()
             await self.open.wait()
             answer = self.answers.get(path) or self.document(path)
-            headers = {"Content-Length": str(len(answer.body)), "Connection": "close", **answer.headers}
+            length = {"Content-Length": str(len(answer.body))} if answer.ends else {}
+            headers = {**length, "Connection": "close", **answer.headers}
             top = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
             writer.write(f"HTTP/1.1 {answer.status} -\r\n{top}\r\n".encode() + answer.body)
             await writer.drain()
+            while not answer.ends:
+                writer.write(answer.body)
+                await writer.drain()
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()

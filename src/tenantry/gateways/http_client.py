@@ -4,7 +4,7 @@ from typing import Final
 
 import httpx2
 
-DIRECT: Final[dict[str, httpx2.AsyncBaseTransport | None]] = {
+_DIRECT: Final[dict[str, httpx2.AsyncBaseTransport | None]] = {
     "all://127.0.0.1": None,
     "all://localhost": None,
     "all://[::1]": None,
@@ -16,4 +16,4 @@ def new_http_client(timeout: float = 5.0) -> httpx2.AsyncClient:
 
     Loopback addresses are asked directly, whatever proxy the environment names for the rest.
     """
-    return httpx2.AsyncClient(timeout=timeout, mounts=DIRECT, follow_redirects=False)
+    return httpx2.AsyncClient(timeout=timeout, mounts=_DIRECT, follow_redirects=False)

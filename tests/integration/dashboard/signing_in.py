@@ -107,8 +107,8 @@ def describe(issuer: Issuer, **changes: Any) -> None:
 
 
 @asynccontextmanager
-async def at_provider(conninfo: str, base_url: str = BASE_URL) -> AsyncIterator[Browser]:
-    """A browser, and the service on this database, beside a provider of its own."""
+async def at_provider(conninfo: str, base_url: str = BASE_URL, **changes: str) -> AsyncIterator[Browser]:
+    """A browser, and the service on this database, beside a provider of its own; ``changes`` are settings."""
     async with running_issuer(KEY) as issuer:
         describe(issuer)
         clock = Clock()
@@ -117,6 +117,7 @@ async def at_provider(conninfo: str, base_url: str = BASE_URL) -> AsyncIterator[
             "OIDC_ISSUER": issuer.url,
             "OIDC_AUDIENCE": AUDIENCE,
             "OIDC_CLIENT_ID": CLIENT_ID,
+            **changes,
         }
         async with running_app(conninfo, clock=clock, **values) as client:
             yield Browser(client, issuer, clock)

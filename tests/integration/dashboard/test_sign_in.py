@@ -1,9 +1,10 @@
 """Signing in to the dashboard, at an identity provider that says whatever a test wants it to say."""
 
 import base64
+import gzip
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 
 import httpx2
 import msgspec
@@ -11,7 +12,8 @@ import pytest
 
 from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider
 from tests.support.app import BASE_URL, running_app
-from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, signing_key
+from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Answer, signing_key
+from tests.support.logs import watched
 
 
 def refused(answer: httpx2.Response, status: int = 400) -> bool:
@@ -152,6 +154,14 @@ async def test_id_token_that_nobody_signed_signs_nobody_in(browser: Browser) -> 
         (200, b"[]", 400),
         (200, b"\xff", 400),
         (200, b'{"access_token": "x"}', 400),
+        (200, b'{"access_token": "x", "id_token": 7}', 400),
+        (200, b'{"access_token": ["x"], "id_token": "y"}', 400),
+        (200, b"access_token=x&id_token=y", 400),
+        (200, b"[" * 100_000, 400),
+        (204, b"", 400),
+        (401, b'{"error": "invalid_client"}', 400),
+        (400, b'{"error": {"code": "invalid_grant"}}', 400),
+        (400, b"", 400),
         (500, b"", 503),
         (503, b'{"error": "temporarily_unavailable"}', 503),
     ],
@@ -160,6 +170,80 @@ async def test_token_endpoint_in_trouble_is_told(browser: Browser, status: int, 
     await browser.start()
     browser.answer(body, status)
     assert refused(await browser.come_back(), expected)
+
+
+async def test_token_endpoint_that_never_ends_its_answer_is_told(browser: Browser) -> None:
+    await browser.start()
+    browser.issuer.answers[TOKEN] = Answer(200, b" " * 65_536, ends=False)
+    with watched("tenantry.http.dashboard.sign_in") as log:
+        answer = await browser.come_back()
+    assert refused(answer)
+    assert "answer cannot be read" in answer.text
+    assert log.count("answered with more than 262144 bytes") == 1
+
+
+async def test_token_endpoint_that_does_not_answer_is_told(browser: Browser) -> None:
+    await browser.start()
+    browser.issuer.open.clear()
+    assert refused(await browser.come_back(), 503)
+
+
+async def test_token_endpoint_that_leads_elsewhere_is_not_followed(browser: Browser) -> None:
+    await browser.start()
+    browser.give()
+    elsewhere = browser.issuer.answers[TOKEN]
+    browser.issuer.answers["/elsewhere"] = elsewhere
+    for status in (302, 307, 308):
+        browser.issuer.answers[TOKEN] = Answer(status, b"", {"Location": browser.issuer.url + "/elsewhere"})
+        assert refused(await browser.come_back())
+        await browser.start()
+    assert browser.issuer.fetches["/elsewhere"] == 0
+
+
+async def test_token_endpoint_that_compresses_what_it_was_not_asked_to_is_told(browser: Browser) -> None:
+    await browser.start()
+    bomb = gzip.compress(b" " * 10_000_000)
+    browser.issuer.answers[TOKEN] = Answer(200, bomb, {"Content-Encoding": "gzip"})
+    assert refused(await browser.come_back())
+
+
+async def test_failed_sign_in_is_logged_without_anything_secret(conninfo: str) -> None:
+    secret = "the-secret-of-the-client"
+    async with at_provider(conninfo, OIDC_CLIENT_SECRET=secret) as browser:
+        await browser.start()
+        echo = {"error": "invalid_client", "error_description": f"not {secret} with a-code"}
+        browser.answer(echo, 401)
+        with watched("tenantry") as log:
+            answer = await browser.come_back()
+    assert refused(answer)
+    assert "does not take this service&#39;s client id and secret" in answer.text
+    assert log.count("answered 401 invalid_client") == 1
+    assert log.count(answer.headers["x-request-id"]) == 1
+    for hidden in (secret, "a-code", browser.asked["state"], browser.asked["nonce"]):
+        assert log.count(hidden) == 0
+        assert hidden not in answer.text
+
+
+@pytest.mark.parametrize("secret", ["a:b", "100%", "1+1", "two words", "sécret-密", "%3A%2B", "a&b=c;d/e~"])
+async def test_client_proves_itself_with_any_secret(conninfo: str, secret: str) -> None:
+    async with at_provider(conninfo, OIDC_CLIENT_SECRET=secret) as browser:
+        assert (await browser.sign_in()).status_code == 303
+        scheme, _, credentials = (browser.issuer.authorization or "").partition(" ")
+    sent = base64.b64decode(credentials).decode("ascii").split(":")
+    assert scheme == "Basic"
+    # RFC 6749 section 2.3.1 and appendix B: each is encoded as in a form
+    assert [unquote_plus(part) for part in sent] == [CLIENT_ID, secret]
+
+
+@pytest.mark.parametrize("client_id", ["https://accounts.example", "a client%3A1", "ünal"])
+async def test_client_proves_itself_with_any_id(conninfo: str, client_id: str) -> None:
+    async with at_provider(conninfo, OIDC_CLIENT_SECRET="s" * 32, OIDC_CLIENT_ID=client_id) as browser:
+        await browser.start()
+        browser.give(aud=client_id)
+        assert (await browser.come_back()).status_code == 303
+        credentials = (browser.issuer.authorization or "").removeprefix("Basic ")
+    sent = base64.b64decode(credentials).decode("ascii").split(":")
+    assert [unquote_plus(part) for part in sent] == [client_id, "s" * 32]
 
 
 async def test_provider_that_is_away_is_told(browser: Browser) -> None:

@@ -9,6 +9,7 @@ import httpx2
 
 TOTAL_SECONDS: Final = 3.0
 MAX_BODY_BYTES: Final = 256 * 1024
+_PLAIN: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 
 
 class FetchError(Exception):
@@ -40,16 +41,38 @@ async def fetch(
 
     The caller bounds the time. Raises `FetchError`, or what the client raises.
     """
+    status, body = await _ask(client, "GET", url, headers or {}, allow_http=allow_http)
+    if status != httpx2.codes.OK:
+        raise FetchError(f"answered {status}")
+    return body
+
+
+async def post_form(
+    client: httpx2.AsyncClient, url: str, form: str, *, allow_http: bool, headers: Mapping[str, str]
+) -> tuple[int, bytes]:
+    """POST an encoded form; returns the status and the body of the answer, whatever it is, within the same bounds.
+
+    The caller bounds the time. Raises `FetchError`, or what the client raises.
+    """
+    headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+    return await _ask(client, "POST", url, headers, form, allow_http=allow_http)
+
+
+async def _ask(
+    client: httpx2.AsyncClient,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    content: str | None = None,
+    *,
+    allow_http: bool,
+) -> tuple[int, bytes]:
     if not is_secure(url, allow_http=allow_http):
         raise FetchError("not an https address")
     # A request of its own carries none of the client's defaults: no cookie of one user goes along with another's.
-    request = httpx2.Request(
-        "GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
-    )
+    request = httpx2.Request(method, url, headers={**_PLAIN, **headers}, content=content)
     response = await client.send(request, stream=True, auth=None, follow_redirects=False)
     async with contextlib.aclosing(response):
-        if response.status_code != httpx2.codes.OK:
-            raise FetchError(f"answered {response.status_code}")
         if response.headers.get("content-encoding", "identity") != "identity":
             raise FetchError("answered with a compressed body")
         body = bytearray()
@@ -57,4 +80,4 @@ async def fetch(
             body += chunk
             if len(body) > MAX_BODY_BYTES:
                 raise FetchError(f"answered with more than {MAX_BODY_BYTES} bytes")
-    return bytes(body)
+    return response.status_code, bytes(body)

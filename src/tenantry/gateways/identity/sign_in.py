@@ -5,6 +5,7 @@ OpenID Connect Core 1.0 section 3.1, RFC 7636, RFC 9207, and the practice of RFC
 
 import asyncio
 import hmac
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,19 +13,17 @@ from urllib.parse import quote_plus
 
 import httpx2
 import msgspec
-from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.httpx_client import AsyncOAuth2Client
-from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
+from authlib.oauth2.auth import ClientAuth
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_request
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
 from joserfc.errors import JoseError
 
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
-from tenantry.gateways.http_client import DIRECT
 from tenantry.gateways.identity.checks import ACCESS_TOKEN, CLAIM_CHECKS, HEADER_CHECKS, Reading, first_failure
 from tenantry.gateways.identity.claims import Claims
 from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.fetch import is_secure
+from tenantry.gateways.identity.fetch import FetchError, is_secure, post_form
 from tenantry.gateways.identity.jwks import Metadata
 from tenantry.gateways.identity.keys import KeySet
 from tenantry.gateways.identity.tokens import TokenVerifier
@@ -34,6 +33,7 @@ from tenantry.kit.secret import Secret
 SCOPE: Final = "openid profile email"
 _TOTAL_SECONDS: Final = 4.0
 _MOST_NAME: Final = 100
+_ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _ID_TOKEN_CHECKS: Final = tuple(check for check in CLAIM_CHECKS if check is not ACCESS_TOKEN)
 # OpenID Connect Core 3.1.2.6: somebody has to be asked.
 _NEEDS_A_PERSON: Final = frozenset(
@@ -65,6 +65,19 @@ class Person(msgspec.Struct, frozen=True):
     name: str | None
 
 
+class _Tokens(msgspec.Struct, frozen=True):
+    """What the token endpoint gives for a code (OpenID Connect Core 3.1.3.3)."""
+
+    access_token: str
+    id_token: str
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """Why it gives nothing (RFC 6749 section 5.2)."""
+
+    error: str
+
+
 class SignIn:
     """The dashboard's side of a sign-in at one identity provider."""
 
@@ -72,6 +85,7 @@ class SignIn:
         self,
         config: OidcConfig,
         keys: KeySet,
+        http_client: httpx2.AsyncClient,
         *,
         client_id: str,
         client_secret: Secret | None,
@@ -80,12 +94,12 @@ class SignIn:
     ) -> None:
         self._config = config
         self._keys = keys
+        self._client = http_client
         self._client_id = client_id
         self._client_secret = client_secret
         self._redirect_uri = redirect_uri
         self._clock = clock
         self._access_tokens = TokenVerifier(config, keys, clock=clock)
-        self._ssl = httpx2.create_ssl_context()  # which takes longer to make than a request may block the others
 
     async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, Begun]:
         """Where to send the browser, and what to keep until it comes back.
@@ -126,11 +140,8 @@ class SignIn:
         metadata = await self._metadata()
         code = _code(answer, begun, metadata)
         tokens = await self._redeem(metadata, code, begun)
-        access_token, id_token = tokens.get("access_token"), tokens.get("id_token")
-        if not isinstance(access_token, str) or not isinstance(id_token, str):
-            raise SignInFailedError("The identity provider gave no ID token.")
-        claims, name = await self._id_token(id_token, access_token, begun)
-        return Person(await self._claims(access_token, claims), name)
+        claims, name = await self._id_token(tokens.id_token, tokens.access_token, begun)
+        return Person(await self._claims(tokens.access_token, claims), name)
 
     def end_session_url(self, back: str) -> str | None:
         """Where a person ends their session at the provider too (RP-Initiated Logout 1.0), if it has such a place."""
@@ -150,41 +161,43 @@ class SignIn:
                 raise AuthUnavailableError("The identity provider has no place to sign in that is safe to use.")
         return metadata
 
-    def _client(self, metadata: Metadata) -> AsyncOAuth2Client:
-        """authlib's client, which is good for one sign-in."""
-        secret = self._client_secret.reveal() if self._client_secret else None
-        method = "none"
-        if secret is not None:
-            posts = "client_secret_post" in metadata.token_endpoint_auth_methods_supported
-            # RFC 6749 section 2.3.1: in the header both are encoded as in a form, on which not all providers agree
-            method, secret = ("client_secret_post", secret) if posts else ("client_secret_basic", quote_plus(secret))
-        return AsyncOAuth2Client(
-            self._client_id,
-            secret,
-            token_endpoint_auth_method=method,
-            scope=SCOPE,
+    async def _redeem(self, metadata: Metadata, code: str, begun: Begun) -> _Tokens:
+        """What the provider gives for its code."""
+        form: str = prepare_token_request(
+            "authorization_code",
             redirect_uri=self._redirect_uri,
-            timeout=_TOTAL_SECONDS,
-            verify=self._ssl,
-            mounts=DIRECT,
-            follow_redirects=False,
+            code=code,
+            code_verifier=begun.verifier,
+            resource=self._config.audience,
         )
-
-    async def _redeem(self, metadata: Metadata, code: str, begun: Begun) -> Mapping[str, Any]:
+        proof = self._client_auth(metadata)
+        url, headers, form = proof.prepare("POST", metadata.token_endpoint, {}, form)  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(_TOTAL_SECONDS), self._client(metadata) as client:
-                tokens: Mapping[str, Any] = await client.fetch_token(
-                    metadata.token_endpoint,
-                    grant_type="authorization_code",
-                    code=code,
-                    code_verifier=begun.verifier,
-                    resource=self._config.audience,
+            async with asyncio.timeout(_TOTAL_SECONDS):
+                status, body = await post_form(
+                    self._client, url, form, allow_http=self._config.allow_http, headers=headers
                 )
-        except (AuthlibBaseError, ValueError) as error:
-            raise SignInFailedError("The identity provider did not take back its own code.") from error
+        except FetchError as error:
+            raise SignInFailedError("The identity provider's answer cannot be read.") from error
         except (httpx2.HTTPError, TimeoutError, OSError) as error:
             raise AuthUnavailableError("The identity provider cannot be reached.") from error
-        return tokens
+        if status != httpx2.codes.OK:
+            code_of_error = _error_in(body)
+            raise _not_redeemed(status, code_of_error) from FetchError(f"answered {status} {code_of_error}".rstrip())
+        try:
+            return msgspec.json.decode(body, type=_Tokens)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise SignInFailedError("The identity provider gave no ID token.") from error
+
+    def _client_auth(self, metadata: Metadata) -> ClientAuth:
+        """How this client proves itself (RFC 6749 section 2.3.1)."""
+        if self._client_secret is None:
+            return ClientAuth(self._client_id, None, "none")
+        secret = self._client_secret.reveal()
+        if "client_secret_post" in metadata.token_endpoint_auth_methods_supported:
+            return ClientAuth(self._client_id, secret, "client_secret_post")
+        # in the header both are encoded as in a form, which authlib leaves to us and not all providers agree on
+        return ClientAuth(quote_plus(self._client_id), quote_plus(secret), "client_secret_basic")
 
     async def _id_token(self, token: str, access_token: str, begun: Begun) -> tuple[Claims, str | None]:
         """What a proven ID token says (OpenID Connect Core 3.1.3.7)."""
@@ -239,6 +252,26 @@ def _code(answer: Mapping[str, str], begun: Begun, metadata: Metadata) -> str:
     if error is not None or not code:
         raise SignInFailedError("The identity provider did not sign you in.")
     return code
+
+
+def _error_in(body: bytes) -> str:
+    """The code of an error answer (RFC 6749 section 5.2); what else a provider says there is not ours to repeat."""
+    try:
+        error = msgspec.json.decode(body, type=_Refusal).error
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    return error if _ERROR_CODE.fullmatch(error) else ""
+
+
+def _not_redeemed(status: int, error: str) -> AuthUnavailableError | SignInFailedError:
+    """What it means that the token endpoint gave nothing."""
+    if status >= httpx2.codes.INTERNAL_SERVER_ERROR:
+        return AuthUnavailableError("The identity provider is in trouble. Try again shortly.")
+    if error == "invalid_client":
+        return SignInFailedError("The identity provider does not take this service's client id and secret.")
+    if status < httpx2.codes.BAD_REQUEST:
+        return SignInFailedError("The identity provider's answer cannot be read.")
+    return SignInFailedError("The identity provider did not take back its own code.")
 
 
 def _name(members: Mapping[str, Any]) -> str | None:

@@ -1,5 +1,6 @@
 """Signing in and out."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
@@ -9,11 +10,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 from tenantry.domain.errors import AuthUnavailableError
+from tenantry.gateways.identity.fetch import FetchError
 from tenantry.gateways.identity.sign_in import Person, PersonNeededError, SignIn, SignInFailedError
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.cookies import Cookies, Pending
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import Door
+from tenantry.http.front import REQUEST_ID
 from tenantry.services.sessions import SessionService
 
 SIGN_IN: Final = "/sign-in"
@@ -22,6 +25,8 @@ CALLBACK: Final = "/sign-in/callback"
 SIGN_OUT: Final = "/sign-out"
 SIGNED_OUT: Final = "/signed-out"
 _LONGEST_PATH: Final = 1000  # a cookie holds it, of 4096 bytes at most
+
+logger = logging.getLogger(__name__)
 
 ReturnTo = Annotated[str, QueryParameter(name="return_to")]
 
@@ -126,10 +131,9 @@ class SignInPages:
             person = await sign_in.finish(pending.begun, answer)
         except PersonNeededError:
             return self._look.redirect(start_path(pending.return_to))
-        except AuthUnavailableError as error:
-            return self._page(pending.return_to, error.detail, 503)
-        except SignInFailedError as error:
-            return self._page(pending.return_to, str(error), 400)
+        except (AuthUnavailableError, SignInFailedError) as error:
+            _log_failure(request, error)
+            return self._page(pending.return_to, str(error), 503 if isinstance(error, AuthUnavailableError) else 400)
         before = self._cookies.session(request)
         if pending.begun.silent:
             return await self._renew(pending, person, before)
@@ -160,6 +164,13 @@ class SignInPages:
         return self._look.page(
             "sign_in.html", status_code=status_code, start=start_path(return_to), people=self._people, problem=problem
         )
+
+
+def _log_failure(request: AnyRequest, error: Exception) -> None:
+    """Say why a sign-in failed, with what lies behind it: only our own words are known to hold no secret."""
+    cause = error.__cause__
+    behind = f" It {cause}." if isinstance(cause, FetchError) else f" {type(cause).__name__}." if cause else ""
+    logger.warning("request %s: a sign-in failed. %s%s", request.scope.get(REQUEST_ID, ""), error, behind)
 
 
 def sign_in_path(return_to: str) -> str:
