@@ -129,6 +129,7 @@ def build_app(
         paced=lambda: refusals.waiting,
         unhurried=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
         stopping=parts.news.end,
+        page_of=dashboard.page_in_front,
     )
 
 

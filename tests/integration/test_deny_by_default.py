@@ -103,9 +103,9 @@ async def test_unknown_address_is_not_found(service: Service, path: str) -> None
 @pytest.mark.parametrize(
     ("path", "methods"),
     [
-        (PROJECTS, "GET, OPTIONS, POST"),
-        ("/api/v1/tenants/x", "DELETE, GET, OPTIONS, PATCH, PUT"),
-        ("/healthz", "GET, OPTIONS"),
+        (PROJECTS, "GET, HEAD, OPTIONS, POST"),
+        ("/api/v1/tenants/x", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"),
+        ("/healthz", "GET, HEAD, OPTIONS"),
     ],
 )
 async def test_options_are_told_without_a_credential_and_nothing_else_is(

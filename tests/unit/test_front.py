@@ -13,7 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import NotFoundError
 from tenantry.http.app import build_api
-from tenantry.http.front import REQUEST_ID, Front, HotRoutes
+from tenantry.http.front import IS_HEAD, REQUEST_ID, Front, HotRoutes
 from tenantry.http.metrics import Metrics
 from tenantry.http.raw import AsgiApp, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
 from tests.support.app import client_of
@@ -104,6 +104,35 @@ async def test_application_that_does_not_answer_in_time_is_503() -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
     assert answer.headers["retry-after"] == "1"
     assert 'status="503"} 1.0' in counted(front)
+
+
+async def test_page_is_given_in_the_place_of_a_refusal_where_there_is_one() -> None:
+    def page_of(scope: Scope, status: int, request_id: str) -> RawAnswer | None:
+        return RawAnswer(status, [(b"x-page-of", request_id.encode())], b"page") if scope["path"] == "/page" else None
+
+    front = Front(HotRoutes(), nothing, Metrics(several_processes=False), page_of=page_of, deadline=0.01)
+    page = await get_from(front, "/page")
+    assert (page.status_code, page.text) == (503, "page")
+    assert page.headers["x-page-of"] == page.headers["x-request-id"]
+    assert (await get_from(front, "/other")).json()["code"] == "database_unavailable"
+
+
+async def test_head_is_answered_as_get_without_its_body() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    async def look(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope["method"], IS_HEAD in scope))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"and more"})
+
+    front = front_of(look)
+    async with client_of(front) as client:
+        answer = await client.head("/anything")
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert (await client.get("/anything")).text == "hello and more"
+    assert seen == [("GET", True), ("GET", False)]
+    assert 'method="HEAD"' in counted(front)
 
 
 async def test_answer_that_comes_too_late_is_not_sent_after_the_refusal() -> None:

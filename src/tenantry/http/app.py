@@ -1,7 +1,7 @@
 """Assembling the HTTP side: hot routes in front, Litestar behind."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -25,7 +25,7 @@ from tenantry.domain.errors import DomainError
 from tenantry.http.access import AnyRequest, Connection, current_claims, current_principal
 from tenantry.http.bodies import JsonRequest
 from tenantry.http.front import REQUEST_ID, internal_error
-from tenantry.http.problems import Refusal, refuse, refuse_domain_error
+from tenantry.http.problems import VARIES, Refusal, refuse, refuse_domain_error
 from tenantry.http.raw import MAX_BODY
 
 API_TITLE: Final = "tenantry"
@@ -82,7 +82,13 @@ async def _answer_options(request: AnyRequest) -> Response[None] | None:
         return None
     template = request.scope["path_template"]
     methods = next(route.methods for route in request.app.routes if route.path_format == template)
-    return Response(None, status_code=204, headers={"Allow": ", ".join(sorted(methods))})
+    return Response(None, status_code=204, headers={"Allow": _allowed(methods)})
+
+
+def _allowed(methods: Iterable[str]) -> str:
+    """The methods of an address: what answers a GET answers a HEAD, by the front."""
+    named = set(methods)
+    return ", ".join(sorted(named | {"HEAD"} if "GET" in named else named))
 
 
 def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
@@ -92,7 +98,12 @@ def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
 
 def _exception_handlers(page_of: _PageOf) -> ExceptionHandlersMap:
     def on_unanswered(request: AnyRequest, error: HTTPException) -> Response[bytes] | Response[str]:
-        return page_of(request, error) or _on_http_error(request, error)
+        if error.headers and "allow" in error.headers:
+            error.headers = {**error.headers, "allow": _allowed(error.headers["allow"].split(", "))}
+        response = page_of(request, error) or _on_http_error(request, error)
+        name, value = VARIES
+        response.set_header(name.decode(), value.decode())
+        return response
 
     return {
         DomainError: _on_domain_error,

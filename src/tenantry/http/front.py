@@ -14,7 +14,7 @@ from prometheus_client import Counter
 from tenantry.domain.errors import DomainError
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
-from tenantry.http.problems import Refusal, refuse, refuse_domain_error
+from tenantry.http.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
     HOT_DOOR,
@@ -34,10 +34,15 @@ from tenantry.http.raw import (
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""
+IS_HEAD: Final = "tenantry.is_head"
+"""Where the ASGI scope says that a GET is a HEAD in truth: it gets a GET's answer, and has no effect of its own."""
 
 _CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
 _DEADLINE: Final = 4.8
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+PageOf = Callable[[Scope, int, str], RawAnswer | None]
+"""Gives the page for a request that is refused with a status; with its id."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +84,10 @@ class Front:
 
     ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``. ``paced`` says how
     many requests wait because they are made to. ``stopping`` is called when the server begins to stop, maybe several
-    times, to end answers that would go on.
+    times, to end answers that would go on. ``page_of`` gives the page for a request that does not get as far as
+    ``app``, or no answer of it; None where it is to be a problem document.
+
+    A HEAD is answered as a GET would be, without the body (RFC 9110 section 9.3.2).
     """
 
     def __init__(
@@ -91,6 +99,7 @@ class Front:
         paced: Callable[[], int] = lambda: 0,
         unhurried: Callable[[str], bool] = lambda _: False,
         stopping: Callable[[], None] = lambda: None,
+        page_of: PageOf = lambda _scope, _status, _request_id: None,
         deadline: float = _DEADLINE,
     ) -> None:
         self._hot = hot
@@ -98,6 +107,7 @@ class Front:
         self._app = app
         self._metrics = metrics
         self._unhurried = unhurried
+        self._page_of = page_of
         self._deadline = deadline
         self._waiting = 0
         self.state: Final = {
@@ -115,7 +125,11 @@ class Front:
             scope.setdefault("state", {}).update(self.state)
             await self._app(scope, receive, send)
             return
-        route = self.find(scope["method"], scope["path"])
+        method, path = scope["method"], scope["path"]
+        route = self.find(method, path)
+        if method == "HEAD":
+            send = _without_body(send)
+            route = route or self.find("GET", path)
         if route is not None:
             answer = await self.answer(route, RawRequest(scope, receive))
             if answer.status != _CLIENT_GONE:
@@ -123,9 +137,11 @@ class Front:
             return
         started = perf_counter()
         request_id = request_id_of(header_of(scope, b"x-request-id"))
+        if method == "HEAD":
+            scope = {**scope, "method": "GET", IS_HEAD: True}  # the server goes by its own
         scope[REQUEST_ID] = request_id.decode()
         status = await self._pass_on(scope, receive, send, request_id)
-        self._count(scope.get("path_template") or "unknown", scope["method"], status, perf_counter() - started)
+        self._count(scope.get("path_template") or "unknown", method, status, perf_counter() - started)
 
     async def answer(self, route: HotRoute, request: RawRequest) -> RawAnswer:
         """The answer of a hot route; every fault is one too."""
@@ -170,9 +186,7 @@ class Front:
             await send(message)
 
         if "\x00" in scope["path"]:
-            answer = _answer_of(refuse(404, "not_found", "There is nothing at this address.", request_id.decode()))
-            await _send(send, _complete(answer, scope, request_id))
-            return answer.status
+            return await self._refuse(nothing_here(request_id.decode()), scope, send, request_id)
         work = asyncio.ensure_future(self._app(scope, receive, send_with_id))
         unhurried = self._unhurried(scope["path"])
         self._waiting += unhurried
@@ -190,11 +204,14 @@ class Front:
             overdue = True
             work.cancel()
             work.add_done_callback(_forget)
-            answer = _answer_of(too_late(request_id.decode()))
-            await _send(send, _complete(answer, scope, request_id))
-            return answer.status
+            return await self._refuse(too_late(request_id.decode()), scope, send, request_id)
         await work
         return status
+
+    async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
+        answer = self._page_of(scope, refusal.status, request_id.decode()) or _answer_of(refusal)
+        await _send(send, _complete(answer, scope, request_id))
+        return answer.status
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
         self._counter(route, method, status).inc()
@@ -216,11 +233,16 @@ def internal_error(request_id: str) -> Refusal:
     return refuse(500, "internal_error", "Something went wrong on our side.", request_id)
 
 
+def nothing_here(request_id: str) -> Refusal:
+    """The answer where an address cannot be that of anything."""
+    return refuse(404, "not_found", "There is nothing at this address.", request_id, headers=[VARIES])
+
+
 def too_late(request_id: str) -> Refusal:
     """The answer when the database has not answered in time."""
     return refuse(
         503, "database_unavailable", "The database does not answer. Try again shortly.", request_id,
-        headers=[(b"retry-after", b"1")],
+        headers=[(b"retry-after", RETRY_AFTER.encode())],
     )  # fmt: skip
 
 
@@ -240,6 +262,21 @@ def _complete(answer: RawAnswer, scope: Scope, request_id: bytes) -> RawAnswer:
     headers += headers_of(scope)
     headers.append((b"x-request-id", request_id))
     return answer
+
+
+def _without_body(send: Send) -> Send:
+    """Send the head of an answer alone, however much of a body follows."""
+    has_ended = False
+
+    async def send_head(message: MutableMapping[str, Any]) -> None:
+        nonlocal has_ended
+        if message["type"] != "http.response.body":
+            await send(message)
+        elif not has_ended:
+            has_ended = True
+            await send({"type": "http.response.body"})
+
+    return send_head
 
 
 async def _send(send: Send, answer: RawAnswer) -> None:

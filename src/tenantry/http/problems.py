@@ -80,6 +80,8 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 Header = tuple[bytes, bytes]
+VARIES: Final[Header] = (b"vary", b"Accept")
+"""What an answer says that may be a page to a browser and a problem to a program, to whoever keeps it."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

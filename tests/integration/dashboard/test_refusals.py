@@ -1,10 +1,14 @@
 """What people with a browser are answered where there is nothing, and where their role does not reach."""
 
+import asyncio
+from pathlib import Path
+
 import httpx2
 import pytest
 
 from tests.support.app import running_app
-from tests.support.dashboard import AT_ACME, MIA, Dashboard
+from tests.support.dashboard import AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.database_link import database_link
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PROGRAMS: tuple[dict[str, str], ...] = (
@@ -51,6 +55,72 @@ async def test_unknown_address_of_the_api_is_a_problem_to_all(conninfo: str, pat
     async with running_app(conninfo) as client:
         answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
+
+
+@pytest.mark.parametrize("path", ["/orgs/%00/", f"{AT_ACME}/events/%00", f"{AT_ACME}/projects/%00/edit"])
+async def test_address_that_no_database_could_hold_is_a_page_among_the_pages(conninfo: str, path: str) -> None:
+    async with running_app(conninfo) as client:
+        answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
+    assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
+
+
+async def test_address_that_no_database_could_hold_is_answered_elsewhere_as_the_client_reads(conninfo: str) -> None:
+    async with running_app(conninfo) as client:
+        page, problem = await client.get("/%00", headers=BROWSER), await client.get("/%00")
+        of_the_api = await client.get("/api/v1/projects/%00", headers=BROWSER)
+    assert is_page(page)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert is_problem(problem)
+    assert is_problem(of_the_api)
+    assert {answer.headers["vary"] for answer in (page, problem)} == {"Accept"}
+    assert page.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/orgs/%ff/", f"/orgs/{'x' * 5000}/", f"{AT_ACME}/events/%ff", f"{AT_ACME}/events/%C0%AE",
+        f"{AT_ACME}/events/{'x' * 5000}", f"{AT_ACME}/projects/%ED%A0%80", f"{AT_ACME}/settings/api-keys/{'x' * 5000}",
+        f"{AT_ACME}/settings/members/%ff", f"{AT_ACME}/projects/{'a/' * 2000}",
+    ],
+)  # fmt: skip
+async def test_id_that_nothing_could_have_is_that_of_nothing(unchanged_dashboard: Dashboard, path: str) -> None:
+    answer = await (await unchanged_dashboard.sign_in()).get(path)
+    assert (answer.status_code, is_page(answer)) == (404, True)
+    assert "There is nothing here" in answer.text
+    assert "xxx" not in answer.text
+
+
+async def test_query_that_no_page_makes_is_told_without_being_said_again(unchanged_dashboard: Dashboard) -> None:
+    visitor = await unchanged_dashboard.sign_in()
+    for path in (
+        f"{AT_ACME}/events?type={'x' * 5000}",
+        f"{AT_ACME}/events/stream?after=xxx",
+        "/sign-in/start?silent=xxx",
+    ):
+        answer = await visitor.get(path)
+        assert (answer.status_code, is_page(answer)) == (400, True)
+        assert "This address cannot be read" in answer.text
+        assert "xxx" not in answer.text
+
+
+async def test_database_that_does_not_answer_is_told_with_a_page(conninfo: str, people: Path) -> None:
+    async with database_link(conninfo) as link, running_dashboard(link.conninfo, people) as dashboard:
+        visitor, token = await dashboard.sign_in(), dashboard.token(OLIVIA)
+        link.block()
+        page, problem = await asyncio.gather(
+            visitor.get(f"{AT_ACME}/projects"), dashboard.request("GET", "/projects", token)
+        )
+        link.unblock()
+    assert (page.status_code, is_page(page)) == (503, True)
+    assert (problem.status_code, is_problem(problem)) == (503, True)
+    assert page.headers["retry-after"] == problem.headers["retry-after"] == "1"
+
+
+async def test_what_is_a_page_to_some_and_a_problem_to_others_says_so_to_caches(conninfo: str) -> None:
+    async with running_app(conninfo) as client:
+        answers = [await client.get("/nothing", headers=headers) for headers in (BROWSER, *PROGRAMS)]
+    assert {answer.headers["vary"] for answer in answers} == {"Accept"}
 
 
 async def test_method_that_an_address_does_not_answer_is_told_likewise(conninfo: str) -> None:

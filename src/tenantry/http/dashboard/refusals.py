@@ -5,8 +5,9 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
-from litestar import Response
-from litestar.exceptions import HTTPException
+from litestar import MediaType, Response
+from litestar.datastructures.headers import Accept
+from litestar.exceptions import HTTPException, ValidationException
 
 from tenantry.domain.errors import DomainError
 from tenantry.http.access import AnyRequest
@@ -21,13 +22,25 @@ from tenantry.http.dashboard.visitor import (
 )
 from tenantry.http.dashboard.words import refusal_of
 from tenantry.http.front import REQUEST_ID
-from tenantry.http.problems import STATUSES
+from tenantry.http.problems import RETRY_AFTER, STATUSES, VARIES
+from tenantry.http.raw import RawAnswer, Scope, header_of
 
 _SERVER_ERROR: Final = 500
-_TITLES: Final = {HTTPStatus.FORBIDDEN: "You may not do this", HTTPStatus.NOT_FOUND: "There is nothing here"}
+_TITLES: Final = {
+    HTTPStatus.BAD_REQUEST: "This address cannot be read",
+    HTTPStatus.FORBIDDEN: "You may not do this",
+    HTTPStatus.NOT_FOUND: "There is nothing here",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Not available at the moment",
+}
+_CUT_OFF: Final = "A link to it may be old, or cut off."
 _UNANSWERED: Final = {
-    HTTPStatus.NOT_FOUND: ("There is nothing here", "No page has this address. A link to it may be old, or cut off."),
+    HTTPStatus.NOT_FOUND: ("There is nothing here", f"No page has this address. {_CUT_OFF}"),
     HTTPStatus.METHOD_NOT_ALLOWED: ("This cannot be done here", "This address does not answer what was asked of it."),
+}
+_TOO_LATE: Final = {
+    False: "The database does not answer. Try again shortly.",
+    True: "The database does not answer. What you sent may have been carried out all the same: look before you send it "
+    "again.",
 }
 _API: Final = "/api"
 _ORGS: Final = "/orgs/"
@@ -62,16 +75,37 @@ class Refusals:
     def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
         return self._page(request, error.status_code, HTTPStatus(error.status_code).phrase, error.detail)
 
+    def unreadable_address(self, request: AnyRequest, error: ValidationException) -> Response[str]:
+        """Something in the path that is nobody's id, or a query that no page of ours makes. Neither is said again."""
+        faults = [fault for fault in error.extra or () if isinstance(fault, dict)]
+        if any(fault.get("source") == "path" for fault in faults):
+            return self._page(request, HTTPStatus.NOT_FOUND, *_UNANSWERED[HTTPStatus.NOT_FOUND])
+        return self._page(request, HTTPStatus.BAD_REQUEST, _TITLES[HTTPStatus.BAD_REQUEST], _CUT_OFF)
+
     def role_too_low(self, _request: AnyRequest, error: RoleTooLowError) -> Response[str]:
         message = refusal_of(error.visitor.principal, error.visitor.claims.scopes, error.scope)
         return self._look.page(
             "refused.html", status_code=HTTPStatus.FORBIDDEN, visitor=error.visitor, section="", message=message
         )
 
+    def page_in_front(self, scope: Scope, status: int, request_id: str) -> RawAnswer | None:
+        """The page for a request that no route has answered in time, or could; None as for `page_of`."""
+        accept = header_of(scope, b"accept") or b""
+        if not _is_of_pages(scope["path"], Accept(accept.decode("latin-1"))):
+            return None
+        if status == HTTPStatus.NOT_FOUND:
+            title, message = _UNANSWERED[HTTPStatus.NOT_FOUND]
+        else:
+            title, message = _TITLES[HTTPStatus.SERVICE_UNAVAILABLE], _TOO_LATE[scope["method"] == "POST"]
+        response = self._message(status, title, message, request_id)
+        headers = {"Content-Type": f"{MediaType.HTML.value}; charset=utf-8", **response.headers}
+        lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        return RawAnswer(status, [*lines, VARIES], response.content.encode())
+
     def page_of(self, request: AnyRequest, error: HTTPException) -> Response[str] | None:
         """The page for a request that no route answers; None where it is not of a person with a browser."""
         status = HTTPStatus(error.status_code)
-        if status not in _UNANSWERED or not _is_of_pages(request):
+        if status not in _UNANSWERED or not _is_of_pages(request.scope["path"], request.accept):
             return None
         response = self._page(request, status, *_UNANSWERED[status])
         response.headers.update(error.headers or {})
@@ -82,18 +116,26 @@ class Refusals:
         return self._page(request, _SERVER_ERROR, "Something went wrong", "It is our fault, and in our log.")
 
     def _page(self, request: AnyRequest, status: int, title: str, message: str) -> Response[str]:
-        request_id = request.scope.get(REQUEST_ID, "") if status >= _SERVER_ERROR else ""
-        return self._look.page("message.html", status_code=status, title=title, message=message, request_id=request_id)
+        return self._message(status, title, message, str(request.scope.get(REQUEST_ID, "")))
+
+    def _message(self, status: int, title: str, message: str, request_id: str) -> Response[str]:
+        return self._look.page(
+            "message.html",
+            status_code=status,
+            headers={"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else {},
+            title=title,
+            message=message,
+            request_id=request_id if status >= _SERVER_ERROR else "",
+        )
 
 
-def _is_of_pages(request: AnyRequest) -> bool:
-    path = request.url.path
+def _is_of_pages(path: str, accept: Accept) -> bool:
     if path.startswith(_ORGS):
         return True
     if path == _API or path.startswith(_API + "/"):
         return False
     offered = ["application/problem+json", "application/json", "text/html"]
-    return request.accept.best_match(offered) == "text/html"
+    return accept.best_match(offered) == "text/html"
 
 
 def _address(request: AnyRequest) -> str:

@@ -78,13 +78,14 @@ class DashboardParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dashboard:
-    """The dashboard: its routes, and its page for what no route answers."""
+    """The dashboard: its routes, and its pages for what no route answers."""
 
     def __init__(self, parts: DashboardParts) -> None:
         self._parts = parts
         self.look = Look(secure=parts.base_url.startswith("https://"), version=__version__, demo_pages=parts.demo_pages)
         self._refusals = Refusals(self.look)
         self.page_of = self._refusals.page_of
+        self.page_in_front = self._refusals.page_in_front
 
     def routes(self) -> list[HTTPRouteHandler | Router]:
         """The routes."""
@@ -105,7 +106,7 @@ class Dashboard:
                 ForeignFormError: refusals.foreign_form,
                 DomainError: refusals.domain_error,
                 HTTPException: refusals.http_error,
-                ValidationException: refusals.http_error,
+                ValidationException: refusals.unreadable_address,
                 Exception: refusals.fault,
             },
         )

@@ -15,7 +15,7 @@ from tenantry.gateways.identity.sign_in import Person, PersonNeededError, SignIn
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.cookies import Cookies, Pending
 from tenantry.http.dashboard.look import Look
-from tenantry.http.dashboard.visitor import Door
+from tenantry.http.dashboard.visitor import Door, is_head
 from tenantry.http.front import REQUEST_ID
 from tenantry.services.sessions import SessionService
 
@@ -59,6 +59,10 @@ class SignInPages:
         return [*self._in(), *self._out(door)]
 
     def _in(self) -> list[HTTPRouteHandler]:
+        async def answer_head(request: AnyRequest) -> Response[str] | None:
+            """Neither begin a sign-in nor end one for who asks for the head of an answer alone."""
+            return self._look.redirect(SIGN_IN) if is_head(request) else None
+
         @get(SIGN_IN, opt={"public": True})
         async def show_sign_in(request: AnyRequest, return_to: ReturnTo = "/") -> Response[str]:
             if await self._is_signed_in(request):
@@ -67,7 +71,7 @@ class SignInPages:
                 return self._look.page("not_set_up.html", status_code=503, callback=self._base_url + CALLBACK)
             return self._page(return_to)
 
-        @get(START, opt={"public": True})
+        @get(START, opt={"public": True}, before_request=answer_head)
         async def start_sign_in(
             request: AnyRequest,
             return_to: ReturnTo = "/",
@@ -82,7 +86,7 @@ class SignInPages:
                 return self._look.redirect(f"{self._base_url}{START}?{request.url.query}&here=1")
             return await self._start(self._sign_in, return_to, hint, silent=bool(silent))
 
-        @get(CALLBACK, opt={"public": True})
+        @get(CALLBACK, opt={"public": True}, before_request=answer_head)
         async def finish_sign_in(request: AnyRequest) -> Response[str]:
             answer = {name: request.query_params.getall(name)[-1] for name in request.query_params}
             state = answer.get("state", "")

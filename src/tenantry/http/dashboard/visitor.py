@@ -14,6 +14,7 @@ from tenantry.gateways.identity.claims import Claims
 from tenantry.http.access import AnyRequest, Connection, Credential, RouteGuard
 from tenantry.http.dashboard.cookies import Cookies
 from tenantry.http.dashboard.forms import Form, comes_from_elsewhere, is_ours, read_form
+from tenantry.http.front import IS_HEAD
 from tenantry.kit.clock import Clock
 from tenantry.services.authentication import Authenticator
 from tenantry.services.sessions import SessionService
@@ -205,7 +206,14 @@ def is_navigation(connection: Connection) -> bool:
 
 def _is_use(connection: Connection) -> bool:
     """Whether a person did something, rather than a page of ours asking for what is new."""
+    if is_head(connection):
+        return False
     return _extras(connection)["method"] != "GET" or is_navigation(connection)
+
+
+def is_head(connection: Connection) -> bool:
+    """Whether only the head of an answer is asked for: by no person, and to no effect."""
+    return IS_HEAD in _extras(connection)
 
 
 def _extras(connection: Connection) -> dict[str, object]:

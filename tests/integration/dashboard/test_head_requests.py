@@ -1,0 +1,85 @@
+"""HEAD: what GET would be answered, without the body and without an effect (RFC 9110 section 9.3.2)."""
+
+from datetime import timedelta
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, Browser
+from tests.integration.dashboard.test_event_stream import STREAM
+from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard
+from tests.support.http_line import Line
+
+_NOT_COMPARED: Final = {"x-request-id", "date", "ratelimit", "transfer-encoding"}
+
+
+def head_of(answer: httpx2.Response) -> tuple[int, dict[str, str]]:
+    """Status and headers, without what differs from request to request, or says how a body comes."""
+    return answer.status_code, {name: text for name, text in answer.headers.items() if name not in _NOT_COMPARED}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", f"{AT_ACME}/", f"{AT_ACME}/projects", f"{AT_ACME}/events", f"{AT_ACME}/settings/audit/export",
+        f"{AT_ACME}/profile", f"{AT_ACME}/nothing", "/orgs/beta/", "/sign-in", "/signed-out", "/docs", "/healthz",
+        "/readyz", "/assets/x/base.css", "/api/v1/openapi.json", "/api/v1/projects", "/api/v1/nothing", "/nothing",
+    ],
+)  # fmt: skip
+async def test_head_is_answered_as_get_without_a_body(unchanged_dashboard: Dashboard, path: str) -> None:
+    client = (await unchanged_dashboard.sign_in()).client
+    whole = await client.get(path)
+    head = await client.head(path)
+    assert head_of(head) == head_of(whole)
+    assert head.content == b""
+
+
+@pytest.mark.parametrize("path", ["/projects", "/projects/", "/api-keys", "/auth/whoami"])
+async def test_head_of_the_api_is_answered_as_get_without_a_body(unchanged_dashboard: Dashboard, path: str) -> None:
+    token = unchanged_dashboard.token(OLIVIA)
+    whole = await unchanged_dashboard.request("GET", path, token)
+    head = await unchanged_dashboard.request("HEAD", path, token)
+    assert whole.status_code == 200
+    assert head_of(head) == head_of(whole)
+    assert head.content == b""
+
+
+async def test_head_of_a_stream_ends_with_its_head_and_leaves_the_connection_good(
+    unchanged_dashboard: Dashboard,
+) -> None:
+    cookie = (await unchanged_dashboard.sign_in()).client.cookies["tenantry_session"]
+    line = await Line.to(unchanged_dashboard.url)
+    common = f" HTTP/1.1\r\nHost: x\r\nCookie: tenantry_session={cookie}\r\n\r\n"
+    await line.send(f"HEAD {STREAM}{common}".encode())
+    status, headers = await line.head()
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    await line.send(f"GET /healthz{common}".encode())
+    assert (await line.answer())[0] == 200
+    line.close()
+
+
+@pytest.mark.parametrize("path", ["/sign-out", f"{AT_ACME}/profile/end-others"])
+async def test_head_of_what_has_no_get_is_refused(unchanged_dashboard: Dashboard, path: str) -> None:
+    answer = await (await unchanged_dashboard.sign_in()).client.head(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")
+
+
+async def test_head_is_no_use_of_a_session(browser: Browser) -> None:
+    await browser.sign_in()
+    browser.clock.now += timedelta(hours=1, minutes=30)
+    await browser.client.head(HOME)
+    browser.clock.now += timedelta(minutes=30)
+    assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
+
+
+async def test_head_begins_and_ends_no_sign_in(browser: Browser) -> None:
+    begun = await browser.client.head("/sign-in/start", params={"return_to": HOME})
+    assert (begun.status_code, begun.headers.get_list("set-cookie")) == (303, [])
+    await browser.start()
+    browser.give()
+    query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
+    ended = await browser.client.head(CALLBACK, params=query)
+    assert (ended.status_code, ended.headers.get_list("set-cookie")) == (303, [])
+    assert browser.issuer.fetches[TOKEN] == 0
+    assert (await browser.come_back()).headers["location"] == HOME
