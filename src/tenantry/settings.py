@@ -6,6 +6,7 @@ names them all.
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -37,6 +38,8 @@ _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "exa
 _ANY_SENDER: Final = "anybody@localhost"
 _LARGEST_PORT: Final = 65535
 _MOST_WORKERS: Final = 64
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 
 Value = TypeVar("Value")
 
@@ -126,7 +129,7 @@ def load(values: Mapping[str, str]) -> Settings:
         data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
         host=reader.text("HOST") or "127.0.0.1",
         port=reader.number("PORT", 3001, least=0, most=_LARGEST_PORT),
-        base_url=reader.url("BASE_URL", f"http://127.0.0.1:{reader.text('PORT') or 3001}"),
+        base_url=reader.origin("BASE_URL", f"http://127.0.0.1:{reader.text('PORT') or 3001}"),
         workers=reader.number("WORKERS", 1, least=1, most=_MOST_WORKERS),
         run_jobs=reader.flag("RUN_JOBS", default=True),
         log_format=reader.choice("LOG_FORMAT", "console", ("console", "json")),
@@ -277,6 +280,28 @@ class _Reader:
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             self.faults.append(f"{name}: must be an http or https address")
         return text.rstrip("/")
+
+    def origin(self, name: str, default: str) -> str:
+        """An address of a scheme, a host and maybe a port alone, as browsers write it (RFC 6454 section 6.2)."""
+        text = self.text(name)
+        if text is None:
+            return default
+        parts = self._attempt(lambda: urlsplit(text))
+        host = parts.hostname if parts else None
+        if parts is None or parts.scheme not in _DEFAULT_PORTS or not host:
+            self.faults.append(f"{name}: must be an http or https address")
+            return default
+        port = self._attempt(lambda: parts.port or _DEFAULT_PORTS[parts.scheme])
+        faults = {
+            "must not hold a user or a password": "@" in parts.netloc,
+            "must not have a query or a fragment: no `?`, no `#`": "?" in text or "#" in text,
+            "must not have a path: the service is at the root of its host": parts.path not in ("", "/"),
+            "has a port that is none": port is None,
+            "must name its host in letters of ASCII (`xn--...`), digits, dots and dashes": not _HOST.fullmatch(host),
+        }
+        self.faults += [f"{name}: {fault}" for fault, is_there in faults.items() if is_there]
+        authority = f"[{host}]" if ":" in host else host
+        return f"{parts.scheme}://{authority}" + ("" if port == _DEFAULT_PORTS[parts.scheme] else f":{port}")
 
     def secrets(self, name: str, shortest: int) -> tuple[Secret, ...]:
         parts = [part.strip() for part in (self.text(name) or "").split(",")]

@@ -184,6 +184,40 @@ def test_addresses_lose_the_slash_at_the_end() -> None:
     assert (settings.base_url, settings.provider_api_base) == ("https://api.example", "http://127.0.0.1:1")
 
 
+@pytest.mark.parametrize(
+    ("value", "origin"),
+    [
+        ("HTTPS://API.Example", "https://api.example"),
+        ("https://api.example:443/", "https://api.example"),
+        ("http://api.example:80", "http://api.example"),
+        ("https://api.example:80", "https://api.example:80"),
+        ("http://[::1]:3001", "http://[::1]:3001"),
+        (" https://xn--bcher-kva.example ", "https://xn--bcher-kva.example"),
+    ],
+)
+def test_base_url_is_kept_as_browsers_write_it(value: str, origin: str) -> None:
+    assert loaded(BASE_URL=value).base_url == origin
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("https://me:hunter2@api.example", "must not hold a user or a password"),
+        ("https://@api.example", "must not hold a user or a password"),
+        ("https://api.example/?", "must not have a query or a fragment: no `?`, no `#`"),
+        ("https://api.example#top", "must not have a query or a fragment: no `?`, no `#`"),
+        ("https://api.example/accounts", "must not have a path: the service is at the root of its host"),
+        ("https://api.example//", "must not have a path: the service is at the root of its host"),
+        ("https://api.example:65536", "has a port that is none"),
+        ("https://api.example:x", "has a port that is none"),
+        ("https://b\u00fccher.example", "must name its host in letters of ASCII (`xn--...`), digits, dots and dashes"),
+        ("https://api example", "must name its host in letters of ASCII (`xn--...`), digits, dots and dashes"),
+    ],
+)
+def test_base_url_is_a_scheme_a_host_and_a_port_alone(value: str, fault: str) -> None:
+    assert faults_of(BASE_URL=value) == [f"BASE_URL: {fault}"]
+
+
 def test_base_url_follows_the_port() -> None:
     assert loaded(PORT="8080").base_url == "http://127.0.0.1:8080"
 

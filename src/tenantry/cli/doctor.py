@@ -71,7 +71,7 @@ async def _check_connections(settings: Settings, conninfo: str | None) -> list[F
 
 
 async def _check_provider(settings: Settings) -> list[Finding]:
-    key, webhook_url = settings.provider_secret_key, settings.base_url.rstrip("/") + WEBHOOK_PATH
+    key, webhook_url = settings.provider_secret_key, settings.base_url + WEBHOOK_PATH
     if not key:
         return await check_provider(None, webhook_url)
     async with aclosing(ProviderApi(key, settings.provider_api_base)) as api:
