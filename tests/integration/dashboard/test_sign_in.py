@@ -10,6 +10,7 @@ import httpx2
 import msgspec
 import pytest
 
+from tenantry.http.dashboard.cookies import MOST_PENDING
 from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider
 from tests.support.app import BASE_URL, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Answer, signing_key
@@ -96,6 +97,40 @@ async def test_answer_to_another_browser_signs_nobody_in(browser: Browser) -> No
     browser.give()
     browser.client.cookies.clear()
     assert refused(await browser.come_back())
+
+
+async def test_sign_ins_that_are_never_finished_make_room_for_new_ones(browser: Browser) -> None:
+    begun = []
+    for _ in range(50):
+        browser.clock.now += timedelta(seconds=1)
+        await browser.start()
+        begun.append(dict(browser.asked))
+    assert len(browser.client.cookies) == MOST_PENDING
+    for asked in begun[-MOST_PENDING:]:
+        browser.asked = asked
+        browser.give()
+        assert (await browser.come_back()).status_code == 303
+    browser.asked = begun[-MOST_PENDING - 1]
+    assert refused(await browser.come_back())
+
+
+async def test_sign_ins_under_way_fit_into_the_smallest_header_that_servers_take(browser: Browser) -> None:
+    await browser.sign_in()
+    longest = "/orgs/acme/settings/audit?actorId=" + "x" * 960
+    for _ in range(20):
+        browser.clock.now += timedelta(seconds=1)
+        await browser.start(longest)
+        assert len("; ".join(f"{name}={text}" for name, text in browser.client.cookies.items())) < 8000
+    browser.give()
+    assert (await browser.come_back()).headers["location"] == longest
+
+
+async def test_sign_ins_that_took_too_long_are_taken_away_by_the_next(browser: Browser) -> None:
+    await browser.start()
+    browser.client.cookies.set("tenantry_sign_in_made_up", "x", domain="tenantry.test")
+    browser.clock.now += timedelta(minutes=10)
+    await browser.start()
+    assert list(browser.client.cookies) == [f"tenantry_sign_in_{browser.asked['state'][:12]}"]
 
 
 async def test_answer_is_good_once(browser: Browser) -> None:

@@ -15,6 +15,9 @@ from tenantry.http.access import AnyRequest, Connection
 from tenantry.kit.clock import Clock, to_micros
 
 SIGN_IN_GOOD_FOR: Final = timedelta(minutes=10)
+MOST_PENDING: Final = 5
+"""Sign-ins that may be under way in one browser; the oldest make room for a new one."""
+_MOST_BYTES_KEPT: Final = 4096  # so that with one more, and the session, a header of 8 KiB has room for all
 _HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
 _PART_OF_STATE: Final = 12
 
@@ -61,18 +64,35 @@ class Cookies:
     def sign_in(self, request: AnyRequest, state: str) -> Pending | None:
         """The sign-in that an answer of the provider belongs to; None if it was not begun here, or is too old."""
         sealed = request.cookies.get(self._name_of(state))
-        if sealed is None:
-            return None
+        return None if sealed is None else self._opened(sealed)
+
+    def without_sign_in(self, state: str) -> Cookie:
+        """What takes the cookie of a sign-in away."""
+        return self._cookie(self._name_of(state), "", timedelta())
+
+    def making_room(self, request: AnyRequest) -> list[Cookie]:
+        """What takes away sign-ins that are over, and the oldest where there would be too many with one more.
+
+        Each tab has one, and a request carries all of them: without a bound, servers would refuse its header.
+        """
+        found = [(name, sealed) for name, sealed in request.cookies.items() if name.startswith(self._sign_in)]
+        ages = {name: pending.until for name, sealed in found if (pending := self._opened(sealed))}
+        kept = size = 0
+        gone = []
+        for name, sealed in sorted(found, key=lambda one: ages.get(one[0], 0), reverse=True):
+            if name in ages and kept < MOST_PENDING - 1 and size + len(sealed) <= _MOST_BYTES_KEPT:
+                kept, size = kept + 1, size + len(sealed)
+            else:
+                gone.append(self._cookie(name, "", timedelta()))
+        return gone
+
+    def _opened(self, sealed: str) -> Pending | None:
         try:
             content = jwe.decrypt_compact(sealed, self._key).plaintext
             pending = msgspec.json.decode(content or b"", type=Pending)
         except (JoseError, ValueError):
             return None
         return pending if to_micros(self._clock()) < pending.until else None
-
-    def without_sign_in(self, state: str) -> Cookie:
-        """What takes the cookie of a sign-in away."""
-        return self._cookie(self._name_of(state), "", timedelta())
 
     def _name_of(self, state: str) -> str:
         known = "".join(

@@ -84,7 +84,7 @@ class SignInPages:
             if request.headers.get("host", "") != urlsplit(self._base_url).netloc and not here:
                 # the provider leads back to the one address that it knows, where cookies of another are not sent
                 return self._look.redirect(f"{self._base_url}{START}?{request.url.query}&here=1")
-            return await self._start(self._sign_in, return_to, hint, silent=bool(silent))
+            return await self._start(self._sign_in, request, return_to, hint, silent=bool(silent))
 
         @get(CALLBACK, opt={"public": True}, before_request=answer_head)
         async def finish_sign_in(request: AnyRequest) -> Response[str]:
@@ -119,13 +119,16 @@ class SignInPages:
 
         return [sign_out, show_signed_out]
 
-    async def _start(self, sign_in: SignIn, return_to: str, hint: str | None, *, silent: bool) -> Response[str]:
+    async def _start(
+        self, sign_in: SignIn, request: AnyRequest, return_to: str, hint: str | None, *, silent: bool
+    ) -> Response[str]:
         try:
             url, begun = await sign_in.begin(silent=silent, login_hint=hint)
         except AuthUnavailableError as error:
             return self._page(return_to, error.detail, 503)
         response = self._look.redirect(url)
-        response.set_cookie(self._cookies.with_sign_in(begun, safe_path(return_to)))
+        for cookie in (*self._cookies.making_room(request), self._cookies.with_sign_in(begun, safe_path(return_to))):
+            response.set_cookie(cookie)
         return response
 
     async def _finish(
