@@ -99,7 +99,7 @@ async def test_the_page_of_a_member_who_was_removed_is_not_live_any_more(
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,))
     await dashboard.deliver(updated())
-    await expect(page.locator("[data-live-state]")).to_have_text("Not live")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live updates stopped")
     await expect(page.get_by_role("link", name="Reload")).to_be_visible()
     await expect(page.locator("[data-event]")).to_have_count(0)
 

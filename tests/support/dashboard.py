@@ -5,11 +5,12 @@ It is a real server: streams go on while other requests are answered.
 
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx2
 import psycopg
@@ -95,19 +96,35 @@ class Dashboard:
         url: str,
         conninfo: str,
         companion: Companion,
-        server: uvicorn.Server,
+        serve: Callable[[], AbstractAsyncContextManager[uvicorn.Server]],
         api: httpx2.AsyncClient,
         stack: AsyncExitStack,
     ) -> None:
         self.url = url
         self.beside = companion.http_url
         """Where the identity provider's pages and the inbox are."""
-        self.server = server
+        self.server: uvicorn.Server
+        self._serve = serve
+        self._served = AsyncExitStack()
         self.api = api
         """A client without a credential."""
         self._conninfo = conninfo
         self._companion = companion
         self._stack = stack
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """The service runs during the block, but where it is `away`."""
+        async with self._served:
+            self.server = await self._served.enter_async_context(self._serve())
+            yield
+
+    @asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        """The service is stopped during the block, and started again at the same address after it."""
+        await self._served.aclose()
+        yield
+        self.server = await self._served.enter_async_context(self._serve())
 
     async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX) -> Person:
         """A new browser in which a user has signed in."""
@@ -198,8 +215,8 @@ async def running_dashboard(conninfo: str, folder: Path, **values: str) -> Async
                 client_secret=Secret(_CLIENT_SECRET),
             )
         )
-        listener = stack.enter_context(socket.create_server((LOOPBACK, 0)))
-        url = url_of(listener)
+        listeners = [stack.enter_context(socket.create_server((LOOPBACK, 0)))]
+        url = url_of(listeners[0])
         settings = make_settings(
             BASE_URL=url,
             OIDC_ISSUER=companion.issuer,
@@ -208,10 +225,18 @@ async def running_dashboard(conninfo: str, folder: Path, **values: str) -> Async
             OIDC_CLIENT_SECRET=_CLIENT_SECRET,
             **values,
         )
-        app = build_app(settings, conninfo)
-        server = await stack.enter_async_context(serving(app, listener, SheddingProtocol, grace=5))
+
+        @asynccontextmanager
+        async def serve() -> AsyncIterator[uvicorn.Server]:
+            with (
+                listeners.pop() if listeners else socket.create_server((LOOPBACK, urlsplit(url).port or 0)) as listener
+            ):
+                async with serving(build_app(settings, conninfo), listener, SheddingProtocol, grace=5) as server:
+                    yield server
+
         api = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30))
-        dashboard = Dashboard(url, conninfo, companion, server, api, stack)
+        dashboard = Dashboard(url, conninfo, companion, serve, api, stack)
+        await stack.enter_async_context(dashboard.serving())
         tenants = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
         for tenant_id, name, customer, owner in tenants:
             wishes = {"name": name, "ownerEmail": owner.email, "ownerId": owner.sub, "stripeCustomerId": customer}

@@ -2,56 +2,67 @@
 
 from collections.abc import AsyncIterator
 
+import pytest
+
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.http.dashboard.event_stream import messages_of
+from tenantry.http.dashboard.visitor import Standing
 from tenantry.services.news import Watch
 
 LONG = 60.0
-BEGINNING = "retry: 3000\n\n"
-BYE = "event: bye\ndata: sign in again\n\n"
+LIVE = "event: live\ndata: 60\n\n"
+OVER = "event: bye\ndata: over\n\n"
+RENEW = "event: bye\ndata: renew\n\n"
 
 
 class Guest:
-    """Somebody who is welcome for so many looks."""
+    """Somebody who is welcome for so many looks, and something else after that."""
 
-    def __init__(self, looks: int) -> None:
+    def __init__(self, looks: int, then: Standing = Standing.GONE) -> None:
         self.looks = looks
+        self.then = then
 
-    async def is_welcome(self) -> bool:
+    async def standing(self) -> Standing:
         self.looks -= 1
-        return self.looks >= 0
+        return Standing.WELCOME if self.looks >= 0 else self.then
 
 
 async def all_of(messages: AsyncIterator[str]) -> list[str]:
     return [message async for message in messages]
 
 
-async def test_it_is_still_there_without_news_and_ends_without_news_too() -> None:
-    said = await all_of(messages_of(Watch("acme", 0), Guest(2).is_welcome, heartbeat=0))
-    assert said == [BEGINNING, ":\n\n", ":\n\n", BYE]
+async def test_it_says_that_it_goes_on_without_news_and_ends_without_news_too() -> None:
+    said = await all_of(messages_of(Watch("acme", 0), Guest(3).standing, heartbeat=0))
+    assert said == ["event: live\ndata: 0\n\n"] * 3 + [OVER]
 
 
 async def test_news_are_told_with_how_far_they_go() -> None:
     watch = Watch("acme", 3)
     watch.tell(7)
-    said = messages_of(watch, Guest(1).is_welcome, LONG)
-    assert [await anext(said), await anext(said)] == [BEGINNING, "id: 7\nevent: news\ndata: 7\n\n"]
+    said = messages_of(watch, Guest(2).standing, LONG)
+    assert [await anext(said), await anext(said)] == [LIVE, "event: news\ndata: 7\n\n"]
 
 
-async def test_who_is_not_welcome_any_more_hears_no_news() -> None:
+@pytest.mark.parametrize(("standing", "bye"), [(Standing.GONE, OVER), (Standing.UNPROVED, RENEW)])
+async def test_who_is_not_welcome_any_more_hears_no_news_but_whether_to_come_again(
+    standing: Standing, bye: str
+) -> None:
     watch = Watch("acme", 3)
     watch.tell(7)
-    assert await all_of(messages_of(watch, Guest(0).is_welcome, LONG)) == [BEGINNING, BYE]
+    assert await all_of(messages_of(watch, Guest(1, standing).standing, LONG)) == [LIVE, bye]
+    assert await all_of(messages_of(Watch("acme", 3), Guest(0, standing).standing, LONG)) == [bye]
 
 
-async def test_a_stop_ends_it_without_a_farewell_so_that_the_browser_comes_again() -> None:
+async def test_a_stop_ends_it_without_a_farewell_so_that_the_page_comes_again() -> None:
     watch = Watch("acme", 3)
+    said = messages_of(watch, Guest(9).standing, LONG)
+    assert await anext(said) == LIVE
     watch.end()
-    assert await all_of(messages_of(watch, Guest(9).is_welcome, LONG)) == [BEGINNING]
+    assert await all_of(said) == []
 
 
 async def test_where_nobody_can_tell_whether_one_is_welcome_it_ends() -> None:
-    async def nobody_knows() -> bool:
+    async def nobody_knows() -> Standing:
         raise DatabaseUnavailableError("away")
 
-    assert await all_of(messages_of(Watch("acme", 3), nobody_knows, heartbeat=0)) == [BEGINNING]
+    assert await all_of(messages_of(Watch("acme", 3), nobody_knows, heartbeat=0)) == []

@@ -1,12 +1,15 @@
 """The stream that tells open pages of events."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Final
 
 import httpx2
 import psycopg
+import pytest
+from psycopg import sql
 
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
@@ -18,6 +21,8 @@ from tests.support.events import NOW, updated
 
 STREAM: Final = f"{AT_ACME}/events/stream"
 SCRIPT: Final = {"sec-fetch-mode": "cors"}
+OVER: Final = ["event: bye", "data: over"]
+RENEW: Final = ["event: bye", "data: renew"]
 DAY: Final = 86_400
 _PATIENCE: Final = 20
 
@@ -44,12 +49,23 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(visitor: Person, **headers: str) -> AsyncIterator[Heard]:
+async def listening(
+    visitor: Person, after: int | None = None, headers: Mapping[str, str] = SCRIPT
+) -> AsyncIterator[Heard]:
     """The stream as a page's script opens it, once it has begun."""
-    async with visitor.client.stream("GET", STREAM, headers={**SCRIPT, **headers}) as answer:
+    query = "" if after is None else f"?after={after}"
+    async with visitor.client.stream("GET", STREAM + query, headers=headers) as answer:
         heard = Heard(answer)
-        await heard.until("retry: 3000")
+        await heard.until("event: live")
+        await heard.until("data: 15")
         yield heard
+
+
+async def age(conninfo: str, column: str, **by: int) -> None:
+    """Let time have passed for all sessions."""
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        statement = sql.SQL("UPDATE dashboard_sessions SET {0} = {0} - %s").format(sql.Identifier(column))
+        await connection.execute(statement, (timedelta(**by),))
 
 
 async def add_as_member(conninfo: str, dashboard: Dashboard) -> None:
@@ -71,7 +87,7 @@ async def test_an_event_is_told_to_everybody_who_watches_its_tenant(dashboard: D
 
 async def test_an_event_that_the_page_has_missed_is_told_at_once(dashboard: Dashboard) -> None:
     await dashboard.deliver(updated())
-    async with listening(await dashboard.sign_in(), last_event_id="0") as heard:
+    async with listening(await dashboard.sign_in(), after=0) as heard:
         await heard.until("event: news")
 
 
@@ -102,7 +118,7 @@ async def test_a_member_who_was_removed_hears_nothing_more(dashboard: Dashboard,
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,))
         await dashboard.deliver(updated())
-        assert await heard.rest() == ["event: bye", "data: sign in again"]
+        assert await heard.rest() == OVER
 
 
 async def test_a_session_that_was_ended_hears_nothing_more(dashboard: Dashboard) -> None:
@@ -110,21 +126,34 @@ async def test_a_session_that_was_ended_hears_nothing_more(dashboard: Dashboard)
     async with listening(owner) as heard:
         await owner.force("/sign-out")
         await dashboard.deliver(updated())
-        assert await heard.rest() == ["event: bye", "data: sign in again"]
+        assert await heard.rest() == OVER
 
 
 async def test_a_session_that_the_provider_has_to_vouch_for_again_hears_nothing_more(
     dashboard: Dashboard, conninfo: str
 ) -> None:
     async with listening(await dashboard.sign_in()) as heard:
-        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            await connection.execute("UPDATE dashboard_sessions SET proved_at = proved_at - interval '2 hours'")
+        await age(conninfo, "proved_at", hours=2)
         await dashboard.deliver(updated())
-        assert await heard.rest() == ["event: bye", "data: sign in again"]
+        assert await heard.rest() == RENEW
 
 
-async def test_without_a_session_there_is_no_stream(dashboard: Dashboard) -> None:
-    assert (await dashboard.api.get(STREAM, headers=SCRIPT)).status_code == 401
+async def test_a_stream_goes_on_where_the_provider_has_vouched_again(dashboard: Dashboard, conninfo: str) -> None:
+    owner = await dashboard.sign_in()
+    await age(conninfo, "proved_at", hours=2)
+    answer = await owner.client.get(STREAM, headers=SCRIPT)
+    assert (answer.status_code, answer.text.split("\n")) == (200, [*RENEW, "", ""])
+    await owner.open(f"{AT_ACME}/events")  # which leads to the provider and back
+    async with listening(owner):
+        pass
+
+
+@pytest.mark.parametrize("headers", [SCRIPT, {}, {"sec-fetch-mode": "navigate"}])
+async def test_without_a_session_there_is_no_stream_and_no_way_to_sign_in(
+    dashboard: Dashboard, headers: dict[str, str]
+) -> None:
+    for method in ("GET", "HEAD"):
+        assert (await dashboard.api.request(method, STREAM, headers=headers)).status_code == 401
 
 
 async def test_one_session_has_a_bounded_number_of_streams(dashboard: Dashboard) -> None:
@@ -151,12 +180,13 @@ async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard, conn
             cursor = await connection.execute("SELECT used_at FROM dashboard_sessions")
             return await cursor.fetchone()
 
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE dashboard_sessions SET used_at = used_at - interval '10 minutes'")
+    await age(conninfo, "used_at", minutes=10)
     before = await used_at()
-    async with listening(owner):
-        pass
-    await owner.get(f"{AT_ACME}/events", **SCRIPT)
+    for headers in (SCRIPT, {}, {"sec-fetch-mode": "navigate"}):
+        async with listening(owner, headers=headers):
+            pass
+    for headers in (SCRIPT, {"x-requested-with": "fetch"}):
+        await owner.client.get(f"{AT_ACME}/events", headers=headers)
     assert await used_at() == before
     await owner.get(f"{AT_ACME}/events")
     assert await used_at() != before

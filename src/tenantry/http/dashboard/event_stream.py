@@ -12,18 +12,17 @@ from litestar.response import Stream
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.look import Look
-from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
+from tenantry.http.dashboard.visitor import BY_SCRIPT, ORG, Door, SignedIn, Standing
 from tenantry.services.news import LedgerNews, Watch
 
 SCOPE: Final = "billing:read"
 HEARTBEAT: Final = 15.0
 """Seconds after which something is sent, also where there is no news; and it is seen to that the visitor may stay."""
-_LAST: Final = "last-event-id"
 _LARGEST: Final = 2**62
-_LONGEST_NUMBER: Final = 18
-_BEGINNING: Final = "retry: 3000\n\n"
-_STILL_HERE: Final = ":\n\n"
-_BYE: Final = "event: bye\ndata: sign in again\n\n"
+_BYES: Final = {
+    Standing.UNPROVED: "event: bye\ndata: renew\n\n",
+    Standing.GONE: "event: bye\ndata: over\n\n",
+}
 
 
 def is_stream(path: str) -> bool:
@@ -34,24 +33,24 @@ def is_stream(path: str) -> bool:
 def event_stream(news: LedgerNews, door: Door, look: Look, heartbeat: float = HEARTBEAT) -> Sequence[HTTPRouteHandler]:
     """The route of the stream.
 
-    Each message says up to which arrival number there is news after the one that the page had, given as ``after`` or,
-    by a browser that connects again, as ``Last-Event-ID``. ``bye`` is the last one where to connect again is no use.
+    Each message ``news`` says up to which arrival number there is news after the one that the page had, ``after``.
+    ``live`` says that the stream goes on, and within how many seconds there is another message. ``bye`` is the last one
+    where the page is told no more: ``over``, or ``renew`` where it may be again once the provider has vouched for its
+    visitor.
     """
 
-    @get(f"{ORG}/events/stream", guards=[door.needs(SCOPE)])
+    @get(f"{ORG}/events/stream", guards=[door.needs(SCOPE, even_unproved=True)], opt={BY_SCRIPT: True})
     async def stream_events(
         request: AnyRequest,
         visitor: SignedIn,
         after: Annotated[int, QueryParameter(name="after", ge=0, le=_LARGEST)] = 0,
     ) -> Stream:
-        last = request.headers.get(_LAST, "")
-        seen = int(last) if last.isascii() and last.isdecimal() and len(last) <= _LONGEST_NUMBER else after
         watcher = f"{visitor.session.issuer} {visitor.session.subject}".encode()
         news.check_room(watcher, visitor.principal.org_id)
 
         async def messages() -> AsyncIterator[str]:
-            with news.watch(visitor.principal.org_id, watcher, seen) as watch:
-                async for message in messages_of(watch, partial(door.still_lets_in, request, SCOPE), heartbeat):
+            with news.watch(visitor.principal.org_id, watcher, after) as watch:
+                async for message in messages_of(watch, partial(door.standing, request, SCOPE), heartbeat):
                     yield message
 
         # a proxy that gathers answers would keep news back
@@ -60,22 +59,22 @@ def event_stream(news: LedgerNews, door: Door, look: Look, heartbeat: float = HE
     return [stream_events]
 
 
-async def messages_of(watch: Watch, is_welcome: Callable[[], Awaitable[bool]], heartbeat: float) -> AsyncIterator[str]:
+async def messages_of(
+    watch: Watch, standing: Callable[[], Awaitable[Standing]], heartbeat: float
+) -> AsyncIterator[str]:
     """What a stream says, until whoever listens is not welcome any more, or the process stops.
 
     Before anything is said, also that there is no news, it is asked whether they are. Where that cannot be told, the
-    stream ends, and the browser connects again.
+    stream ends, and the page connects again.
     """
-    yield _BEGINNING
-    while True:
-        arrival = await watch.wait(heartbeat)
-        if watch.has_ended:
-            return
+    arrival = None
+    while not watch.has_ended:
         try:
-            is_still_welcome = await is_welcome()
+            now = await standing()
         except DatabaseUnavailableError:
             return
-        if not is_still_welcome:
-            yield _BYE
+        if now is not Standing.WELCOME:
+            yield _BYES[now]
             return
-        yield _STILL_HERE if arrival is None else f"id: {arrival}\nevent: news\ndata: {arrival}\n\n"
+        yield (f"event: live\ndata: {heartbeat:g}\n\n" if arrival is None else f"event: news\ndata: {arrival}\n\n")
+        arrival = await watch.wait(heartbeat)

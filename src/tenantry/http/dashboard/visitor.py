@@ -1,6 +1,7 @@
 """Who looks at a page: the session behind its cookie, and what its user may do in the tenant of the address."""
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Final, cast
 
 import msgspec
@@ -22,8 +23,20 @@ from tenantry.store.sessions import TenantOfUser
 
 _VISITOR: Final = "tenantry.visitor"
 _FORM: Final = "tenantry.form"
+BY_SCRIPT: Final = "tenantry.by_script"
+"""An option of routes that nobody visits: pages of ours ask there for what is new."""
+_OF_SCRIPT: Final = "x-requested-with"
 ORG: Final = "/orgs/{org_id:str}"
 """Below this is everything that belongs to a tenant: two tabs can show two tenants, and a link says which it means."""
+
+
+class Standing(Enum):
+    """Whether who was let in would be let in now."""
+
+    WELCOME = auto()
+    UNPROVED = auto()
+    """Not before the provider has vouched for them again."""
+    GONE = auto()
 
 
 class NotSignedInError(Exception):
@@ -119,25 +132,29 @@ class Door:
 
         return RouteGuard(guard, Credential.SESSION, scope)
 
-    async def still_lets_in(self, connection: Connection, scope: str) -> bool:
+    async def standing(self, connection: Connection, scope: str) -> Standing:
         """Whether who was let in would be let in now, for an answer that goes on. Raises `DatabaseUnavailableError`."""
         try:
-            visitor = await self._visitor(connection)
+            visitor = await self._visitor(connection, even_unproved=True)
             visitor.principal.require(scope)
         except DatabaseUnavailableError:
             raise
-        except (NotSignedInError, ProofNeededError, DomainError):
-            return False
-        return True
+        except (NotSignedInError, DomainError):
+            return Standing.GONE
+        return Standing.WELCOME if self._is_proved(visitor.session) else Standing.UNPROVED
+
+    def _is_proved(self, session: Session) -> bool:
+        """Whether the provider's word on the user is good enough for looking at pages."""
+        now = self._clock()
+        return not session.is_unproved(now) or (self._is_provider_away() and session.may_go_on_without(now))
 
     def _check_proof(self, session: Session, connection: Connection) -> None:
         """Raise unless the provider's word on the user is good enough for this request."""
-        now = self._clock()
-        if not session.is_unproved(now) or (self._is_provider_away() and session.may_go_on_without(now)):
+        if self._is_proved(session):
             return
         if _is_visit_of_a_page(connection):
             raise ProofNeededError(session.subject)
-        if _extras(connection)["method"] == "GET" or not session.may_send_forms(now):
+        if _extras(connection)["method"] == "GET" or not session.may_send_forms(self._clock()):
             raise NotSignedInError
 
     async def _visitor(self, connection: Connection, *, even_unproved: bool = False) -> Visitor:
@@ -200,8 +217,14 @@ def _is_visit_of_a_page(connection: Connection) -> bool:
 
 
 def is_navigation(connection: Connection) -> bool:
-    """Whether what is asked for is to be shown as a page of its own (Fetch Metadata)."""
-    return connection.headers.get("sec-fetch-mode", "navigate") == "navigate"
+    """Whether what is asked for is to be shown as a page of its own.
+
+    Browsers say so (Fetch Metadata). For those that do not our script does.
+    """
+    if connection.route_handler.opt.get(BY_SCRIPT):
+        return False
+    mode = connection.headers.get("sec-fetch-mode")
+    return mode == "navigate" if mode is not None else _OF_SCRIPT not in connection.headers
 
 
 def _is_use(connection: Connection) -> bool:

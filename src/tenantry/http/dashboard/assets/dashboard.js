@@ -27,6 +27,10 @@ if (navigator.clipboard) {
   }
 }
 
+// Asks for something without a person having done anything, and says so: some browsers do not.
+const ask = (address, method = "GET") =>
+  fetch(address, { method, headers: { Accept: "text/html", "X-Requested-With": "fetch" } }).catch(() => null);
+
 function announce(text) {
   let region = document.getElementById("announcer");
   if (!region) {
@@ -79,9 +83,9 @@ if (guarded) {
 const waiting = document.querySelector("[data-poll]:not([data-done])");
 if (waiting) {
   let pause = 2000;
-  const ask = async () => {
+  const look = async () => {
     if (!document.hidden) {
-      const answer = await fetch(waiting.dataset.poll, { headers: { Accept: "text/html" } }).catch(() => null);
+      const answer = await ask(waiting.dataset.poll);
       if (answer && answer.status === 401) return;
       if (answer && answer.ok) {
         const part = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(waiting.id);
@@ -93,9 +97,9 @@ if (waiting) {
       }
     }
     pause *= 1.05; // after some twenty minutes nobody waits any more
-    if (pause < 60000) setTimeout(ask, pause);
+    if (pause < 60000) setTimeout(look, pause);
   };
-  setTimeout(ask, pause);
+  setTimeout(look, pause);
 }
 
 // A form is sent once, however fast its button is pressed: an answer that shows a secret must not be lost to a second.
@@ -111,24 +115,50 @@ for (const form of all("form[method=post]")) {
 const ledger = document.querySelector("[data-live]");
 if (ledger) {
   const state = document.querySelector("[data-live-state]");
+  const REFUSED = [401, 403, 404];
+  const [FIRST, LONGEST, TO_RENEW] = [1000, 300000, 30000];
   let source = null;
   let again = 0;
+  let pause = FIRST;
+  let heard = 0;
+  let patience = 45000;
   let asking = Promise.resolve();
   const say = (text, kind) => {
     Object.assign(state, { textContent: text, className: `tag ${kind}`, hidden: false });
     document.querySelector("[data-reload]").hidden = kind === "green";
   };
+  const address = () => `${ledger.dataset.live}?after=${ledger.dataset.after}`;
   const stop = () => {
     clearTimeout(again);
     source?.close();
     source = null;
   };
+  const stopped = () => {
+    stop();
+    say("Live updates stopped", "amber");
+  };
+  // Ever more rarely, and not at the same moment as all other pages after a restart.
+  const later = () => {
+    again = setTimeout(retry, pause * (0.75 + Math.random() / 2));
+    pause = Math.min(2 * pause, LONGEST);
+  };
+  const lost = () => {
+    stop();
+    say("Connecting again", "amber");
+    later();
+  };
+  const retry = async () => {
+    const answer = await ask(address(), "HEAD");
+    if (document.hidden || source) return;
+    if (REFUSED.includes(answer?.status)) stopped();
+    else if (answer?.ok) start();
+    else lost();
+  };
   const refresh = async () => {
-    const answer = await fetch(ledger.dataset.from).catch(() => null);
+    const answer = await ask(ledger.dataset.from);
     const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
     const part = page && page.getElementById(ledger.id);
-    if (!part) return say("Not live", "amber");
-    say("Live", "green");
+    if (!part) return lost();
     const known = new Set(all("[data-event]", ledger).map((entry) => entry.dataset.event));
     const fresh = all("[data-event]", part).filter((entry) => !known.has(entry.dataset.event));
     const focused = ledger.contains(document.activeElement) && document.activeElement.getAttribute("href");
@@ -144,22 +174,33 @@ if (ledger) {
   };
   const start = () => {
     stop();
-    source = new EventSource(`${ledger.dataset.live}?after=${ledger.dataset.after}`);
-    source.onopen = () => say("Live", "green");
-    source.onerror = () => {
-      const refused = source?.readyState === EventSource.CLOSED;
-      say(refused ? "Not live" : "Connecting again", "amber");
-      if (refused) again = setTimeout(start, 30000);
-    };
-    source.addEventListener("news", () => { asking = asking.then(refresh); });
-    source.addEventListener("bye", () => {
-      stop();
-      say("Not live", "amber");
+    heard = Date.now();
+    source = new EventSource(address());
+    source.onerror = lost;
+    source.addEventListener("live", (event) => {
+      heard = Date.now();
+      patience = 3000 * event.data;
+      pause = FIRST;
+      say("Live", "green");
+    });
+    source.addEventListener("news", () => {
+      heard = Date.now();
+      asking = asking.then(refresh);
+    });
+    source.addEventListener("bye", (event) => {
+      stopped();
+      if (event.data !== "renew") return;
+      pause = Math.max(pause, TO_RENEW); // that takes a visit of a page, in this tab or another one
+      later();
     });
   };
+  const wake = () => document.hidden || start();
   // A browser has few connections to one host: a page that nobody sees needs none.
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
   addEventListener("pagehide", stop);
-  addEventListener("pageshow", (event) => event.persisted && start());
-  if (!document.hidden) start();
+  addEventListener("pageshow", (event) => event.persisted && wake());
+  addEventListener("online", wake);
+  // After a sleep, or a way that went dead, nothing says that nothing comes any more.
+  setInterval(() => source && Date.now() - heard > patience && start(), 5000);
+  wake();
 }
