@@ -54,12 +54,21 @@ async def test_who_signs_in_gets_to_where_they_wanted_with_a_cookie_that_no_scri
 
 async def test_over_https_cookies_are_of_this_host_alone(conninfo: str) -> None:
     async with at_provider(conninfo, "https://tenantry.test") as browser:
-        answer = await browser.client.get("/sign-in/start")
-    assert answer.headers["strict-transport-security"].startswith("max-age=")
-    [cookie] = answer.headers.get_list("set-cookie")
-    assert cookie.startswith("__Host-tenantry_sign_in_")
-    assert "; Secure" in cookie
-    assert "; Path=/" in cookie
+        browser.client.base_url = httpx2.URL("https://tenantry.test")
+        begun = await browser.start()
+        browser.give()
+        signed_in = await browser.come_back()
+        form_token = await browser.form_token("/")
+        signed_out = await browser.client.post("/sign-out", data={"form_token": form_token})
+    assert begun.headers["strict-transport-security"].startswith("max-age=")
+    cookies = [one for answer in (begun, signed_in, signed_out) for one in answer.headers.get_list("set-cookie")]
+    names = [cookie.partition("=")[0] for cookie in cookies]
+    begun_as = f"__Host-tenantry_sign_in_{browser.asked['state'][:12]}"
+    assert sorted(names) == sorted(["__Host-tenantry_session", begun_as] * 2)
+    for cookie in cookies:
+        attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
+        assert {"httponly", "path=/", "samesite=lax", "secure"} <= attributes
+        assert not any(part.startswith("domain") for part in attributes)
 
 
 @pytest.mark.parametrize(

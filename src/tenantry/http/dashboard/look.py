@@ -86,7 +86,7 @@ class Look:
             content = self._files.get(name)
             if content is None:
                 raise NotFoundException
-            kept = f"public, max-age={_YEAR}, immutable" if self.assets.endswith(digest) else "no-store"
+            kept = f"public, max-age={_YEAR}, immutable" if self.assets == f"{ASSETS}/{digest}" else "no-store"
             media_type = _TYPES[name[name.rindex(".") :]]
             return Response(content, media_type=media_type, headers={**_ASSET_HEADERS, "Cache-Control": kept})
 
