@@ -38,9 +38,8 @@ _UNANSWERED: Final = {
     HTTPStatus.METHOD_NOT_ALLOWED: ("This cannot be done here", "This address does not answer what was asked of it."),
 }
 _TOO_LATE: Final = {
-    False: "The database does not answer. Try again shortly.",
-    True: "The database does not answer. What you sent may have been carried out all the same: look before you send it "
-    "again.",
+    False: "The answer took too long. Try again shortly.",
+    True: "The answer took too long. What you sent may have been carried out: look before you send it again.",
 }
 _API: Final = "/api"
 _ORGS: Final = "/orgs/"

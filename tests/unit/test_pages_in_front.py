@@ -1,0 +1,41 @@
+"""Pages of requests that no route has answered in time, or could."""
+
+import pytest
+
+from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.refusals import Refusals
+from tenantry.http.raw import RawAnswer
+
+BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
+
+
+def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> RawAnswer | None:
+    scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
+    return Refusals(Look(secure=False, version="0")).page_in_front(scope, status, "an-id")
+
+
+@pytest.mark.parametrize("path", ["/orgs/acme/", "/", "/sign-in/callback"])
+def test_answer_that_took_too_long_is_a_page_that_says_when_to_come_again(path: str) -> None:
+    page = page_of(path)
+    assert page is not None
+    headers = dict(page.headers)
+    assert (page.status, headers[b"retry-after"], headers[b"vary"]) == (503, b"1", b"Accept")
+    assert headers[b"content-type"] == b"text/html; charset=utf-8"
+    assert b"Try again shortly" in page.body
+    assert b"an-id" in page.body
+
+
+def test_who_sent_something_is_told_that_it_may_have_been_carried_out() -> None:
+    page = page_of("/orgs/acme/projects/new", method="POST")
+    assert page is not None
+    assert b"may have been carried out" in page.body
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/v1/projects"])
+def test_the_api_has_no_pages(path: str) -> None:
+    assert page_of(path) is None
+
+
+def test_programs_get_none_but_among_the_pages() -> None:
+    assert page_of("/healthz", accept=b"application/json") is None
+    assert page_of("/orgs/acme/", accept=b"application/json") is not None
