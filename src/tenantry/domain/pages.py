@@ -1,5 +1,6 @@
 """Lists, a page at a time."""
 
+from datetime import datetime
 from typing import Generic, TypeVar
 
 import msgspec
@@ -12,3 +13,24 @@ class Page(msgspec.Struct, Generic[Row], frozen=True, rename="camel"):
 
     data: list[Row]
     next_cursor: str | None
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many there are; with ``and_more`` there are more than this ``number``, and nobody has counted them."""
+
+    number: int
+    and_more: bool = False
+
+
+def count_up_to(number: int, most: int) -> Count:
+    """The count of something of which one more than ``most`` were counted at the most."""
+    return Count(min(number, most), number > most)
+
+
+class SoughtPage(Page[Row], Generic[Row], frozen=True):
+    """One page of a list for which only so many rows were looked at, whether or not they fit.
+
+    Where it ends for that, ``looked_back_to`` is the moment of the last of them, and ``next_cursor`` leads on there.
+    """
+
+    looked_back_to: datetime | None = None

@@ -22,7 +22,7 @@ from tenantry.domain.errors import (
     OrgMismatchError,
     ValidationError,
 )
-from tenantry.domain.pages import Page
+from tenantry.domain.pages import Page, SoughtPage
 from tenantry.domain.plans import Catalog
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
@@ -30,7 +30,7 @@ from tenantry.kit.ids import new_id
 from tenantry.services import audit
 from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
-from tenantry.services.paging import parse_time_cursor, to_page
+from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import api_keys, billing
 from tenantry.store.idempotency import Claim
 
@@ -115,7 +115,24 @@ class ApiKeyService:
                 limit=limit,
                 after=after,
             )
-        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+        return to_page(rows, limit, _position)
+
+    async def seek_page(
+        self, principal: Principal, *, status: KeyStatus | None, limit: int, cursor: str | None
+    ) -> SoughtPage[ApiKey]:
+        """A page of the keys of a status, newest first. Raises `InvalidCursorError`."""
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction() as connection:
+            rows, end = await api_keys.seek_page(
+                connection,
+                principal.org_id,
+                self._clock(),
+                test_only=principal.mode is Mode.TEST,
+                status=status,
+                limit=limit,
+                after=after,
+            )
+        return to_sought_page(rows, limit, _position, time_end(end))
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """One key. Raises `NotFoundError`."""
@@ -353,3 +370,7 @@ def _superseded(old: ApiKey, successor: str, overlap: timedelta, now: datetime) 
     if old.expires_at is not None:
         end = min(end, old.expires_at)
     return msgspec.structs.replace(old, expires_at=end, superseded_by=successor)
+
+
+def _position(key: ApiKey) -> Position:
+    return Position(to_micros(key.created_at), key.id)

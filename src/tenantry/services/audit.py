@@ -11,11 +11,11 @@ from tenantry.db.database import Database
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author, differences
-from tenantry.domain.pages import Page
+from tenantry.domain.pages import Page, SoughtPage
 from tenantry.kit.clock import to_micros
 from tenantry.kit.cursor import Position
 from tenantry.kit.ids import new_id
-from tenantry.services.paging import parse_time_cursor, to_page
+from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import audit
 from tenantry.store.audit import Filter, Names, read_all
 
@@ -36,19 +36,22 @@ class AuditService:
         after = parse_time_cursor(cursor)
         async with self._database.transaction() as connection:
             rows = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
-        return to_page(rows, limit, lambda row: Position(to_micros(row.at), row.id))
+        return to_page(rows, limit, _position)
 
     async def show(
         self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
-    ) -> tuple[Page[AuditEvent], Names]:
-        """A page as `list_page` has it, and what the keys and members in it are called."""
+    ) -> tuple[SoughtPage[AuditEvent], Names]:
+        """The entries of a page that fit, newest first, and what the keys and members in them are called.
+
+        Raises `InvalidCursorError` and `ModeMismatchError`.
+        """
         check_mode(principal, Mode.LIVE)
         after = parse_time_cursor(cursor)
         async with self._database.transaction() as connection:
-            rows = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
+            rows, end = await audit.seek_page(connection, principal.org_id, wanted, limit=limit, after=after)
             named = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
             names = await audit.read_names(connection, principal.org_id, named)
-        return to_page(rows, limit, lambda row: Position(to_micros(row.at), row.id)), names
+        return to_sought_page(rows, limit, _position, time_end(end)), names
 
     async def read_pages(self, principal: Principal, wanted: Filter) -> AsyncIterator[list[AuditEvent]]:
         """All entries, newest first, a few hundred at a time, each in a short transaction of its own.
@@ -65,6 +68,10 @@ class AuditService:
                 return
             last = rows[_AT_A_TIME - 1]
             after = last.at, last.id
+
+
+def _position(event: AuditEvent) -> Position:
+    return Position(to_micros(event.at), event.id)
 
 
 async def record(

@@ -9,10 +9,10 @@ from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
-from tenantry.domain.pages import Page
+from tenantry.domain.pages import Page, SoughtPage
 from tenantry.kit.clock import from_epoch
 from tenantry.kit.cursor import Position
-from tenantry.services.paging import parse_cursor, to_page
+from tenantry.services.paging import parse_cursor, to_page, to_sought_page
 from tenantry.store import billing, bodies, news
 from tenantry.store.billing import LedgerRecord
 
@@ -47,29 +47,32 @@ class BillingService:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def list_events(
+    async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
+        """A page of the ledger, the newest event first. Raises `InvalidCursorError`."""
+        after = _parse_cursor(cursor)
+        async with self._database.transaction() as connection:
+            rows = await billing.read_entries(connection, principal.org_id, limit, after)
+        page = to_page(rows, limit, _position)
+        return Page([view(row) for row in page.data], page.next_cursor)
+
+    async def seek_events(
         self,
         principal: Principal,
         limit: int,
         cursor: str | None,
         *,
-        event_type: str | None = None,
-        outcome: Outcome | None = None,
-    ) -> Page[BillingEventView]:
-        """A page of the ledger, the newest event first; of one type and outcome where these are given.
-
-        Raises `InvalidCursorError`.
-        """
-        position = parse_cursor(cursor)
-        if position is not None and not position.id.isdecimal():
-            raise InvalidCursorError("The cursor is not one that this API gave.")
-        after = (position.key, min(int(position.id), 2**62)) if position else None
+        event_type: str | None,
+        outcome: Outcome | None,
+    ) -> SoughtPage[BillingEventView]:
+        """A page of the events of one type and outcome, where these are given. Raises `InvalidCursorError`."""
+        after = _parse_cursor(cursor)
         async with self._database.transaction() as connection:
-            rows = await billing.read_entries(
+            rows, end = await billing.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
-        page = to_page(rows, limit, lambda row: Position(row.created, str(row.arrival)))
-        return Page([view(row) for row in page.data], page.next_cursor)
+        last = None if end is None else (Position(end[0], str(end[1])), _moment(end[0]))
+        page = to_sought_page(rows, limit, _position, last)
+        return SoughtPage([view(row) for row in page.data], page.next_cursor, page.looked_back_to)
 
     async def newest_arrival(self, principal: Principal) -> int:
         """Which event came last into the ledger: its arrival number, 0 where there is none."""
@@ -90,14 +93,25 @@ class BillingService:
         return view(row)
 
 
+def _parse_cursor(cursor: str | None) -> tuple[int, int] | None:
+    position = parse_cursor(cursor)
+    if position is None:
+        return None
+    if not position.id.isdecimal():
+        raise InvalidCursorError("The cursor is not one that this API gave.")
+    return position.key, min(int(position.id), 2**62)
+
+
+def _position(row: LedgerRecord) -> Position:
+    return Position(row.created, str(row.arrival))
+
+
 def view(row: LedgerRecord) -> BillingEventView:
     """An entry as the API gives it."""
-    created = from_epoch(row.created)
-    assert created is not None  # noqa: S101  # a ledger entry always has its second
     return BillingEventView(
         id=row.id,
         type=row.type,
-        created=created,
+        created=_moment(row.created),
         received_at=row.received_at,
         livemode=row.livemode,
         outcome=Outcome(row.outcome),
@@ -106,6 +120,12 @@ def view(row: LedgerRecord) -> BillingEventView:
         after=_fields(row.after),
         anomalies=row.anomalies,
     )
+
+
+def _moment(created: int) -> datetime:
+    moment = from_epoch(created)
+    assert moment is not None  # noqa: S101  # a ledger entry always has its second
+    return moment
 
 
 def _fields(state: BillingState | None) -> BillingFields | None:

@@ -17,7 +17,7 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.members import Member, MemberStatus, Ownership
-from tenantry.domain.pages import Page
+from tenantry.domain.pages import Page, SoughtPage
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
@@ -25,7 +25,7 @@ from tenantry.kit.ids import new_id
 from tenantry.services import audit
 from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
-from tenantry.services.paging import parse_time_cursor, to_page
+from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import members, tenants
 from tenantry.store.idempotency import Claim
 from tenantry.store.members import Filter
@@ -50,7 +50,18 @@ class MemberService:
         after = parse_time_cursor(cursor)
         async with self._database.transaction() as connection:
             rows = await members.read_page(connection, principal.org_id, self._issuer, wanted, limit=limit, after=after)
-        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+        return to_page(rows, limit, _position)
+
+    async def seek_page(
+        self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
+    ) -> SoughtPage[Member]:
+        """A page of the members that are wanted, newest first. Raises `InvalidCursorError`."""
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction() as connection:
+            rows, end = await members.seek_page(
+                connection, principal.org_id, self._issuer, wanted, limit=limit, after=after
+            )
+        return to_sought_page(rows, limit, _position, time_end(end))
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """One member, be it a removed one. Raises `NotFoundError`."""
@@ -243,3 +254,7 @@ async def _hand_over(
         before=before, after=after, now=now,
     )  # fmt: skip
     return msgspec.structs.replace(record, owner_id=after.owner_id, updated_at=now)
+
+
+def _position(member: Member) -> Position:
+    return Position(to_micros(member.created_at), member.id)

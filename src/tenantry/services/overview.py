@@ -12,13 +12,15 @@ from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.billing.state import PAST_DUE
 from tenantry.domain.errors import NotFoundError
+from tenantry.domain.pages import Count
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import Clock
 from tenantry.services.billing import BillingEventView, view
+from tenantry.services.projects import count_for_page
 from tenantry.services.rate_limits import subject_of_tenant
-from tenantry.store import api_keys, billing, overview, projects, tenants
+from tenantry.store import api_keys, billing, overview, tenants
 from tenantry.store.overview import FailedInvoice
 
 SOON: Final = timedelta(days=14)
@@ -30,13 +32,14 @@ _MOST_EVENTS: Final = 5
 class Use(msgspec.Struct, frozen=True):
     """What a tenant has and does.
 
-    ``api_keys`` are those that work and have not been rotated, in both modes: the ones that a plan counts.
-    ``requests`` are those of the last minute, about; None where the plan has no limit, for then nobody counts.
+    ``projects`` are those of the caller's mode, ``api_keys`` those that work and have not been rotated, in both modes:
+    the ones that a plan counts. ``requests`` are those of the last minute, about; None where the plan has no limit, for
+    then nobody counts.
     """
 
-    projects: int
-    api_keys: int
-    requests: int | None
+    projects: Count
+    api_keys: Count
+    requests: Count | None
 
 
 class BillingOverview(msgspec.Struct, frozen=True):
@@ -97,9 +100,9 @@ class OverviewService:
             since = int(now.timestamp()) - SLOTS
             requests = await overview.count_requests(connection, subject_of_tenant(org_id), since)
         use = Use(
-            await projects.count(connection, org_id, principal.mode),
-            await api_keys.count_active(connection, org_id, now, superseded=False),
-            requests,
+            await count_for_page(connection, principal),
+            Count(await api_keys.count_active(connection, org_id, now, superseded=False)),
+            None if requests is None else Count(requests),
         )
         failed = None
         if found.record.subscription_status == PAST_DUE:

@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from tenantry.domain.errors import InvalidCursorError
-from tenantry.domain.pages import Page
+from tenantry.domain.pages import Page, SoughtPage
 from tenantry.kit import cursor
-from tenantry.kit.clock import from_micros
+from tenantry.kit.clock import from_micros, to_micros
 from tenantry.kit.cursor import Position
 
 Row = TypeVar("Row")
@@ -39,3 +39,21 @@ def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) ->
     if len(rows) <= limit:
         return Page(rows, None)
     return Page(rows[:limit], cursor.encode(position(rows[limit - 1])))
+
+
+def to_sought_page(
+    rows: list[Row],
+    limit: int,
+    position: Callable[[Row], Position],
+    end: tuple[Position, datetime] | None,
+) -> SoughtPage[Row]:
+    """The same of a list for which only so many rows were looked at; ``end`` is the last of these, and its moment."""
+    page = to_page(rows, limit, position)
+    if page.next_cursor is None and end is not None:
+        return SoughtPage(page.data, cursor.encode(end[0]), end[1])
+    return SoughtPage(page.data, page.next_cursor)
+
+
+def time_end(end: tuple[datetime, str] | None) -> tuple[Position, datetime] | None:
+    """The end of a look at rows whose key is a time."""
+    return None if end is None else (Position(to_micros(end[0]), end[1]), end[0])

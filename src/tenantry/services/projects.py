@@ -6,10 +6,11 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
-from tenantry.domain.pages import Page
+from tenantry.domain.pages import Count, Page, count_up_to
 from tenantry.domain.plans import Catalog
 from tenantry.domain.projects import Project, Window
 from tenantry.kit.clock import Clock, to_micros
@@ -24,16 +25,20 @@ from tenantry.store.idempotency import Claim
 _document: Final = msgspec.json.Decoder(Project)
 
 
+MOST_COUNTED: Final = 10_000
+"""A page counts no more projects than this: to count is to read them."""
+
+
 class Room(msgspec.Struct, frozen=True):
     """How many projects a tenant has in one mode, and how many its plan allows; None is no limit."""
 
-    used: int
+    used: Count
     most: int | None
 
     @property
     def is_full(self) -> bool:
-        """Whether the plan allows no more."""
-        return self.most is not None and self.used >= self.most
+        """Whether the plan is known to allow no more."""
+        return self.most is not None and self.used.number >= self.most
 
 
 class ProjectService:
@@ -56,7 +61,7 @@ class ProjectService:
         window = window_after(limit, cursor)
         async with self._database.transaction() as connection:
             rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
-            used = await projects.count(connection, principal.org_id, principal.mode)
+            used = await count_for_page(connection, principal)
         return to_page(rows, limit, _position), Room(used, self._catalog.limits(principal.plan).projects)
 
     async def create(self, principal: Principal, name: str, description: str | None, claim: Claim | None) -> Project:
@@ -67,7 +72,7 @@ class ProjectService:
             async def make() -> Project:
                 await billing.lock_account(connection, principal.org_id)
                 most = self._catalog.limits(principal.plan).projects
-                if most is not None and await projects.count(connection, principal.org_id, principal.mode) >= most:
+                if most is not None and await self._has(connection, principal, most):
                     raise PlanLimitReachedError(f"The plan {principal.plan} allows {most} projects.")
                 project = Project(new_id("proj"), principal.org_id, name, description, principal.mode, now, now)
                 await projects.insert(connection, project)
@@ -75,6 +80,9 @@ class ProjectService:
 
             project, _ = await once(connection, claim, Project, now, make)
             return project
+
+    async def _has(self, connection: Connection, principal: Principal, number: int) -> bool:
+        return await projects.count(connection, principal.org_id, principal.mode, number) >= number
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """One project. Raises `NotFoundError`."""
@@ -105,6 +113,13 @@ class ProjectService:
         async with self._database.transaction() as connection:
             if not await projects.delete(connection, principal.org_id, principal.mode, project_id):
                 raise NotFoundError("project")
+
+
+async def count_for_page(connection: Connection, principal: Principal) -> Count:
+    """How many projects the principal's tenant has in its mode."""
+    return count_up_to(
+        await projects.count(connection, principal.org_id, principal.mode, MOST_COUNTED + 1), MOST_COUNTED
+    )
 
 
 def window_after(limit: int, cursor: str | None) -> Window:

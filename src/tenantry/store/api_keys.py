@@ -8,6 +8,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey, KeyStatus, status_at
+from tenantry.store.listing import Listing
 
 _COLUMNS: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
@@ -15,6 +16,11 @@ _COLUMNS: Final = (
     "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
+_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at")
+_OF_TENANT: Final = (
+    "org_id = %(org)s "
+    "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
+)
 # A key's status at a moment, in SQL: the same rule as `status_at`.
 _STATUS: Final = {
     KeyStatus.ACTIVE: "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)",
@@ -96,21 +102,30 @@ async def read_page(
     after: tuple[datetime | None, str | None],
 ) -> list[ApiKey]:
     """A tenant's keys after a position, newest first, and one more than ``limit`` if there are more."""
+    values = {"org": org_id, "test_only": test_only, "now": now, "after_at": after[0], "after_id": after[1]}
+    rows = await _LISTING.read(connection, _OF_TENANT, _filtered(status), values, limit)
+    return [_key(row, now) for row in rows]
+
+
+async def seek_page(
+    connection: Connection,
+    org_id: str,
+    now: datetime,
+    *,
+    test_only: bool,
+    status: KeyStatus | None,
+    limit: int,
+    after: tuple[datetime | None, str | None],
+) -> tuple[list[ApiKey], tuple[datetime, str] | None]:
+    """The same, of the next `MOST_LOOKED_AT` keys; and the position of the last of these, if there are older ones."""
+    values = {"org": org_id, "test_only": test_only, "now": now, "after_at": after[0], "after_id": after[1]}
+    rows, end = await _LISTING.seek(connection, _OF_TENANT, _filtered(status), values, limit)
+    return [_key(row, now) for row in rows], end
+
+
+def _filtered(status: KeyStatus | None) -> str:
     condition = _STATUS[status] if status else "true"
-    cursor = await connection.execute(
-        _SELECT + f" WHERE org_id = %(org)s AND (mode = 'test' OR NOT %(test_only)s) AND {condition} "
-        "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
-        "ORDER BY created_at DESC, id DESC LIMIT %(most)s",
-        {
-            "org": org_id,
-            "test_only": test_only,
-            "now": now,
-            "after_at": after[0],
-            "after_id": after[1],
-            "most": limit + 1,
-        },
-    )
-    return [_key(row, now) for row in await cursor.fetchall()]
+    return f"(mode = 'test' OR NOT %(test_only)s) AND {condition}"
 
 
 async def lately_used(connection: Connection, org_id: str, now: datetime, most: int) -> list[ApiKey]:

@@ -1,6 +1,6 @@
 """The audit trail. It is only ever added to; the database sees to that as well."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,17 +9,23 @@ from psycopg.types.json import Jsonb
 
 from tenantry.db.connection import Connection
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
+from tenantry.store.listing import Listing
 
 _COLUMNS: Final = "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"
 
 
 _PART: Final = 10_000
+_LISTING: Final = Listing(_COLUMNS, "audit_events", "at")
+_BEGIN: Final = (
+    "org_id = %(org)s "
+    "AND (at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
+)
 _CONDITIONS: Final = {
-    "action": "AND action = %(action)s ",
-    "actor_id": "AND actor_id = %(actor_id)s ",
-    "target_id": "AND target_id = %(target_id)s ",
-    "since": "AND at >= %(since)s ",
-    "until": "AND at < %(until)s ",
+    "action": "action = %(action)s",
+    "actor_id": "actor_id = %(actor_id)s",
+    "target_id": "target_id = %(target_id)s",
+    "since": "at >= %(since)s",
+    "until": "at < %(until)s",
 }
 
 
@@ -62,16 +68,45 @@ async def read_page(
     after: tuple[datetime | None, str | None],
 ) -> list[AuditEvent]:
     """A tenant's entries after a position, newest first, and one more than ``limit`` if there are more."""
-    asked = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
-    # Only conditions that are asked for: a plan that is kept for all of them could use no index.
-    conditions = "".join(_CONDITIONS[name] for name in asked)
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM audit_events WHERE org_id = %(org)s {conditions}"  # noqa: S608  # our own
-        "AND (at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
-        "ORDER BY at DESC, id DESC LIMIT %(most)s",
-        {**asked, "org": org_id, "after_at": after[0], "after_id": after[1], "most": limit + 1},
-    )
-    return [_event(row) for row in await cursor.fetchall()]
+    asked = _asked(wanted)
+    rows = await _LISTING.read(connection, _all_of(asked), "true", _values(asked, org_id, after), limit)
+    return [_event(row) for row in rows]
+
+
+async def seek_page(
+    connection: Connection,
+    org_id: str,
+    wanted: Filter,
+    *,
+    limit: int,
+    after: tuple[datetime | None, str | None],
+) -> tuple[list[AuditEvent], tuple[datetime, str] | None]:
+    """The same, of the next `MOST_LOOKED_AT` entries where there is no index for all that is asked.
+
+    With them comes the position of the last one that was looked at, if there are older ones.
+    """
+    asked = _asked(wanted)
+    indexed = {name: value for name, value in asked.items() if name != "action"}
+    if "target_id" in indexed:
+        indexed.pop("actor_id", None)
+    if indexed == asked:
+        return await read_page(connection, org_id, wanted, limit=limit, after=after), None
+    filtered = " AND ".join(_CONDITIONS[name] for name in asked if name not in indexed)
+    rows, end = await _LISTING.seek(connection, _all_of(indexed), filtered, _values(asked, org_id, after), limit)
+    return [_event(row) for row in rows], end
+
+
+def _asked(wanted: Filter) -> dict[str, object]:
+    return {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+
+
+def _all_of(asked: Iterable[str]) -> str:
+    # only what is asked for: a plan that is kept for all of it could use no index
+    return " AND ".join((_BEGIN, *(_CONDITIONS[name] for name in asked)))
+
+
+def _values(asked: Mapping[str, object], org_id: str, after: tuple[datetime | None, str | None]) -> dict[str, object]:
+    return {**asked, "org": org_id, "after_at": after[0], "after_id": after[1]}
 
 
 class Names(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standi
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Reach
 from tenantry.store.bodies import insert_bodies
+from tenantry.store.listing import Listing
 
 ARRIVALS_PER_BATCH: Final = 1024
 ACCOUNT_COLUMNS: Final = (
@@ -386,33 +387,39 @@ def _record(row: Sequence[Any]) -> LedgerRecord:
     )
 
 
+_LISTING: Final = Listing(_ENTRY_COLUMNS, "billing_events", "created", "arrival")
+_OF_TENANT: Final = "tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s)"
+
+
 async def read_entries(
+    connection: Connection, tenant_id: str, limit: int, after: tuple[int, int] | None
+) -> list[LedgerRecord]:
+    """A tenant's ledger, newest first, from a position ``(created, arrival)`` on; one more than ``limit``."""
+    return [_record(row) for row in await _LISTING.read(connection, _OF_TENANT, "true", _from(tenant_id, after), limit)]
+
+
+async def seek_entries(
     connection: Connection,
     tenant_id: str,
     limit: int,
     after: tuple[int, int] | None,
     *,
-    event_type: str | None = None,
-    outcome: str | None = None,
-) -> list[LedgerRecord]:
-    """A tenant's ledger, newest first, from a position ``(created, arrival)`` on; one more than ``limit``.
+    event_type: str | None,
+    outcome: str | None,
+) -> tuple[list[LedgerRecord], tuple[int, int] | None]:
+    """The entries of a type and with an outcome, where these are given, among the next `MOST_LOOKED_AT` of the ledger.
 
-    Only the entries of a type and with an outcome, where these are given.
+    With them comes the position of the last one that was looked at, if there are older ones.
     """
-    cursor = await connection.execute(
-        f"SELECT {_ENTRY_COLUMNS} FROM billing_events "  # noqa: S608  # our own columns
-        "WHERE tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s) "
-        "AND (%(type)s::text IS NULL OR type = %(type)s) AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s) "
-        "ORDER BY created DESC, arrival DESC LIMIT %(most)s",
-        {
-            "tenant": tenant_id,
-            **dict(zip(("created", "arrival"), after or (2**62, 0), strict=True)),
-            "type": event_type,
-            "outcome": outcome,
-            "most": limit + 1,
-        },
-    )
-    return [_record(row) for row in await cursor.fetchall()]
+    filtered = "(%(type)s::text IS NULL OR type = %(type)s) AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)"
+    values = {**_from(tenant_id, after), "type": event_type, "outcome": outcome}
+    rows, end = await _LISTING.seek(connection, _OF_TENANT, filtered, values, limit)
+    return [_record(row) for row in rows], end
+
+
+def _from(tenant_id: str, after: tuple[int, int] | None) -> dict[str, object]:
+    created, arrival = after or (2**62, 0)
+    return {"tenant": tenant_id, "created": created, "arrival": arrival}
 
 
 async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> LedgerRecord | None:

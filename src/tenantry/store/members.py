@@ -9,12 +9,15 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, MemberStatus
+from tenantry.store.listing import Listing
 
 _COLUMNS: Final = "id, tenant_id, subject, role, created_at, coalesce(updated_at, removed_at, created_at), removed_at"
 _SELECT: Final = (
     f"SELECT {_COLUMNS} FROM memberships "  # noqa: S608  # our own columns
     "WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = %(issuer)s)"
 )
+
+_LISTING: Final = Listing(_COLUMNS, "memberships", "created_at")
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -41,23 +44,52 @@ async def read_page(
     after: tuple[datetime | None, str | None],
 ) -> list[Member]:
     """A tenant's members after a position, newest first, and one more than ``limit`` if there are more."""
-    cursor = await connection.execute(
-        _SELECT + " AND (%(user)s::text IS NULL OR subject = %(user)s) AND (%(role)s::text IS NULL OR role = %(role)s)"
-        " AND (%(status)s::text IS NULL OR (removed_at IS NOT NULL) = (%(status)s = 'removed'))"
-        " AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
-        " ORDER BY created_at DESC, id DESC LIMIT %(most)s",
-        {
-            "org": org_id,
-            "issuer": issuer,
-            "user": wanted.user_id,
-            "role": wanted.role,
-            "status": wanted.status,
-            "after_at": after[0],
-            "after_id": after[1],
-            "most": limit + 1,
-        },
+    condition, filtered, values = _asked(org_id, issuer, wanted, after)
+    return [_member(row) for row in await _LISTING.read(connection, condition, filtered, values, limit)]
+
+
+async def seek_page(
+    connection: Connection,
+    org_id: str,
+    issuer: str | None,
+    wanted: Filter,
+    *,
+    limit: int,
+    after: tuple[datetime | None, str | None],
+) -> tuple[list[Member], tuple[datetime, str] | None]:
+    """The same, of the next `MOST_LOOKED_AT` members; and the position of the last of these, if there are older ones.
+
+    A user is found among all.
+    """
+    condition, filtered, values = _asked(org_id, issuer, wanted, after)
+    rows, end = await _LISTING.seek(connection, condition, filtered, values, limit)
+    return [_member(row) for row in rows], end
+
+
+def _asked(
+    org_id: str, issuer: str | None, wanted: Filter, after: tuple[datetime | None, str | None]
+) -> tuple[str, str, dict[str, object]]:
+    """What there are indexes for, what else is asked, and the values of both."""
+    condition = (
+        "tenant_id = %(org)s "
+        "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
     )
-    return [_member(row) for row in await cursor.fetchall()]
+    if wanted.user_id is not None:
+        condition += " AND subject = %(user)s" + (" AND issuer = %(issuer)s" if issuer is not None else "")
+    filtered = (
+        "(%(issuer)s::text IS NULL OR issuer = %(issuer)s) AND (%(role)s::text IS NULL OR role = %(role)s)"
+        " AND (%(status)s::text IS NULL OR (removed_at IS NOT NULL) = (%(status)s = 'removed'))"
+    )
+    values: dict[str, object] = {
+        "org": org_id,
+        "issuer": issuer,
+        "user": wanted.user_id,
+        "role": wanted.role,
+        "status": wanted.status,
+        "after_at": after[0],
+        "after_id": after[1],
+    }
+    return condition, filtered, values
 
 
 async def find(connection: Connection, org_id: str, issuer: str | None, member_id: str) -> Member | None:

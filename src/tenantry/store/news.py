@@ -1,32 +1,40 @@
 """Which events have lately come into a tenant's ledger, by their arrival numbers.
 
-Only those of the days before the tenant's newest count: the ledger's index has a tenant's events by the second of their
-creation, so that no more of a long ledger is read than that. The provider sends an event for three days at most.
+Only those of the days before the tenant's newest count, for the provider sends an event for three days at most; and of
+these the newest `MOST_LOOKED_AT`, for more are not looked through for a page. The ledger's index has a tenant's events
+by the second of their creation, so that no more of a long ledger is read than that.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from tenantry.db.connection import Connection
+from tenantry.store.listing import MOST_LOOKED_AT
 
 _SECONDS: Final = 4 * 86_400
+_LATELY: Final = f"""
+        SELECT arrival
+          FROM billing_events
+         WHERE tenant_id = t.id AND created > coalesce(t.tip_created, 0) - {_SECONDS}
+         ORDER BY created DESC, arrival DESC
+         LIMIT {MOST_LOOKED_AT}
+"""  # noqa: S608  # our own numbers
 NEWEST: Final = f"""
-SELECT coalesce(max(e.arrival), 0)
+SELECT coalesce(max(lately.arrival), 0)
   FROM tenants t
-  JOIN billing_events e ON e.tenant_id = t.id AND e.created > coalesce(t.tip_created, 0) - {_SECONDS}
+ CROSS JOIN LATERAL ({_LATELY}) AS lately
  WHERE t.id = %s
-"""  # noqa: S608  # our own number
+"""  # noqa: S608  # our own statement
 AFTER: Final = f"""
 SELECT watched.tenant_id, news.arrival
   FROM unnest(%s::text[], %s::bigint[]) AS watched (tenant_id, since)
   JOIN tenants t ON t.id = watched.tenant_id
  CROSS JOIN LATERAL (
-         SELECT max(e.arrival) AS arrival
-           FROM billing_events e
-          WHERE e.tenant_id = t.id AND e.created > coalesce(t.tip_created, 0) - {_SECONDS}
-            AND e.arrival > watched.since) AS news
+         SELECT max(lately.arrival) AS arrival
+           FROM ({_LATELY}) AS lately
+          WHERE lately.arrival > watched.since) AS news
  WHERE news.arrival IS NOT NULL
-"""  # noqa: S608  # our own number
+"""  # noqa: S608  # our own statement
 
 
 async def newest_arrival(connection: Connection, tenant_id: str) -> int:

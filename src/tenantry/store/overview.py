@@ -7,15 +7,20 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.kit.clock import from_epoch
+from tenantry.store.listing import MOST_LOOKED_AT
 
 REQUESTS: Final = "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
-FAILED_INVOICE: Final = """
+FAILED_INVOICE: Final = f"""
 SELECT id, created, invoice_url, amount_due, currency
-  FROM billing_events
- WHERE tenant_id = %s AND type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
+  FROM (SELECT *
+          FROM billing_events
+         WHERE tenant_id = %s
+         ORDER BY created DESC, arrival DESC
+         LIMIT {MOST_LOOKED_AT}) AS newest
+ WHERE type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
  ORDER BY created DESC, arrival DESC
  LIMIT 1
-"""
+"""  # noqa: S608  # our own number
 
 
 class FailedInvoice(msgspec.Struct, frozen=True):
@@ -39,7 +44,7 @@ async def count_requests(connection: Connection, subject: str, since: int) -> in
 
 
 async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedInvoice | None:
-    """The invoice of a tenant's newest failed payment."""
+    """The invoice of a tenant's newest failed payment, if that is among the newest `MOST_LOOKED_AT` events."""
     cursor = await connection.execute(FAILED_INVOICE, (tenant_id,))
     row = await cursor.fetchone()
     return FailedInvoice(row[0], from_epoch(row[1]), *row[2:]) if row else None

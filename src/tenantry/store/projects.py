@@ -20,9 +20,12 @@ async def read_page(connection: Connection, org_id: str, mode: Mode, window: Win
     return [Project(*row) for row in await cursor.fetchall()]
 
 
-async def count(connection: Connection, org_id: str, mode: Mode) -> int:
-    """How many projects a tenant has in one mode."""
-    cursor = await connection.execute("SELECT count(*) FROM projects WHERE org_id = %s AND mode = %s", (org_id, mode))
+async def count(connection: Connection, org_id: str, mode: Mode, most: int) -> int:
+    """How many projects a tenant has in one mode; no more than ``most`` are counted."""
+    cursor = await connection.execute(
+        "SELECT count(*) FROM (SELECT FROM projects WHERE org_id = %s AND mode = %s LIMIT %s) AS counted",
+        (org_id, mode, most),
+    )
     row = await cursor.fetchone()
     return int(row[0]) if row else 0
 

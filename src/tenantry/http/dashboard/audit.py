@@ -82,7 +82,7 @@ def audit_pages(
 
     @get(PATH, guards=[door.needs("audit:read")], dependencies=asked_of_query)
     async def show_trail(visitor: SignedIn, asked: NamedDependency[Asked], cursor: Cursor = None) -> Response[str]:
-        told, next_cursor, faults = [], None, {}
+        told, page, faults = [], None, {}
         try:
             page, names = await trail.show(visitor.principal, asked.filter(), _ON_A_PAGE, cursor)
         except FaultyFormError as error:
@@ -90,14 +90,13 @@ def audit_pages(
         else:
             people = await sessions.names_of(visitor.session, visitor.principal.org_id, people_in(page.data, names))
             told = [tell(event, names, people) for event in page.data]
-            next_cursor = page.next_cursor
         return look.page(
             "audit.html",
             status_code=422 if faults else 200,
             visitor=visitor,
             section=SECTION,
             told=told,
-            next_cursor=next_cursor,
+            page=page,
             asked=asked,
             actions=[(each.value, text) for each, text in ACTIONS.items()],
             filtered=bool(asked.query),

@@ -69,7 +69,7 @@ class EventPages:
             of_type = event_type if event_type.isprintable() else ""
             # before the entries are read: what comes in between is shown, and told of once more
             newest = await self._billing.newest_arrival(visitor.principal)
-            page = await self._billing.list_events(
+            page = await self._billing.seek_events(
                 visitor.principal, _ON_A_PAGE, cursor, event_type=of_type or None, outcome=wanted
             )
             query = {"type": of_type, "outcome": wanted or ""}

@@ -77,7 +77,7 @@ class _MemberPages:
             Role(role) if role in set(Role) else None,
             MemberStatus(status) if status in set(MemberStatus) else MemberStatus.ACTIVE,
         )
-        page = await self.members.list_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
+        page = await self.members.seek_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
         names = await self.sessions.names_of(visitor.session, visitor.principal.org_id, [m.user_id for m in page.data])
         tenant = await self.tenants.get(visitor.principal, visitor.principal.org_id)
         return self.look.page(
@@ -87,6 +87,7 @@ class _MemberPages:
             page=page,
             names=names,
             wanted=wanted,
+            is_first=cursor is None,
             owner_id=tenant.owner_id,
             roles=ROLES,
             filtered=bool(wanted.user_id or wanted.role or cursor) or wanted.status is not MemberStatus.ACTIVE,

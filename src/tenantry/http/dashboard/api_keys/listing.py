@@ -25,7 +25,7 @@ def list_pages(desk: Desk) -> list[HTTPRouteHandler]:
         cursor: Cursor = None,
     ) -> Response[str]:
         wanted = KeyStatus(status) if status in set(KeyStatus) else None
-        page = await desk.keys.list_page(visitor.principal, org_id=None, status=wanted, limit=_ON_A_PAGE, cursor=cursor)
+        page = await desk.keys.seek_page(visitor.principal, status=wanted, limit=_ON_A_PAGE, cursor=cursor)
         return desk.page(
             "api_keys.html",
             visitor,
@@ -33,6 +33,7 @@ def list_pages(desk: Desk) -> list[HTTPRouteHandler]:
             status=wanted or "",
             statuses=_STATUSES,
             filtered=wanted is not None or cursor is not None,
+            is_first=cursor is None,
         )
 
     return [show_keys]

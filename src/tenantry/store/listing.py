@@ -1,0 +1,62 @@
+"""Lists by an index, newest first, and the bound on what a filter that no index helps with may cost."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tenantry.db.connection import Connection
+
+MOST_LOOKED_AT: Final = 5000
+"""So many rows are looked at for one page of a filtered list, where that is bounded."""
+
+
+class Listing(NamedTuple):
+    """What is read of a table, and the two columns of the index that it is sorted by, each from high to low."""
+
+    columns: str
+    table: str
+    key: str
+    tie: str = "id"
+
+    @property
+    def _order(self) -> str:
+        return f"ORDER BY {self.key} DESC, {self.tie} DESC"
+
+    async def read(
+        self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
+    ) -> list[tuple[Any, ...]]:
+        """The rows that fit both conditions; one more than ``limit`` if there are more."""
+        cursor = await connection.execute(
+            f"SELECT {self.columns} FROM {self.table} AS k WHERE {condition} AND ({filtered}) "  # noqa: S608  # our own
+            f"{self._order} LIMIT %(limit)s",
+            {**values, "limit": limit + 1},
+        )
+        return await cursor.fetchall()
+
+    async def seek(
+        self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
+    ) -> "Sought":
+        """The same, of the first `MOST_LOOKED_AT` rows that fit ``condition``, for which there must be an index.
+
+        How many these are is a part of the statement, for a plan that is kept would not count with a parameter.
+        """
+        source = f"FROM {self.table} WHERE {condition} {self._order}"
+        cursor = await connection.execute(
+            f"SELECT {self.columns} FROM (SELECT * {source} LIMIT {MOST_LOOKED_AT}) AS k "  # noqa: S608  # our own
+            f"WHERE {filtered} {self._order} LIMIT %(limit)s",
+            {**values, "limit": limit + 1},
+        )
+        rows = await cursor.fetchall()
+        if len(rows) > limit:
+            return Sought(rows, None)
+        cursor = await connection.execute(
+            f"SELECT {self.key}, {self.tie} {source} OFFSET {MOST_LOOKED_AT - 1} LIMIT 2", values
+        )
+        last = await cursor.fetchall()
+        return Sought(rows, last[0] if len(last) > 1 else None)
+
+
+class Sought(NamedTuple):
+    """The rows that were found, and the position of the last row that was looked at, if there are more after it."""
+
+    rows: list[tuple[Any, ...]]
+    end: tuple[Any, ...] | None

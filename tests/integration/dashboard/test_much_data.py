@@ -1,0 +1,159 @@
+"""Pages of a tenant that has more of something than a page looks at: what they say, and that nothing is lost."""
+
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from tenantry.services.projects import MOST_COUNTED
+from tenantry.store.listing import MOST_LOOKED_AT
+from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, Person
+from tests.support.dashboard_page import Page
+
+# Of each list, in one statement: so many rows, the newest first, of which every n-th is the one that is looked for.
+EVENTS: Final = """
+INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason)
+SELECT 'evt_' || n, %(rows)s - n, 'customer.subscription.updated', 2000000000 - n / 2, now(), %(tenant)s,
+       CASE WHEN n %% %(every)s = 0 THEN 'late' ELSE 'applied' END, ''
+  FROM generate_series(1, %(rows)s) AS n
+"""
+ENTRIES: Final = """
+INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id)
+SELECT 'aud_' || n, %(tenant)s, now() - n / 2 * interval '1 minute',
+       CASE WHEN n %% %(every)s = 0 THEN 'api_key.leak_reported' ELSE 'api_key.updated' END, 'operator', 'key_' || n
+  FROM generate_series(1, %(rows)s) AS n
+"""
+KEYS: Final = """
+INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by,
+                      revoked_at)
+SELECT 'key_' || n, %(tenant)s, sha256(n::text::bytea), 'Key', '{projects:read}', 'SCOPED', 'live', 'svc_live_AB',
+       'wxyz', now() - n / 2 * interval '1 minute', 'olivia', CASE WHEN n %% %(every)s <> 0 THEN now() END
+  FROM generate_series(1, %(rows)s) AS n
+"""
+MEMBERS: Final = """
+INSERT INTO memberships (id, issuer, subject, tenant_id, role, created_at)
+SELECT 'mem_' || n, issuer, 'user_' || n, %(tenant)s, CASE WHEN n %% %(every)s = 0 THEN 'admin' ELSE 'member' END,
+       now() - n / 2 * interval '1 minute'
+  FROM generate_series(1, %(rows)s) AS n, (SELECT issuer FROM memberships WHERE subject = %(owner)s) AS of
+"""
+PROJECTS: Final = """
+INSERT INTO projects (id, org_id, mode, name, created_at, updated_at)
+SELECT 'proj_' || n, %(tenant)s, 'live', 'Project', now(), now() FROM generate_series(1, %(rows)s) AS n
+"""
+EVERY_LIST: Final = pytest.mark.parametrize(
+    ("statement", "path", "prefix"),
+    [
+        (EVENTS, "/events?outcome=late", f"{AT_ACME}/events/evt_"),
+        (ENTRIES, "/settings/audit?action=api_key.leak_reported", f"{AT_ACME}/settings/audit?targetId=key_"),
+        (KEYS, "/settings/api-keys?status=active", f"{AT_ACME}/settings/api-keys/key_"),
+        (MEMBERS, "/settings/members?role=admin", f"{AT_ACME}/settings/members/mem_"),
+    ],
+    ids=["events", "audit", "keys", "members"],
+)
+
+
+@pytest.fixture
+async def owner(dashboard: Dashboard) -> Person:
+    return await dashboard.sign_in()
+
+
+async def fill(conninfo: str, statement: str, rows: int, every: int = 1) -> None:
+    values: dict[str, Any] = {"tenant": ACME, "owner": OLIVIA.sub, "rows": rows, "every": every}
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        await connection.execute(statement, values)
+
+
+def found(page: Page, prefix: str) -> list[int]:
+    return [int(link.removeprefix(prefix)) for link in page.links if link.startswith(prefix)]
+
+
+def further(page: Page) -> str | None:
+    return next((link for link in page.links if "cursor=" in link), None)
+
+
+@EVERY_LIST
+async def test_a_filter_looks_through_so_many_says_so_and_leads_on(
+    owner: Person, conninfo: str, statement: str, path: str, prefix: str
+) -> None:
+    await fill(conninfo, statement, MOST_LOOKED_AT + 200, every=MOST_LOOKED_AT + 150)
+    first = await owner.open(AT_ACME + path)
+    assert found(first, prefix) == []
+    assert f"{MOST_LOOKED_AT:,} " in first.text
+    assert "were looked through for this page, back to" in first.text
+    assert "Look further back" in first.text
+    second = await owner.open(further(first) or "")
+    assert found(second, prefix) == [MOST_LOOKED_AT + 150]
+    assert "looked through" not in second.text
+    assert further(second) is None
+
+
+@EVERY_LIST
+async def test_walking_through_a_filtered_list_meets_each_row_once_and_in_order(
+    owner: Person, conninfo: str, statement: str, path: str, prefix: str
+) -> None:
+    rows, every = 2 * MOST_LOOKED_AT + 300, 160
+    await fill(conninfo, statement, rows, every)
+    address: str | None = AT_ACME + path
+    met: list[int] = []
+    pages = 0
+    while address:
+        page = await owner.open(address)
+        met += found(page, prefix)
+        address = further(page)
+        pages += 1
+    assert sorted(met) == list(range(every, rows + 1, every))
+    assert [number // 2 for number in met] == sorted(number // 2 for number in met)
+    assert pages > 2
+
+
+async def test_a_filter_that_has_looked_through_everything_says_that_there_is_nothing(
+    owner: Person, conninfo: str
+) -> None:
+    await fill(conninfo, EVENTS, MOST_LOOKED_AT, every=MOST_LOOKED_AT + 1)
+    page = await owner.open(f"{AT_ACME}/events?outcome=late")
+    assert "No event is of this kind." in page.text
+    assert further(page) is None
+
+
+async def test_a_user_is_found_among_all_members(owner: Person, conninfo: str) -> None:
+    await fill(conninfo, MEMBERS, MOST_LOOKED_AT + 200)
+    page = await owner.open(f"{AT_ACME}/settings/members?userId=user_{MOST_LOOKED_AT + 100}")
+    assert found(page, f"{AT_ACME}/settings/members/mem_") == [MOST_LOOKED_AT + 100]
+
+
+async def test_an_entry_about_one_thing_is_found_among_all(owner: Person, conninfo: str) -> None:
+    await fill(conninfo, ENTRIES, MOST_LOOKED_AT + 200)
+    page = await owner.open(
+        f"{AT_ACME}/settings/audit?targetId=key_{MOST_LOOKED_AT + 100}&action=api_key.leak_reported"
+    )
+    assert "reported the key" in page.text
+
+
+async def test_very_many_projects_are_said_to_be_more_than_were_counted(owner: Person, conninfo: str) -> None:
+    await fill(conninfo, PROJECTS, MOST_COUNTED)
+    assert f"Projects {MOST_COUNTED:,} of 3" in (await owner.open(f"{AT_ACME}/billing")).text
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        await connection.execute("UPDATE tenants SET plan = 'business' WHERE id = %s", (ACME,))
+        await connection.execute(
+            "INSERT INTO projects (id, org_id, mode, name, created_at, updated_at) "
+            "VALUES ('proj_more', %s, 'live', 'One more', now(), now())",
+            (ACME,),
+        )
+    for path in ("/", "/billing"):
+        assert f"Projects more than {MOST_COUNTED:,} (no limit)" in (await owner.open(AT_ACME + path)).text
+
+
+async def test_an_unpaid_invoice_is_looked_for_among_the_newest_events_alone(owner: Person, conninfo: str) -> None:
+    await fill(conninfo, EVENTS, MOST_LOOKED_AT + 1)
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        await connection.execute("UPDATE tenants SET subscription_status = 'past_due' WHERE id = %s", (ACME,))
+        for number, shown in ((MOST_LOOKED_AT, True), (MOST_LOOKED_AT + 1, False)):
+            await connection.execute(
+                "UPDATE billing_events SET type = CASE id WHEN %s THEN 'invoice.payment_failed' "
+                "ELSE 'customer.subscription.updated' END, amount_due = 2900, currency = 'eur'",
+                (f"evt_{number}",),
+            )
+            page = await owner.open(f"{AT_ACME}/billing")
+            assert "A payment failed" in page.text
+            assert ("29.00 EUR could not be collected" in page.text) is shown
+            assert ("The last invoice could not be collected" in page.text) is not shown
