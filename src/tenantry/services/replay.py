@@ -1,5 +1,6 @@
 """Folding ledgers again: what tenants should be beside what they are, and mending the difference. Nothing is mailed."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -14,15 +15,21 @@ from tenantry.db.database import Database
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import Account, Question
 from tenantry.domain.billing.refold import Refold, Refolded, corrected
-from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.state import BillingPolicy, BillingState, telling_everything
 from tenantry.domain.billing.timeline import Reach
-from tenantry.domain.errors import NotFoundError
+from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.kit.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.services import ledger
 from tenantry.store import billing, replay
 
 TENANTS_PER_CHUNK: Final = 200
+MOST_AT_ONCE: Final = 20_000
+"""So many events are read while somebody waits."""
+MOST_SECONDS: Final = 3.0
+"""So long somebody waits at the most: less than an answer may take."""
+_ALWAYS: Final = -1
+"""A second that is older than all events."""
 _NO_MAIL: Final = -(10**8)
 """Hours: no failure, not even one dated into the future, is young enough to be told of."""
 _CHECKPOINT: Final = "tip_state."
@@ -86,6 +93,17 @@ class Chunk(msgspec.Struct, frozen=True):
     checked: tuple[Checked, ...]
 
 
+class Recent(msgspec.Struct, frozen=True):
+    """What a replay of a tenant's newest events has found.
+
+    ``since`` is the moment from which on they were folded, None where that is the ledger's beginning. ``checked`` is
+    None where none of them says everything, so that what they lead to depends on older ones.
+    """
+
+    checked: Checked | None
+    since: datetime | None = None
+
+
 class _NothingLeaves:
     """An outbox for transactions that only set right what should have been: nobody is told or asked."""
 
@@ -103,6 +121,44 @@ class ReplayService:
         self._database = database
         self._policy = policy
         self._clock = clock
+        self._turn = asyncio.Lock()
+
+    async def check_newest(self, tenant_id: str, most: int = MOST_AT_ONCE) -> Recent:
+        """Fold a tenant's newest events, no more than ``most``, and compare, while somebody waits for it.
+
+        Nothing is written or locked. What was before the first of them makes no difference to the result. One at a
+        time in each process, for not longer than `MOST_SECONDS`. Raises `NotFoundError` and `OverloadedError`.
+        """
+        if self._turn.locked():
+            raise OverloadedError("Another replay is under way. Try again in a moment.")
+        try:
+            async with self._turn, asyncio.timeout(MOST_SECONDS), self._database.transaction() as connection:
+                return await self._check_newest(connection, tenant_id, most)
+        except TimeoutError as error:
+            raise OverloadedError("The replay took too long, and was left. Try again later.") from error
+
+    async def _check_newest(self, connection: Connection, tenant_id: str, most: int) -> Recent:
+        await replay.hold_snapshot(connection)
+        accounts = await replay.read_accounts(connection, [tenant_id])
+        if not accounts:
+            raise NotFoundError("organization")
+        before = await replay.second_before_newest(connection, tenant_id, most)
+        since = None
+        if before is not None:
+            telling = telling_everything(self._policy)
+            since = await replay.beginning_after(connection, tenant_id, before, telling)
+            if since is None:
+                return Recent(None)
+        [account] = accounts
+        fold = Refold(account.checkpoint(Reach.BEGINNING), self._policy)
+        async with replay.folded_events_since(connection, tenant_id, _ALWAYS if since is None else since) as events:
+            async for _, event in events:
+                fold.take(event)
+        refolded, _ = fold.end()
+        if since is not None and refolded.tip_created == since:
+            return Recent(None)  # the state before the newest second is compared too, and depends on older events
+        parked = await replay.parked_for(connection, [tenant_id])
+        return Recent(_checked(account, refolded, parked.get(tenant_id, 0)), from_epoch(since))
 
     async def count(self, selection: Selection) -> int:
         """How many tenants `run` will look at. Raises `NotFoundError` if one that is named does not exist."""

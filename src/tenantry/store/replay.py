@@ -37,12 +37,38 @@ SELECT wanted.id
           ORDER BY e.created DESC LIMIT 1) AS news
 """
 _FACTS: Final = BillingEvent.__struct_fields__
+_FOLDED: Final = "outcome IN ('applied', 'late', 'no_change')"
 FOLDED_EVENTS: Final = f"""
 SELECT tenant_id, {", ".join(_FACTS)}
   FROM billing_events
- WHERE tenant_id = ANY(%s) AND outcome IN ('applied', 'late', 'no_change') AND type = ANY(%s)
+ WHERE tenant_id = ANY(%s) AND {_FOLDED} AND type = ANY(%s)
  ORDER BY tenant_id, created, arrival
 """  # noqa: S608  # the names of our own columns
+FOLDED_EVENTS_SINCE: Final = f"""
+SELECT tenant_id, {", ".join(_FACTS)}
+  FROM billing_events
+ WHERE tenant_id = %s AND created >= %s AND {_FOLDED} AND type = ANY(%s)
+ ORDER BY created, arrival
+"""  # noqa: S608  # the names of our own columns
+SECOND_BEFORE_NEWEST: Final = """
+SELECT created
+  FROM billing_events
+ WHERE tenant_id = %s
+ ORDER BY created DESC, arrival DESC
+OFFSET %s LIMIT 1
+"""
+# As for a late event (`READ_EVENTS` in `store.billing`), but the oldest such beginning that there is.
+BEGINNING_AFTER: Final = f"""
+SELECT r.created
+  FROM billing_events r
+ WHERE r.tenant_id = %(tenant)s AND r.created > %(second)s AND r.type = ANY(%(telling)s) AND r.{_FOLDED}
+   AND NOT EXISTS (
+         SELECT FROM billing_events o
+          WHERE o.tenant_id = r.tenant_id AND o.created = r.created AND o.id <> r.id AND o.{_FOLDED}
+            AND o.type <> 'checkout.session.completed')
+ ORDER BY r.created
+ LIMIT 1
+"""  # noqa: S608  # our own condition
 PARKED: Final = """
 SELECT tenant_id, count(*)
   FROM (SELECT org_id AS tenant_id
@@ -130,11 +156,44 @@ async def folded_events(
 
     The transaction must go on until the block ends. At most `ROWS_PER_FETCH` of them are held at a time.
     """
+    async with _streamed(connection, FOLDED_EVENTS, (list(tenants), sorted(FOLDED_TYPES))) as events:
+        yield events
+
+
+@asynccontextmanager
+async def folded_events_since(
+    connection: Connection, tenant_id: str, second: int
+) -> AsyncIterator[AsyncIterator[tuple[str, BillingEvent]]]:
+    """The same of one tenant, from a second on."""
+    async with _streamed(connection, FOLDED_EVENTS_SINCE, (tenant_id, second, sorted(FOLDED_TYPES))) as events:
+        yield events
+
+
+@asynccontextmanager
+async def _streamed(
+    connection: Connection, statement: str, values: Sequence[object]
+) -> AsyncIterator[AsyncIterator[tuple[str, BillingEvent]]]:
     await connection.execute(BY_INDEX)
     async with connection.cursor("folded_events") as cursor:
         cursor.itersize = ROWS_PER_FETCH
-        await cursor.execute(FOLDED_EVENTS, (list(tenants), sorted(FOLDED_TYPES)), binary=True)
+        await cursor.execute(statement, values, binary=True)
         yield _events(cursor)
+
+
+async def second_before_newest(connection: Connection, tenant_id: str, most: int) -> int | None:
+    """The second of the newest event that is not one of a ledger's newest ``most``; None if there are no others."""
+    cursor = await connection.execute(SECOND_BEFORE_NEWEST, (tenant_id, most))
+    row = await cursor.fetchone()
+    return int(row[0]) if row else None
+
+
+async def beginning_after(connection: Connection, tenant_id: str, second: int, telling: Collection[str]) -> int | None:
+    """The oldest second after this one whose only event is of a type after which the state is the same in any case."""
+    await connection.execute(BY_INDEX)
+    values = {"tenant": tenant_id, "second": second, "telling": list(telling)}
+    cursor = await connection.execute(BEGINNING_AFTER, values)
+    row = await cursor.fetchone()
+    return int(row[0]) if row else None
 
 
 async def _events(rows: AsyncIterator[Sequence[Any]]) -> AsyncIterator[tuple[str, BillingEvent]]:

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from tests.support import events
-from tests.support.dashboard import ACME, ADAM, AT_ACME, BERTA, MIA, Dashboard, Person
-from tests.support.events import completed, failed, succeeded, updated
+from tests.support.dashboard import ACME, AT_ACME, BERTA, MIA, Dashboard, Person
+from tests.support.events import failed, succeeded, updated
 from tests.support.postgres import PostgresServer
 
 EVENTS: Final = f"{AT_ACME}/events"
@@ -144,32 +144,6 @@ async def test_another_tenants_people_find_no_event(dashboard: Dashboard, path: 
     assert (await stranger.open(EVENTS + path)).status == 404
     if path.startswith("/evt"):
         assert (await stranger.open(f"/orgs/beta/events{path}")).status == 404
-
-
-async def test_a_replay_of_a_sound_ledger_finds_no_difference(dashboard: Dashboard, owner: Person) -> None:
-    await dashboard.deliver(completed())
-    await dashboard.deliver(updated())
-    said = (await owner.open(f"{EVENTS}/replay")).text
-    assert "No difference. 1 event lead" in said or "No difference. 1 event leads" in said
-
-
-async def test_a_replay_tells_a_difference_in_words_and_changes_nothing(
-    dashboard: Dashboard, owner: Person, conninfo: str
-) -> None:
-    await dashboard.deliver(updated())
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE tenants SET subscription_status = 'canceled' WHERE id = %s", (ACME,))
-    for _ in range(2):
-        said = (await owner.open(f"{EVENTS}/replay")).text
-        assert "There is a difference" in said
-        assert "Subscription Cancelled Active" in said
-
-
-async def test_only_owners_replay(dashboard: Dashboard) -> None:
-    for user in (ADAM, MIA):
-        visitor = await dashboard.sign_in(user)
-        assert "replay" not in (await visitor.open(EVENTS)).html
-        assert (await visitor.open(f"{EVENTS}/replay")).status == 403
 
 
 async def test_nobody_signed_in_is_led_to_the_sign_in(dashboard: Dashboard) -> None:

@@ -15,6 +15,7 @@ LOWEST: Final = {
     "POST /billing/portal": "admin",
     "GET /events": "member",
     "GET /events/replay": "owner",
+    "POST /events/replay": "owner",
     "GET /events/stream": "member",
     "GET /events/{event_id}": "member",
     "GET /events/{event_id}/payload": "admin",

@@ -2,19 +2,25 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import aclosing
+from http import HTTPStatus
 from itertools import accumulate
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
-from litestar import Response, get
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
 
 from tenantry.domain.access import AccessLevel, Principal
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.errors import NotFoundError, ScopeEscalationError
+from tenantry.domain.errors import (
+    DatabaseUnavailableError,
+    DomainError,
+    NotFoundError,
+    OverloadedError,
+    ScopeEscalationError,
+)
 from tenantry.domain.plans import Catalog
 from tenantry.http.dashboard.billing_words import (
     TYPES,
@@ -22,10 +28,11 @@ from tenantry.http.dashboard.billing_words import (
     difference,
 )
 from tenantry.http.dashboard.look import Look
-from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
+from tenantry.http.dashboard.visitor import ORG, Door, SignedIn, Visitor
 from tenantry.http.fields import Cursor
+from tenantry.http.problems import STATUSES
 from tenantry.services.billing import BillingService
-from tenantry.services.replay import Checked, ReplayService, Selection
+from tenantry.services.replay import MOST_AT_ONCE, Recent, ReplayService
 
 PATH: Final = f"{ORG}/events"
 SECTION: Final = "/events"
@@ -122,23 +129,33 @@ class EventPages:
         @get(PATH + "/replay", guards=[door.needs("billing:read")])
         async def show_replay(visitor: SignedIn) -> Response[str]:
             require_owner(visitor.principal)
-            checked = await self._dry_run(visitor.principal.org_id)
-            return self._look.page(
-                "replay.html",
-                visitor=visitor,
-                section=SECTION,
-                checked=checked,
-                differences=[difference(field, self._catalog) for field in checked.differences],
-            )
+            return self._replay_page(visitor)
 
-        return [show_replay]
+        @post(PATH + "/replay", guards=[door.needs("billing:read")], status_code=HTTPStatus.OK)
+        async def replay_as_dry_run(visitor: SignedIn) -> Response[str]:
+            require_owner(visitor.principal)
+            try:
+                found = await self._replay.check_newest(visitor.principal.org_id)
+            except (OverloadedError, DatabaseUnavailableError) as error:
+                return self._replay_page(visitor, problem=error)
+            return self._replay_page(visitor, found)
 
-    async def _dry_run(self, tenant_id: str) -> Checked:
-        async with aclosing(self._replay.run(Selection((tenant_id,)), dry_run=True)) as chunks:
-            async for chunk in chunks:
-                for checked in chunk.checked:
-                    return checked
-        raise NotFoundError("organization")
+        return [show_replay, replay_as_dry_run]
+
+    def _replay_page(
+        self, visitor: Visitor, found: Recent | None = None, problem: DomainError | None = None
+    ) -> Response[str]:
+        differences = found.checked.differences if found and found.checked else ()
+        return self._look.page(
+            "replay.html",
+            status_code=STATUSES[type(problem)] if problem else HTTPStatus.OK,
+            visitor=visitor,
+            section=SECTION,
+            found=found,
+            differences=[difference(field, self._catalog) for field in differences],
+            problem=problem,
+            most=MOST_AT_ONCE,
+        )
 
 
 def require_owner(principal: Principal) -> None:

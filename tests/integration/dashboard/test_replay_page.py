@@ -1,0 +1,118 @@
+"""The replay of a ledger as a dry run, for its owner: what it says, and how far it goes."""
+
+import asyncio
+from typing import Final
+
+import psycopg
+import pytest
+
+from tenantry.services.replay import MOST_AT_ONCE
+from tests.support.billing import until_blocked
+from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, Dashboard, Person
+from tests.support.events import completed, updated
+
+REPLAY: Final = f"{AT_ACME}/events/replay"
+BY_COMMAND: Final = f"tenantry events replay --dry-run --tenant {ACME}"
+# The newest is number 1; one second has one event.
+LEDGER: Final = """
+INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, customer_id, subscription_id, status,
+                            price_id, outcome, reason)
+SELECT 'evt_' || n, %(rows)s - n, %(type)s, 2000000000 - n, now(), %(tenant)s, 'cus_acme', 'sub_1', 'active',
+       'price_pro', 'applied', ''
+  FROM generate_series(1, %(rows)s) AS n
+"""
+
+
+@pytest.fixture
+async def owner(dashboard: Dashboard) -> Person:
+    return await dashboard.sign_in()
+
+
+async def run(conninfo: str, statement: str, **values: object) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        await connection.execute(statement, {"tenant": ACME, **values})
+
+
+async def replay(owner: Person) -> str:
+    """What a replay says."""
+    page = await owner.send(await owner.open(REPLAY))
+    assert page.status == 200
+    return page.text
+
+
+async def test_to_look_at_the_page_replays_nothing(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(updated())
+    page = await owner.open(REPLAY)
+    assert "Replay as a dry run" in page.text
+    assert "difference" not in page.text
+
+
+async def test_a_replay_of_a_sound_ledger_finds_no_difference(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(completed())
+    await dashboard.deliver(updated())
+    said = await replay(owner)
+    assert "No difference. 1 event leads to just what is stored." in said
+    assert BY_COMMAND not in said
+
+
+async def test_a_replay_tells_a_difference_in_words_and_changes_nothing(
+    dashboard: Dashboard, owner: Person, conninfo: str
+) -> None:
+    await dashboard.deliver(updated())
+    await run(conninfo, "UPDATE tenants SET subscription_status = 'canceled' WHERE id = %(tenant)s")
+    for _ in range(2):
+        said = await replay(owner)
+        assert "There is a difference" in said
+        assert "Subscription Cancelled Active" in said
+
+
+async def test_of_a_longer_ledger_the_newest_events_are_folded_and_the_page_says_what_was_not(
+    owner: Person, conninfo: str
+) -> None:
+    await run(conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="customer.subscription.updated")
+    said = await replay(owner)
+    assert f"{MOST_AT_ONCE:,} events were folded" in said
+    assert "Subscription No subscription Active" in said
+    assert f"The ledger has more than {MOST_AT_ONCE:,} events, so only those since" in said
+    assert BY_COMMAND in said
+
+
+async def test_a_ledger_of_just_so_many_events_is_folded_whole(owner: Person, conninfo: str) -> None:
+    await run(conninfo, LEDGER, rows=MOST_AT_ONCE, type="customer.subscription.updated")
+    said = await replay(owner)
+    assert f"{MOST_AT_ONCE:,} events were folded" in said
+    assert BY_COMMAND not in said
+
+
+async def test_where_the_newest_events_do_not_say_everything_nothing_is_compared_and_the_page_says_so(
+    owner: Person, conninfo: str
+) -> None:
+    await run(conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="invoice.payment_succeeded")
+    said = await replay(owner)
+    assert "Nothing was compared." in said
+    assert "difference" not in said
+    assert BY_COMMAND in said
+
+
+async def test_one_replay_at_a_time_is_carried_out_and_none_goes_on_for_long(
+    dashboard: Dashboard, owner: Person, conninfo: str
+) -> None:
+    await dashboard.deliver(updated())
+    page = await owner.open(REPLAY)
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute("LOCK TABLE billing_events")
+        first = asyncio.create_task(owner.send(page))
+        await until_blocked(conninfo)
+        second = await owner.send(page)
+        assert (second.status, second.headers["content-type"]) == (503, "text/html; charset=utf-8")
+        assert "Another replay is under way. Try again in a moment." in second.text
+        overdue = await first
+        assert (overdue.status, overdue.headers["content-type"]) == (503, "text/html; charset=utf-8")
+        assert "The replay took too long, and was left." in overdue.text
+    assert "No difference." in (await owner.send(overdue)).text
+
+
+async def test_only_owners_are_shown_the_way_to_the_replay(dashboard: Dashboard) -> None:
+    for user in (ADAM, MIA):
+        visitor = await dashboard.sign_in(user)
+        assert "replay" not in (await visitor.open(f"{AT_ACME}/events")).html
