@@ -25,7 +25,6 @@ _CONDITIONS: Final = {
     "actor_id": "actor_id = %(actor_id)s",
     "target_id": "target_id = %(target_id)s",
     "since": "at >= %(since)s",
-    "until": "at < %(until)s",
 }
 
 
@@ -68,7 +67,7 @@ async def read_page(
     after: tuple[datetime | None, str | None],
 ) -> list[AuditEvent]:
     """A tenant's entries after a position, newest first, and one more than ``limit`` if there are more."""
-    asked = _asked(wanted)
+    asked, after = _asked(wanted, after)
     rows = await _LISTING.read(connection, _all_of(asked), "true", _values(asked, org_id, after), limit)
     return [_event(row) for row in rows]
 
@@ -85,7 +84,7 @@ async def seek_page(
 
     With them comes the position of the last one that was looked at, if there are older ones.
     """
-    asked = _asked(wanted)
+    asked, after = _asked(wanted, after)
     indexed = {name: value for name, value in asked.items() if name != "action"}
     if "target_id" in indexed:
         indexed.pop("actor_id", None)
@@ -96,8 +95,18 @@ async def seek_page(
     return [_event(row) for row in rows], end
 
 
-def _asked(wanted: Filter) -> dict[str, object]:
-    return {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+def _asked(
+    wanted: Filter, after: tuple[datetime | None, str | None]
+) -> tuple[dict[str, object], tuple[datetime | None, str | None]]:
+    """What is asked for, and where to begin, which is no later than ``until``.
+
+    As a condition of its own that would not lead to its place in the index, but be held against each newer entry.
+    """
+    asked = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+    asked.pop("until", None)
+    if wanted.until is not None and (after[0] is None or wanted.until < after[0]):
+        after = wanted.until, ""
+    return asked, after
 
 
 def _all_of(asked: Iterable[str]) -> str:
