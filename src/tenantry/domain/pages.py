@@ -30,7 +30,9 @@ def count_up_to(number: int, most: int) -> Count:
 class SoughtPage(Page[Row], Generic[Row], frozen=True):
     """One page of a list for which only so many rows were looked at, whether or not they fit.
 
-    Where it ends for that, ``looked_back_to`` is the moment of the last of them, and ``next_cursor`` leads on there.
+    Where it ends for that, ``looked_at`` is how many these were, ``looked_back_to`` the moment of the last of them, and
+    ``next_cursor`` leads on there.
     """
 
+    looked_at: int = 0
     looked_back_to: datetime | None = None

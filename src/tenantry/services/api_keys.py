@@ -33,6 +33,7 @@ from tenantry.services.idempotency import once
 from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import api_keys, billing
 from tenantry.store.idempotency import Claim
+from tenantry.store.listing import MOST_RECORDS_LOOKED_AT
 
 OPERATOR: Final = "operator"
 
@@ -132,7 +133,7 @@ class ApiKeyService:
                 limit=limit,
                 after=after,
             )
-        return to_sought_page(rows, limit, _position, time_end(end))
+        return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT))
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """One key. Raises `NotFoundError`."""

@@ -18,6 +18,7 @@ from tenantry.kit.ids import new_id
 from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import audit
 from tenantry.store.audit import Filter, Names, read_all
+from tenantry.store.listing import MOST_LOOKED_AT
 
 __all__ = ["AuditService", "Filter", "Names", "read_all", "record"]
 
@@ -51,7 +52,7 @@ class AuditService:
             rows, end = await audit.seek_page(connection, principal.org_id, wanted, limit=limit, after=after)
             named = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
             names = await audit.read_names(connection, principal.org_id, named)
-        return to_sought_page(rows, limit, _position, time_end(end)), names
+        return to_sought_page(rows, limit, _position, time_end(end, MOST_LOOKED_AT)), names
 
     async def read_pages(self, principal: Principal, wanted: Filter) -> AsyncIterator[list[AuditEvent]]:
         """All entries, newest first, a few hundred at a time, each in a short transaction of its own.

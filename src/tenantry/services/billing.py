@@ -12,9 +12,10 @@ from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.pages import Page, SoughtPage
 from tenantry.kit.clock import from_epoch
 from tenantry.kit.cursor import Position
-from tenantry.services.paging import parse_cursor, to_page, to_sought_page
+from tenantry.services.paging import End, parse_cursor, to_page, to_sought_page
 from tenantry.store import billing, bodies, news
 from tenantry.store.billing import LedgerRecord
+from tenantry.store.listing import MOST_LOOKED_AT
 
 
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,9 +71,9 @@ class BillingService:
             rows, end = await billing.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
-        last = None if end is None else (Position(end[0], str(end[1])), _moment(end[0]))
+        last = None if end is None else End(Position(end[0], str(end[1])), _moment(end[0]), MOST_LOOKED_AT)
         page = to_sought_page(rows, limit, _position, last)
-        return SoughtPage([view(row) for row in page.data], page.next_cursor, page.looked_back_to)
+        return SoughtPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
 
     async def newest_arrival(self, principal: Principal) -> int:
         """Which event came last into the ledger: its arrival number, 0 where there is none."""

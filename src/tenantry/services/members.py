@@ -28,6 +28,7 @@ from tenantry.services.idempotency import once
 from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import members, tenants
 from tenantry.store.idempotency import Claim
+from tenantry.store.listing import MOST_RECORDS_LOOKED_AT
 from tenantry.store.members import Filter
 from tenantry.store.tenants import TenantRow
 
@@ -61,7 +62,7 @@ class MemberService:
             rows, end = await members.seek_page(
                 connection, principal.org_id, self._issuer, wanted, limit=limit, after=after
             )
-        return to_sought_page(rows, limit, _position, time_end(end))
+        return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT))
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """One member, be it a removed one. Raises `NotFoundError`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tenantry.domain.errors import InvalidCursorError
 from tenantry.domain.pages import Page, SoughtPage
@@ -45,15 +45,23 @@ def to_sought_page(
     rows: list[Row],
     limit: int,
     position: Callable[[Row], Position],
-    end: tuple[Position, datetime] | None,
+    end: "End | None",
 ) -> SoughtPage[Row]:
-    """The same of a list for which only so many rows were looked at; ``end`` is the last of these, and its moment."""
+    """The same of a list for which only so many rows were looked at; ``end`` is the last of these."""
     page = to_page(rows, limit, position)
     if page.next_cursor is None and end is not None:
-        return SoughtPage(page.data, cursor.encode(end[0]), end[1])
+        return SoughtPage(page.data, cursor.encode(end.position), end.looked_at, end.moment)
     return SoughtPage(page.data, page.next_cursor)
 
 
-def time_end(end: tuple[datetime, str] | None) -> tuple[Position, datetime] | None:
-    """The end of a look at rows whose key is a time."""
-    return None if end is None else (Position(to_micros(end[0]), end[1]), end[0])
+class End(NamedTuple):
+    """Where a look at rows ended: the position and moment of the last of them, and how many these were."""
+
+    position: Position
+    moment: datetime
+    looked_at: int
+
+
+def time_end(end: tuple[datetime, str] | None, looked_at: int) -> End | None:
+    """The end of a look at so many rows whose key is a time."""
+    return None if end is None else End(Position(to_micros(end[0]), end[1]), end[0], looked_at)

@@ -8,7 +8,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey, KeyStatus, status_at
-from tenantry.store.listing import Listing
+from tenantry.store.listing import MOST_RECORDS_LOOKED_AT, Listing
 
 _COLUMNS: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
@@ -16,7 +16,7 @@ _COLUMNS: Final = (
     "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
-_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at")
+_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MOST_RECORDS_LOOKED_AT)
 _OF_TENANT: Final = (
     "org_id = %(org)s "
     "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
@@ -117,7 +117,7 @@ async def seek_page(
     limit: int,
     after: tuple[datetime | None, str | None],
 ) -> tuple[list[ApiKey], tuple[datetime, str] | None]:
-    """The same, of the next `MOST_LOOKED_AT` keys; and the position of the last of these, if there are older ones."""
+    """The same, of the next `MOST_RECORDS_LOOKED_AT` keys; and where the last of these is, if there are older ones."""
     values = {"org": org_id, "test_only": test_only, "now": now, "after_at": after[0], "after_id": after[1]}
     rows, end = await _LISTING.seek(connection, _OF_TENANT, _filtered(status), values, limit)
     return [_key(row, now) for row in rows], end

@@ -6,16 +6,22 @@ from typing import Any, Final, NamedTuple
 from tenantry.db.connection import Connection
 
 MOST_LOOKED_AT: Final = 5000
-"""So many rows are looked at for one page of a filtered list, where that is bounded."""
+"""So many entries of a ledger or a trail are looked at for one page of a filtered list, where that is bounded."""
+MOST_RECORDS_LOOKED_AT: Final = 10_000
+"""So many keys or members, which are fewer and closer together."""
 
 
 class Listing(NamedTuple):
-    """What is read of a table, and the two columns of the index that it is sorted by, each from high to low."""
+    """What is read of a table, and the two columns of the index that it is sorted by, each from high to low.
+
+    ``most`` is how many rows `seek` looks at.
+    """
 
     columns: str
     table: str
     key: str
     tie: str = "id"
+    most: int = MOST_LOOKED_AT
 
     @property
     def _order(self) -> str:
@@ -35,13 +41,13 @@ class Listing(NamedTuple):
     async def seek(
         self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
     ) -> "Sought":
-        """The same, of the first `MOST_LOOKED_AT` rows that fit ``condition``, for which there must be an index.
+        """The same, of the first ``most`` rows that fit ``condition``, for which there must be an index.
 
         How many these are is a part of the statement, for a plan that is kept would not count with a parameter.
         """
         source = f"FROM {self.table} WHERE {condition} {self._order}"
         cursor = await connection.execute(
-            f"SELECT {self.columns} FROM (SELECT * {source} LIMIT {MOST_LOOKED_AT}) AS k "  # noqa: S608  # our own
+            f"SELECT {self.columns} FROM (SELECT * {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
             f"WHERE {filtered} {self._order} LIMIT %(limit)s",
             {**values, "limit": limit + 1},
         )
@@ -49,7 +55,7 @@ class Listing(NamedTuple):
         if len(rows) > limit:
             return Sought(rows, None)
         cursor = await connection.execute(
-            f"SELECT {self.key}, {self.tie} {source} OFFSET {MOST_LOOKED_AT - 1} LIMIT 2", values
+            f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values
         )
         last = await cursor.fetchall()
         return Sought(rows, last[0] if len(last) > 1 else None)

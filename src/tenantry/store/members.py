@@ -9,7 +9,7 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, MemberStatus
-from tenantry.store.listing import Listing
+from tenantry.store.listing import MOST_RECORDS_LOOKED_AT, Listing
 
 _COLUMNS: Final = "id, tenant_id, subject, role, created_at, coalesce(updated_at, removed_at, created_at), removed_at"
 _SELECT: Final = (
@@ -17,7 +17,7 @@ _SELECT: Final = (
     "WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = %(issuer)s)"
 )
 
-_LISTING: Final = Listing(_COLUMNS, "memberships", "created_at")
+_LISTING: Final = Listing(_COLUMNS, "memberships", "created_at", most=MOST_RECORDS_LOOKED_AT)
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ async def seek_page(
     limit: int,
     after: tuple[datetime | None, str | None],
 ) -> tuple[list[Member], tuple[datetime, str] | None]:
-    """The same, of the next `MOST_LOOKED_AT` members; and the position of the last of these, if there are older ones.
+    """The same, of the next `MOST_RECORDS_LOOKED_AT` members; and where the last of these is, if there are older ones.
 
     A user is found among all.
     """

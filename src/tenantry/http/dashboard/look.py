@@ -16,7 +16,6 @@ from litestar.response import Stream
 from markupsafe import Markup
 
 from tenantry.kit.templates import page_templates
-from tenantry.store.listing import MOST_LOOKED_AT
 
 ASSETS: Final = "/assets"
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -53,9 +52,7 @@ class Look:
         """Where the assets are: an address of this service that changes with what they hold."""
         environment = page_templates(PackageLoader(str(__package__)))
         environment.filters.update(time=_time, day=_day, span=_span, segment=_segment, shown=_shown)
-        environment.globals.update(
-            assets=self.assets, version=version, demo_pages=demo_pages, most_looked_at=MOST_LOOKED_AT
-        )
+        environment.globals.update(assets=self.assets, version=version, demo_pages=demo_pages)
         self._environment = environment
 
     def page(
