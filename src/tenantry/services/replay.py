@@ -24,7 +24,7 @@ from tenantry.services import ledger
 from tenantry.store import billing, replay
 
 TENANTS_PER_CHUNK: Final = 200
-MOST_AT_ONCE: Final = 20_000
+MOST_AT_ONCE: Final = 10_000
 """So many events are read while somebody waits."""
 MOST_SECONDS: Final = 3.0
 """So long somebody waits at the most: less than an answer may take."""
