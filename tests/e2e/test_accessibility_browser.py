@@ -193,6 +193,7 @@ OWNERS_PAGES: Final = (
     MEMBERS, f"{MEMBERS}?status=removed", f"{MEMBERS}?userId=nobody", f"{MEMBERS}/new", f"{MEMBERS}/{{mia}}",
     f"{MEMBERS}/{{mia}}/remove", f"{MEMBERS}/{{gone}}", f"{AT_ACME}/settings/transfer",
     AUDIT, f"{AUDIT}?action=api_key.created", f"{AUDIT}?actorId=nobody",
+    "/orgs", "/orgs?name=nothing",
 )  # fmt: skip
 
 

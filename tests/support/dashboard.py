@@ -179,6 +179,21 @@ class Dashboard:
         found: list[JsonObject] = (await self.call("GET", f"/members?userId={user_id}"))["data"]
         return f"{AT_ACME}/settings/members/{found[0]['id']}"
 
+    async def join_many(self, user: DemoUser, number: int) -> None:
+        """A user made a member of so many more tenants, ``many-1`` with the name Many 00001 and so on."""
+        async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
+            await connection.execute(
+                "INSERT INTO tenants (id, name, owner_id, owner_email, base_plan, plan, created_at, updated_at) "
+                "SELECT 'many-' || n, 'Many ' || lpad(n::text, 5, '0'), 'x', 'x@x.example', 'free', 'free', "
+                "now(), now() FROM generate_series(1, %s) AS n",
+                (number,),
+            )
+            await connection.execute(
+                "INSERT INTO memberships (issuer, subject, tenant_id, role) "
+                "SELECT %s, %s, id, 'member' FROM tenants WHERE id LIKE 'many-%%'",
+                (self._companion.issuer, user.sub),
+            )
+
     async def use_key(self, key_id: str, secret: str) -> None:
         """Use a key, and have that written down at once."""
         assert (await self.request("GET", "/auth/whoami", secret)).status_code == 200

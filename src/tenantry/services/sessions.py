@@ -9,21 +9,26 @@ import msgspec
 
 from tenantry.db.database import Database
 from tenantry.domain import sessions as rules
+from tenantry.domain.pages import Page
 from tenantry.domain.sessions import Session, SessionSecret
+from tenantry.domain.tenants import is_tenant_id
 from tenantry.gateways.identity.claims import Claims
 from tenantry.kit.clock import Clock
 from tenantry.store import sessions
 from tenantry.store.sessions import TenantOfUser
 
 _MOST_AGENT: Final = 200
+MOST_AT_HAND: Final = 20
+"""So many of a user's tenants come with each visit."""
 
 
 class Visit(msgspec.Struct, frozen=True):
-    """Somebody who is signed in, and the tenants that they may look at, by name."""
+    """Somebody who is signed in, and tenants that they may look at, by name: `MOST_AT_HAND` at most of ``total``."""
 
     session: Session
     claims: Claims
     tenants: list[TenantOfUser]
+    total: int
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -83,6 +88,7 @@ class SessionService:
     async def visit(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> Visit | None:
         """Who a cookie is of, looking at this tenant; None where nobody is signed in with it (any more).
 
+        The tenant is among the visit's if it is the user's, and so are the one of last time and the token's.
         What is not a use of the session, but a page keeping itself up to date, does not put off its end.
         """
         digest = self._secret.digest(token)
@@ -97,13 +103,33 @@ class SessionService:
                 await sessions.delete(connection, digest)
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
-            tenants = await sessions.tenants_of_user(connection, session.issuer, session.subject, claims.org_id)
+            asked = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
+            tenants, total = await sessions.few_of_user(
+                connection,
+                session.issuer,
+                session.subject,
+                claims.org_id,
+                first=(asked, session.tenant_id, claims.org_id),
+                most=MOST_AT_HAND,
+            )
             known = tenant_id if any(one.id == tenant_id and not one.suspended for one in tenants) else None
             if is_use and (now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)):
                 await sessions.touch(connection, digest, now, known)
                 if known is not None and session.name is not None:
                     await sessions.keep_name(connection, known, session, now)
-        return Visit(session, claims, tenants)
+        return Visit(session, claims, tenants, total)
+
+    async def tenants_named(
+        self, session: Session, claims: Claims, text: str, limit: int, after: str | None
+    ) -> Page[TenantOfUser]:
+        """A page of the tenants that a session's user may look at, by name: those with ``text`` in their name or as
+        their id. ``after`` is the id of the last one of the page before, as is the page's ``next_cursor``.
+        """
+        async with self._database.transaction() as connection:
+            rows = await sessions.named_of_user(
+                connection, session.issuer, session.subject, claims.org_id, text=text, after=after, limit=limit
+            )
+        return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
     async def end(self, token: str) -> None:
         """Sign out: the cookie is good for nothing from now on, wherever a copy of it may be."""

@@ -1,6 +1,6 @@
 """Sessions of the dashboard, by the digest of what the cookie holds; and which tenants a user may look at."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -97,15 +97,58 @@ async def delete_of_user(connection: Connection, issuer: str, subject: str, *, b
     return cursor.rowcount
 
 
-async def tenants_of_user(connection: Connection, issuer: str, subject: str, claimed: str | None) -> list[TenantOfUser]:
-    """The tenants that a user is a member of, and the one that the provider's token names, by name."""
+_TENANTS_OF_USER: Final = """
+WITH own AS (
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended
+      FROM memberships m JOIN tenants t ON t.id = m.tenant_id
+     WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND t.deleted_at IS NULL
+     UNION ALL
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL
+      FROM tenants t
+     WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
+       AND NOT EXISTS (SELECT FROM memberships m
+                        WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id))
+"""
+# Those that show something come before those that are suspended: one of them is where the user is led to at first.
+_FEW: Final = f"""{_TENANTS_OF_USER}
+SELECT id, name, suspended, total
+  FROM (SELECT *, count(*) OVER () AS total
+          FROM own
+         ORDER BY coalesce(array_position(%(first)s::text[], id), 4), suspended, lower(name), id
+         LIMIT %(most)s) few
+ ORDER BY lower(name), id
+"""  # noqa: S608  # our own
+_NAMED: Final = f"""{_TENANTS_OF_USER}
+SELECT id, name, suspended
+  FROM own
+ WHERE (position(lower(%(text)s) IN lower(name)) > 0 OR id = %(text)s)
+   AND (%(after)s::text IS NULL OR (lower(name), id) > (SELECT lower(name), id FROM own WHERE id = %(after)s))
+ ORDER BY lower(name), id
+ LIMIT %(most)s
+"""  # noqa: S608  # our own
+
+
+async def few_of_user(
+    connection: Connection, issuer: str, subject: str, claimed: str | None, *, first: Sequence[str | None], most: int
+) -> tuple[list[TenantOfUser], int]:
+    """Some of the tenants that a user is a member of, and of the one that the provider's token names; and how many
+    there are of all. Those of ``first``, three at most, are among them if they are the user's; by name.
+    """
     cursor = await connection.execute(
-        "SELECT t.id, t.name, t.suspended_at IS NOT NULL FROM tenants t "
-        "LEFT JOIN memberships m ON m.tenant_id = t.id AND m.issuer = %(issuer)s AND m.subject = %(subject)s "
-        "WHERE t.id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
-        "               UNION ALL SELECT %(claimed)s::text) "
-        "  AND t.deleted_at IS NULL AND m.removed_at IS NULL "
-        "ORDER BY lower(t.name), t.id",
-        {"issuer": issuer, "subject": subject, "claimed": claimed},
+        _FEW, {"issuer": issuer, "subject": subject, "claimed": claimed, "first": list(first), "most": most}
+    )
+    rows = await cursor.fetchall()
+    return [TenantOfUser(*row[:3]) for row in rows], rows[0][3] if rows else 0
+
+
+async def named_of_user(
+    connection: Connection, issuer: str, subject: str, claimed: str | None, *, text: str, after: str | None, limit: int
+) -> list[TenantOfUser]:
+    """The same user's tenants whose name has this text in it, or whose id it is, by name: those that follow the one
+    with the id ``after``, and one more than ``limit``.
+    """
+    cursor = await connection.execute(
+        _NAMED,
+        {"issuer": issuer, "subject": subject, "claimed": claimed, "text": text, "after": after, "most": limit + 1},
     )
     return [TenantOfUser(*row) for row in await cursor.fetchall()]

@@ -14,6 +14,7 @@ from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.sign_in import start_path
 from tenantry.http.dashboard.visitor import (
+    ORGS,
     ForeignFormError,
     NotSignedInError,
     ProofNeededError,
@@ -42,7 +43,6 @@ _TOO_LATE: Final = {
     True: "The answer took too long. What you sent may have been carried out: look before you send it again.",
 }
 _API: Final = "/api"
-_ORGS: Final = "/orgs/"
 
 logger = logging.getLogger(__name__)
 
@@ -129,12 +129,16 @@ class Refusals:
 
 
 def _is_of_pages(path: str, accept: Accept) -> bool:
-    if path.startswith(_ORGS):
+    if _is_at(path, ORGS):
         return True
-    if path == _API or path.startswith(_API + "/"):
+    if _is_at(path, _API):
         return False
     offered = ["application/problem+json", "application/json", "text/html"]
     return accept.best_match(offered) == "text/html"
+
+
+def _is_at(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
 
 
 def _address(request: AnyRequest) -> str:

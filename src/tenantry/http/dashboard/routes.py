@@ -21,6 +21,7 @@ from tenantry.http.dashboard.event_stream import event_stream
 from tenantry.http.dashboard.events import EventPages
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.members import member_pages
+from tenantry.http.dashboard.organizations import organization_pages
 from tenantry.http.dashboard.overview import overview_pages
 from tenantry.http.dashboard.profile import profile_pages
 from tenantry.http.dashboard.projects import project_pages
@@ -121,6 +122,7 @@ class Dashboard:
             *SignInPages(
                 parts.sign_in, parts.sessions, cookies, look, base_url=parts.base_url, people=parts.people
             ).routes(door),
+            *organization_pages(parts.sessions, door, look),
             *overview_pages(parts.overview, parts.catalog, door, look, base_url=parts.base_url, clock=parts.clock),
             *BillingPages(parts.overview, parts.checkout, parts.catalog, look, parts.base_url).routes(door),
             *EventPages(parts.billing, parts.replay, parts.catalog, look).routes(door),

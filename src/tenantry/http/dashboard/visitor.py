@@ -26,7 +26,8 @@ _FORM: Final = "tenantry.form"
 BY_SCRIPT: Final = "tenantry.by_script"
 """An option of routes that nobody visits: pages of ours ask there for what is new."""
 _OF_SCRIPT: Final = "x-requested-with"
-ORG: Final = "/orgs/{org_id:str}"
+ORGS: Final = "/orgs"
+ORG: Final = ORGS + "/{org_id:str}"
 """Below this is everything that belongs to a tenant: two tabs can show two tenants, and a link says which it means."""
 
 
@@ -70,6 +71,9 @@ class Visitor(msgspec.Struct, frozen=True):
     session: Session
     claims: Claims
     tenants: list[TenantOfUser]
+    """Some that the user may look at, by name, the one in the address among them."""
+    total: int
+    """How many there are of all."""
     form_token: str
     tenant: TenantOfUser | None
     """The one in the address."""
@@ -172,7 +176,7 @@ class Door:
                 raise NotFoundError("organization")
             caller = await self._authenticator.as_user(visit.claims, tenant.id)
         form_token = self._secret.form_token(visit.session.digest)
-        return Visitor(visit.session, visit.claims, visit.tenants, form_token, tenant, caller)
+        return Visitor(visit.session, visit.claims, visit.tenants, visit.total, form_token, tenant, caller)
 
 
 async def check_form(request: AnyRequest) -> None:
