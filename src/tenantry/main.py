@@ -120,7 +120,7 @@ def build_app(
     )
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
-    api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of))
+    api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
     refusals = parts.admission.refusals
     return Front(
         hot,

@@ -126,13 +126,13 @@ class Dashboard:
         yield
         self.server = await self._served.enter_async_context(self._serve())
 
-    async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX) -> Person:
-        """A new browser in which a user has signed in."""
+    async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX, *, refused: bool = False) -> Person:
+        """A new browser in which a user has signed in; ``refused``, where their first page is a refusal."""
         client = await self._stack.enter_async_context(
             httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=30, headers={"User-Agent": agent})
         )
         answer = await client.get(self.start_of(user), follow_redirects=True)
-        assert answer.status_code == 200, answer.text
+        assert answer.status_code == (403 if refused else 200), answer.text
         return Person(client)
 
     def start_of(self, user: DemoUser, return_to: str = "/") -> str:

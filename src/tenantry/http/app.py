@@ -1,7 +1,7 @@
 """Assembling the HTTP side: hot routes in front, Litestar behind."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -18,7 +18,7 @@ from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.types import ExceptionHandlersMap
+from litestar.types import ExceptionHandlersMap, Scope
 
 from tenantry import __version__
 from tenantry.domain.errors import DomainError
@@ -31,6 +31,7 @@ from tenantry.http.raw import MAX_BODY
 API_TITLE: Final = "tenantry"
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
 _PageOf = Callable[[AnyRequest, HTTPException], Response[str] | None]
+_BeforeRefusal = Callable[[Exception, Scope], Awaitable[None]]
 _CODES: Final = {
     400: "invalid_request",
     401: "missing_credential",
@@ -49,10 +50,12 @@ def build_api(
     routes: Sequence[HTTPRouteHandler | Router],
     lifespan: Sequence[_LIFESPAN],
     page_of: _PageOf = lambda _request, _error: None,
+    before_refusal: Sequence[_BeforeRefusal] = (),
 ) -> Litestar:
     """The Litestar application with these routes.
 
-    ``page_of`` gives the page for a request that no route answers; None where there is to be none.
+    ``page_of`` gives the page for a request that no route answers; None where there is to be none. ``before_refusal``
+    is waited for before it: what makes answers of errors cannot wait.
     """
     return Litestar(
         route_handlers=list(routes),
@@ -61,6 +64,7 @@ def build_api(
             "claims": Provide(current_claims, sync_to_thread=False),
         },
         exception_handlers=_exception_handlers(page_of),
+        after_exception=list(before_refusal),
         lifespan=list(lifespan),
         before_request=_answer_options,
         request_class=JsonRequest,

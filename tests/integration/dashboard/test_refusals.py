@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from tests.support.app import running_app
-from tests.support.dashboard import AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
 from tests.support.database_link import database_link
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -24,7 +24,7 @@ def is_page(answer: httpx2.Response) -> bool:
     return (
         answer.headers["content-type"].startswith("text/html")
         and answer.headers["content-security-policy"].startswith("default-src 'none'")
-        and 'href="/"' in answer.text
+        and ('href="/"' in answer.text or f'class="button" href="{AT_ACME}/"' in answer.text)
     )
 
 
@@ -161,6 +161,58 @@ async def test_member_is_told_what_their_role_lacks_and_who_has_it(
     assert f"Your role, member, does not let you {words}. An owner or admin can." in page.text
     assert f"{AT_ACME}/" in page.links
     assert "scope" not in page.text
+
+
+async def test_page_of_a_suspended_tenant_offers_the_others_and_to_sign_out(dashboard: Dashboard) -> None:
+    await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
+    olivia = await dashboard.sign_in(OLIVIA)
+    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "o@x.example", "suspended": True})
+    page = await olivia.open(AT_ACME)
+    assert page.status == 403
+    assert "The organization is suspended." in page.text
+    assert {f"{AT_ACME}/", f"{AT_BETA}/"} <= set(page.links)
+    assert "acme · suspended" in page.text
+    assert not [link for link in page.links if link.startswith(f"{AT_ACME}/") and link != f"{AT_ACME}/"]
+    assert "You are signed out" in (await olivia.send(page, "/sign-out")).text
+
+
+async def test_suspended_tenant_that_is_ones_only_one_is_left_by_signing_out(dashboard: Dashboard) -> None:
+    await dashboard.operate("PUT", "/tenants/beta", {"name": "Beta", "ownerEmail": "b@x.example", "suspended": True})
+    berta = await dashboard.sign_in(BERTA, refused=True)
+    page = await berta.open("/")
+    assert (page.status, page.path) == (403, f"{AT_BETA}/")
+    assert "You are signed out" in (await berta.send(page, "/sign-out")).text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/nothing", 404),
+        ("/orgs/none", 404),
+        ("/orgs/a%20b", 404),
+        (AT_BETA, 404),
+        (f"{AT_BETA}/projects/prj_none", 404),
+        (f"{AT_ACME}/nothing", 404),
+        (f"{AT_ACME}/projects/prj_none", 404),
+        (f"{AT_ACME}/settings/api-keys", 403),
+        (f"{AT_ACME}/projects?cursor=x", 400),
+        (f"{AT_ACME}/events/stream?after=x", 400),
+    ],
+)
+async def test_who_is_signed_in_can_go_elsewhere_and_out_from_a_refusal(
+    unchanged_dashboard: Dashboard, path: str, status: int
+) -> None:
+    mia = await unchanged_dashboard.sign_in(MIA)
+    mia.client.headers.update(BROWSER)
+    page = await mia.open(path)
+    assert page.status == status
+    assert page.form("/sign-out").fields["form_token"]
+    if path.startswith(f"{AT_ACME}/") and not path.endswith("nothing"):
+        assert f"{AT_ACME}/projects" in page.links
+    else:
+        assert f"{AT_ACME}/" in page.links  # by the menu
+        assert f"{AT_ACME}/projects" not in page.links
+    assert f"{AT_BETA}/" not in page.links
 
 
 async def test_api_goes_on_naming_the_scope(unchanged_dashboard: Dashboard) -> None:

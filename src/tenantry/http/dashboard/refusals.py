@@ -19,7 +19,9 @@ from tenantry.http.dashboard.visitor import (
     NotSignedInError,
     ProofNeededError,
     RoleTooLowError,
+    Visitor,
     is_navigation,
+    recognized_visitor,
 )
 from tenantry.http.dashboard.words import refusal_of
 from tenantry.http.front import REQUEST_ID
@@ -81,11 +83,9 @@ class Refusals:
             return self._page(request, HTTPStatus.NOT_FOUND, *_UNANSWERED[HTTPStatus.NOT_FOUND])
         return self._page(request, HTTPStatus.BAD_REQUEST, _TITLES[HTTPStatus.BAD_REQUEST], _CUT_OFF)
 
-    def role_too_low(self, _request: AnyRequest, error: RoleTooLowError) -> Response[str]:
+    def role_too_low(self, request: AnyRequest, error: RoleTooLowError) -> Response[str]:
         message = refusal_of(error.visitor.principal, error.visitor.claims.scopes, error.scope)
-        return self._look.page(
-            "refused.html", status_code=HTTPStatus.FORBIDDEN, visitor=error.visitor, section="", message=message
-        )
+        return self._page(request, HTTPStatus.FORBIDDEN, _TITLES[HTTPStatus.FORBIDDEN], message)
 
     def page_in_front(self, scope: Scope, status: int, request_id: str) -> RawAnswer | None:
         """The page for a request that no route has answered in time, or could; None as for `page_of`."""
@@ -103,9 +103,9 @@ class Refusals:
 
     def page_of(self, request: AnyRequest, error: HTTPException) -> Response[str] | None:
         """The page for a request that no route answers; None where it is not of a person with a browser."""
-        status = HTTPStatus(error.status_code)
-        if status not in _UNANSWERED or not _is_of_pages(request.scope["path"], request.accept):
+        if not is_unanswered_page(request, error):
             return None
+        status = HTTPStatus(error.status_code)
         response = self._page(request, status, *_UNANSWERED[status])
         response.headers.update(error.headers or {})
         return response
@@ -115,17 +115,29 @@ class Refusals:
         return self._page(request, _SERVER_ERROR, "Something went wrong", "It is our fault, and in our log.")
 
     def _page(self, request: AnyRequest, status: int, title: str, message: str) -> Response[str]:
-        return self._message(status, title, message, str(request.scope.get(REQUEST_ID, "")))
+        return self._message(status, title, message, str(request.scope.get(REQUEST_ID, "")), recognized_visitor(request))
 
-    def _message(self, status: int, title: str, message: str, request_id: str) -> Response[str]:
+    def _message(
+        self, status: int, title: str, message: str, request_id: str, visitor: Visitor | None = None
+    ) -> Response[str]:
+        layout = "plain.html" if visitor is None else "signed_in.html" if visitor.caller is None else "tenant.html"
         return self._look.page(
             "message.html",
             status_code=status,
             headers={"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else {},
+            layout=layout,
+            visitor=visitor,
+            section=None,
             title=title,
             message=message,
             request_id=request_id if status >= _SERVER_ERROR else "",
         )
+
+
+def is_unanswered_page(request: AnyRequest, error: Exception) -> bool:
+    """Whether a person with a browser asked for what no route answers."""
+    is_unanswered = isinstance(error, HTTPException) and error.status_code in _UNANSWERED
+    return is_unanswered and _is_of_pages(request.scope["path"], request.accept)
 
 
 def _is_of_pages(path: str, accept: Accept) -> bool:

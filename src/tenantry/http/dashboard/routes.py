@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 
 import msgspec
-from litestar import Router
+from litestar import Request, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import HTTPRouteHandler
+from litestar.types import Scope
 
 from tenantry import __version__
 from tenantry.domain.errors import DomainError
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.gateways.identity.sign_in import SignIn
+from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.api_keys import api_key_pages
 from tenantry.http.dashboard.audit import audit_pages
 from tenantry.http.dashboard.billing import BillingPages
@@ -25,7 +27,7 @@ from tenantry.http.dashboard.organizations import organization_pages
 from tenantry.http.dashboard.overview import overview_pages
 from tenantry.http.dashboard.profile import profile_pages
 from tenantry.http.dashboard.projects import project_pages
-from tenantry.http.dashboard.refusals import Refusals
+from tenantry.http.dashboard.refusals import Refusals, is_unanswered_page
 from tenantry.http.dashboard.sign_in import SignInPages
 from tenantry.http.dashboard.transfer import transfer_pages
 from tenantry.http.dashboard.visitor import (
@@ -84,9 +86,18 @@ class Dashboard:
     def __init__(self, parts: DashboardParts) -> None:
         self._parts = parts
         self.look = Look(secure=parts.base_url.startswith("https://"), version=__version__, demo_pages=parts.demo_pages)
+        self._cookies = Cookies(parts.secret, parts.clock, secure=parts.base_url.startswith("https://"))
+        away = parts.sign_in.is_away if parts.sign_in else lambda: False
+        self._door = Door(parts.sessions, parts.authenticator, self._cookies, parts.secret, parts.clock, away)
         self._refusals = Refusals(self.look)
         self.page_of = self._refusals.page_of
         self.page_in_front = self._refusals.page_in_front
+
+    async def before_page_of(self, error: Exception, scope: Scope) -> None:
+        """What has to be waited for before `page_of`: who is signed in."""
+        request: AnyRequest = Request(scope)
+        if is_unanswered_page(request, error):
+            await self._door.recognize(request)
 
     def routes(self) -> list[HTTPRouteHandler | Router]:
         """The routes."""
@@ -114,13 +125,10 @@ class Dashboard:
         return [router, *self.look.routes()]
 
     def _pages(self) -> list[HTTPRouteHandler | Router]:
-        parts, look = self._parts, self.look
-        cookies = Cookies(parts.secret, parts.clock, secure=parts.base_url.startswith("https://"))
-        away = parts.sign_in.is_away if parts.sign_in else lambda: False
-        door = Door(parts.sessions, parts.authenticator, cookies, parts.secret, parts.clock, away)
+        parts, look, door = self._parts, self.look, self._door
         return [
             *SignInPages(
-                parts.sign_in, parts.sessions, cookies, look, base_url=parts.base_url, people=parts.people
+                parts.sign_in, parts.sessions, self._cookies, look, base_url=parts.base_url, people=parts.people
             ).routes(door),
             *organization_pages(parts.sessions, door, look),
             *overview_pages(parts.overview, parts.catalog, door, look, base_url=parts.base_url, clock=parts.clock),

@@ -1,6 +1,7 @@
 """Who looks at a page: the session behind its cookie, and what its user may do in the tenant of the address."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, cast
 
@@ -22,6 +23,7 @@ from tenantry.services.sessions import SessionService
 from tenantry.store.sessions import TenantOfUser
 
 _VISITOR: Final = "tenantry.visitor"
+_RECOGNIZED: Final = "tenantry.recognized"
 _FORM: Final = "tenantry.form"
 BY_SCRIPT: Final = "tenantry.by_script"
 """An option of routes that nobody visits: pages of ours ask there for what is new."""
@@ -136,6 +138,11 @@ class Door:
 
         return RouteGuard(guard, Credential.SESSION, scope)
 
+    async def recognize(self, connection: Connection) -> None:
+        """Find out who sent a request that no guard has seen, for the page that refuses it."""
+        with suppress(NotSignedInError, ProofNeededError, DomainError):
+            await self._visitor(connection)
+
     async def standing(self, connection: Connection, scope: str) -> Standing:
         """Whether who was let in would be let in now, for an answer that goes on. Raises `DatabaseUnavailableError`."""
         try:
@@ -169,14 +176,22 @@ class Door:
             raise NotSignedInError
         if not even_unproved:
             self._check_proof(visit.session, connection)
-        tenant = next((one for one in visit.tenants if one.id == org_id), None)
-        caller = None
+        visitor = Visitor(
+            session=visit.session,
+            claims=visit.claims,
+            tenants=visit.tenants,
+            total=visit.total,
+            form_token=self._secret.form_token(visit.session.digest),
+            tenant=next((one for one in visit.tenants if one.id == org_id), None),
+            caller=None,
+        )
+        _extras(connection)[_RECOGNIZED] = visitor
         if org_id is not None:
-            if tenant is None:
+            if visitor.tenant is None:
                 raise NotFoundError("organization")
-            caller = await self._authenticator.as_user(visit.claims, tenant.id)
-        form_token = self._secret.form_token(visit.session.digest)
-        return Visitor(visit.session, visit.claims, visit.tenants, visit.total, form_token, tenant, caller)
+            caller = await self._authenticator.as_user(visitor.claims, visitor.tenant.id)
+            visitor = _extras(connection)[_RECOGNIZED] = msgspec.structs.replace(visitor, caller=caller)
+        return visitor
 
 
 async def check_form(request: AnyRequest) -> None:
@@ -199,6 +214,12 @@ def current_visitor(request: AnyRequest) -> Visitor:
     if not isinstance(visitor, Visitor):
         raise NotSignedInError
     return visitor
+
+
+def recognized_visitor(request: AnyRequest) -> Visitor | None:
+    """Who is signed in, whether or not they were let in; for pages that say no."""
+    visitor = _extras(request).get(_RECOGNIZED)
+    return visitor if isinstance(visitor, Visitor) else None
 
 
 def current_form(request: AnyRequest) -> Form:
@@ -225,7 +246,8 @@ def is_navigation(connection: Connection) -> bool:
 
     Browsers say so (Fetch Metadata). For those that do not our script does.
     """
-    if connection.route_handler.opt.get(BY_SCRIPT):
+    handler = _extras(connection).get("route_handler")  # which is not there where no route answers
+    if isinstance(handler, BaseRouteHandler) and handler.opt.get(BY_SCRIPT):
         return False
     mode = connection.headers.get("sec-fetch-mode")
     return mode == "navigate" if mode is not None else _OF_SCRIPT not in connection.headers
