@@ -182,7 +182,7 @@ async def judge_address(context: BrowserContext, source: str, address: str, stat
 
 
 OWNERS_PAGES: Final = (
-    f"{AT_ACME}/", f"{AT_ACME}/profile", f"{AT_ACME}/billing", f"{AT_ACME}/billing?from=cancelled",
+    f"{AT_ACME}/", f"{AT_ACME}/profile", f"{AT_ACME}/billing", f"{AT_ACME}/billing?awaits=pro",
     f"{AT_ACME}/events", f"{AT_ACME}/events?type=invoice.payment_failed", f"{AT_ACME}/events?outcome=parked",
     f"{AT_ACME}/events/evt_1", f"{AT_ACME}/events/evt_odd", f"{AT_ACME}/events/evt_failed", f"{AT_ACME}/events/replay",
     KEYS, NEW, f"{KEYS}?status=revoked", f"{KEYS}/{{In use}}", f"{KEYS}/{{In use}}/edit", f"{KEYS}/{{In use}}/rotate",

@@ -2,16 +2,22 @@
 
 import pytest
 
+from tenantry.domain.sessions import SessionSecret
+from tenantry.http.dashboard.cookies import Cookies
 from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.notices import Notices
 from tenantry.http.dashboard.refusals import Refusals
 from tenantry.http.raw import RawAnswer
+from tenantry.kit.clock import system_clock
 
 BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 
 
 def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> RawAnswer | None:
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
-    return Refusals(Look(secure=False, version="0")).page_in_front(scope, status, "an-id")
+    secret = SessionSecret("a secret of the tests")
+    look = Look(Cookies(secret, system_clock, secure=False), Notices(secret), secure=False, version="0")
+    return Refusals(look).page_in_front(scope, status, "an-id")
 
 
 @pytest.mark.parametrize("path", ["/orgs/acme/", "/", "/sign-in/callback"])

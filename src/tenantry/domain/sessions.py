@@ -98,6 +98,10 @@ class SessionSecret:
         """What every form of a session carries along, so that no other site can send one (CSRF)."""
         return self._mac(b"form", digest).hex()
 
+    def proof(self, digest: bytes, text: str) -> str:
+        """What shows that a text was written here, for this session: hexadecimal digits."""
+        return self._mac(b"text", digest + text.encode()).hex()
+
     def key(self, purpose: str) -> bytes:
         """A key of 32 bytes for another purpose."""
         return self._mac(b"key", purpose.encode())

@@ -102,7 +102,9 @@ async def test_a_checkout_leads_to_the_provider_by_a_page_that_redirects_nowhere
     assert (answer.status, answer.path) == (200, CHECKOUT)
     assert answer.headers["refresh"] == "0; url=https://checkout.provider.example/c/1"
     assert 'href="https://checkout.provider.example/c/1"' in answer.html
-    assert provider.requests[-1].params["success_url"] == f"{dashboard.url}{BILLING}?from=checkout&plan=pro"
+    back = f"{dashboard.url}{BILLING}/back?notice="
+    assert provider.requests[-1].params["success_url"].startswith(f"{back}CHECKED_OUT.")
+    assert provider.requests[-1].params["cancel_url"].startswith(f"{back}CHECKOUT_LEFT.")
 
 
 async def test_a_form_sent_twice_begins_one_checkout(owner: Person, provider: ProviderServer) -> None:
@@ -166,14 +168,44 @@ async def test_a_refusal_of_the_provider_is_told_on_the_page(owner: Person, prov
     assert 'role="alert"' in answer.html
 
 
-async def test_after_a_checkout_the_page_waits_for_the_plan(dashboard: Dashboard, owner: Person) -> None:
-    page = await owner.open(f"{BILLING}?from=checkout&plan=pro")
-    assert "usually within seconds" in page.text
+async def test_after_a_checkout_the_page_waits_for_the_plan(
+    dashboard: Dashboard, owner: Person, provider: ProviderServer
+) -> None:
+    await owner.force(CHECKOUT, plan="pro", once="a" * 32)
+    page = await owner.open(provider.requests[-1].params["success_url"])
+    assert page.path == BILLING
+    assert "The provider has taken the order." in page.text
+    assert "The plan is Free until the provider's event arrives. Look again" in page.text
     assert "data-poll" in page.html
     await dashboard.deliver(updated())
-    page = await owner.open(f"{BILLING}?from=checkout&plan=pro")
-    assert "The plan is Pro now" in page.text
+    [again] = [link for link in page.links if "awaits" in link]
+    page = await owner.open(again)
+    assert "The plan is Pro." in page.text
+    assert "has taken the order" not in page.text
     assert "data-poll" not in page.html
+
+
+async def test_what_became_of_a_visit_to_the_provider_is_said_once(owner: Person, provider: ProviderServer) -> None:
+    await owner.force(CHECKOUT, plan="pro", once="a" * 32)
+    left = await owner.open(provider.requests[-1].params["cancel_url"])
+    assert "Nothing was ordered." in left.text
+    assert "data-poll" not in left.html
+    await owner.force(PORTAL, once="b" * 32)
+    assert "What you changed at the provider" in (await owner.open(provider.requests[-1].params["return_url"])).text
+    assert "at the provider shows here" not in (await owner.open(BILLING)).text
+
+
+async def test_way_back_from_the_provider_says_nothing_to_anybody_else(
+    dashboard: Dashboard, owner: Person, provider: ProviderServer
+) -> None:
+    await owner.force(CHECKOUT, plan="pro", once="a" * 32)
+    proved = provider.requests[-1].params["success_url"]
+    admin = await dashboard.sign_in(ADAM)
+    for address in (proved, f"{BILLING}/back?notice=CHECKED_OUT&plan=pro", f"{BILLING}?from=checkout&plan=pro"):
+        page = await admin.open(address)
+        assert (page.status, page.path) == (200, BILLING)
+        assert "order" not in page.text
+        assert 'role="status"' not in page.html
 
 
 async def test_without_the_providers_key_the_page_says_so(postgres: PostgresServer, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.support.routes import dashboard_addresses
 LOWEST: Final = {
     "GET /": "member",
     "GET /billing": "member",
+    "GET /billing/back": "member",
     "POST /billing/checkout": "admin",
     "POST /billing/portal": "admin",
     "GET /events": "member",

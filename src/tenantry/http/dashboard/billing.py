@@ -25,6 +25,7 @@ from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.billing_words import plan_name
 from tenantry.http.dashboard.inputs import form_claim, once_token
 from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
 from tenantry.http.dashboard.words import status_in_words
 from tenantry.http.problems import STATUSES
@@ -35,6 +36,7 @@ PATH: Final = f"{ORG}/billing"
 SECTION: Final = "/billing"
 CHECKOUT: Final = "/billing/checkout"
 PORTAL: Final = "/billing/portal"
+BACK: Final = "/billing/back"
 _WITHOUT_SUBSCRIPTION: Final = ENDED | {NO_SUBSCRIPTION}
 _IN_WORDS: Final = (
     IdempotencyMismatchError,
@@ -55,11 +57,18 @@ class BillingPages:
     """The pages of billing."""
 
     def __init__(
-        self, overview: OverviewService, checkout: CheckoutService, catalog: Catalog, look: Look, base_url: str
+        self,
+        overview: OverviewService,
+        checkout: CheckoutService,
+        catalog: Catalog,
+        notices: Notices,
+        look: Look,
+        base_url: str,
     ) -> None:
         self._overview = overview
         self._checkout = checkout
         self._catalog = catalog
+        self._notices = notices
         self._look = look
         self._base_url = base_url
 
@@ -68,20 +77,30 @@ class BillingPages:
 
         @get(PATH, guards=[door.needs("billing:read")])
         async def show_billing(
+            visitor: SignedIn, awaits: Annotated[str, QueryParameter(name="awaits", max_length=64)] = ""
+        ) -> Response[str]:
+            return await self._page(visitor, awaits=awaits)
+
+        @get(f"{ORG}{BACK}", guards=[door.needs("billing:read")])
+        async def come_back(
             visitor: SignedIn,
-            back_from: Annotated[str, QueryParameter(name="from", max_length=20)] = "",
+            proved: Annotated[str, QueryParameter(name="notice", max_length=200)] = "",
             plan: Annotated[str, QueryParameter(name="plan", max_length=64)] = "",
         ) -> Response[str]:
-            return await self._page(visitor, back_from=back_from, wanted=plan)
+            path = visitor.base + SECTION
+            notice = self._notices.read(visitor.session, visitor.base + BACK, proved)
+            if notice is None:
+                return self._look.redirect(path)
+            return self._look.tell(visitor, notice, path, f"?awaits={quote(plan, safe='')}" if plan else "")
 
         @post(f"{ORG}{CHECKOUT}", guards=[door.needs("billing:write")])
         async def begin_checkout(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
-            plan, back = form.text("plan"), self._base_url + visitor.base + SECTION
+            plan = form.text("plan")
             url = self._checkout.create_checkout(
                 visitor.principal,
                 plan=plan,
-                success_url=f"{back}?from=checkout&plan={quote(plan, safe='')}",
-                cancel_url=f"{back}?from=cancelled",
+                success_url=f"{self._way_back(visitor, Notice.CHECKED_OUT)}&plan={quote(plan, safe='')}",
+                cancel_url=self._way_back(visitor, Notice.CHECKOUT_LEFT),
                 claim=await form_claim(request, visitor.principal, form),
             )
             return await self._lead(visitor, url)
@@ -90,12 +109,17 @@ class BillingPages:
         async def open_portal(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
             url = self._checkout.create_portal(
                 visitor.principal,
-                return_url=f"{self._base_url}{visitor.base}{SECTION}?from=portal",
+                return_url=self._way_back(visitor, Notice.PORTAL_LEFT),
                 claim=await form_claim(request, visitor.principal, form),
             )
             return await self._lead(visitor, url)
 
-        return [show_billing, begin_checkout, open_portal]
+        return [show_billing, come_back, begin_checkout, open_portal]
+
+    def _way_back(self, visitor: Visitor, notice: Notice) -> str:
+        """The address for the provider to lead this visitor back to, where they are told what became of it."""
+        path = visitor.base + BACK
+        return f"{self._base_url}{path}?notice={self._notices.prove(visitor.session, path, notice)}"
 
     async def _lead(self, visitor: Visitor, asked: Awaitable[str]) -> Response[str]:
         """To the provider: by a page, for a form's answer may redirect to no other origin (CSP, form-action)."""
@@ -109,9 +133,7 @@ class BillingPages:
             "leaving.html", url=url, back=visitor.base + SECTION, headers={"Refresh": f"0; url={url}"}
         )
 
-    async def _page(
-        self, visitor: Visitor, *, back_from: str = "", wanted: str = "", problem: DomainError | None = None
-    ) -> Response[str]:
+    async def _page(self, visitor: Visitor, *, awaits: str = "", problem: DomainError | None = None) -> Response[str]:
         found = await self._overview.of_billing(visitor.principal)
         tenant = found.tenant
         is_subscribed = tenant.subscription_status not in _WITHOUT_SUBSCRIPTION
@@ -136,9 +158,8 @@ class BillingPages:
             },
             once=once_token(),
             problem=_words_of(problem) if problem else None,
-            back_from=back_from,
             # the plan is another as soon as the provider's event is in
-            awaited=wanted if back_from == "checkout" and wanted in self._catalog else None,
+            awaited=awaits if awaits in self._catalog else None,
         )
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's cookies: of the session, and of a sign-in that is under way."""
+"""The dashboard's cookies: of the session, of a sign-in that is under way, and of what the next page is to say."""
 
 from datetime import timedelta
 from typing import Final
@@ -18,6 +18,7 @@ SIGN_IN_GOOD_FOR: Final = timedelta(minutes=10)
 MOST_PENDING: Final = 5
 """Sign-ins that may be under way in one browser; the oldest make room for a new one."""
 _MOST_BYTES_KEPT: Final = 4096  # so that with one more, and the session, a header of 8 KiB has room for all
+NOTICE_GOOD_FOR: Final = timedelta(minutes=1)
 _HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
 _PART_OF_STATE: Final = 12
 
@@ -41,6 +42,7 @@ class Cookies:
         prefix = "__Host-" if secure else ""
         self._session = f"{prefix}tenantry_session"
         self._sign_in = f"{prefix}tenantry_sign_in_"
+        self._notice = f"{prefix}tenantry_notice"
 
     def session(self, request: Connection) -> str | None:
         """What the cookie of the session holds."""
@@ -93,6 +95,18 @@ class Cookies:
         except (JoseError, ValueError):
             return None
         return pending if to_micros(self._clock()) < pending.until else None
+
+    def notice(self, request: Connection) -> str | None:
+        """What the next page is to say, as it was proved."""
+        return request.cookies.get(self._notice)
+
+    def with_notice(self, proved: str) -> Cookie:
+        """The cookie of what the next page is to say."""
+        return self._cookie(self._notice, proved, NOTICE_GOOD_FOR)
+
+    def without_notice(self) -> Cookie:
+        """What takes that cookie away."""
+        return self._cookie(self._notice, "", timedelta())
 
     def _name_of(self, state: str) -> str:
         known = "".join(

@@ -41,6 +41,8 @@ PAYLOAD_SCOPE: Final = "billing:write"
 _ON_A_PAGE: Final = 25
 _MOST_SHOWN: Final = 40_000
 _FILTERED: Final = (Outcome.APPLIED, Outcome.NO_CHANGE, Outcome.LATE, Outcome.IGNORED, Outcome.INVALID)
+_TYPE: Final = re.compile(r"[a-z0-9_.]+")
+"""What types of events look like. Nothing else of an address is shown: it could be a sentence of anybody's."""
 _DEEPEST: Final = 32
 _NO_BRACKETS: Final = re.compile(rb"[^][{}]+")
 # They make a text look other than it is; in JSON's strings, the only place for them, an escape means the same.
@@ -73,7 +75,7 @@ class EventPages:
             cursor: Cursor = None,
         ) -> Response[str]:
             wanted = Outcome(outcome) if outcome in set(Outcome) else None
-            of_type = event_type if event_type.isprintable() else ""
+            of_type = event_type if _TYPE.fullmatch(event_type) else ""
             # before the entries are read: what comes in between is shown, and told of once more
             newest = await self._billing.newest_arrival(visitor.principal)
             page = await self._billing.seek_events(

@@ -15,6 +15,9 @@ from litestar.params import FromPath
 from litestar.response import Stream
 from markupsafe import Markup
 
+from tenantry.http.dashboard.cookies import Cookies
+from tenantry.http.dashboard.notices import Notice, Notices
+from tenantry.http.dashboard.visitor import Visitor
 from tenantry.kit.templates import page_templates
 
 ASSETS: Final = "/assets"
@@ -43,8 +46,18 @@ _ASSET_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'", "X-Con
 class Look:
     """Renders pages; everything put into them is escaped."""
 
-    def __init__(self, *, secure: bool, version: str, demo_pages: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        cookies: Cookies,
+        notices: Notices,
+        *,
+        secure: bool,
+        version: str,
+        demo_pages: Sequence[tuple[str, str]] = (),
+    ) -> None:
         """``secure`` says that browsers come by https, and are to stay there."""
+        self._cookies = cookies
+        self._notices = notices
         self.headers = {**_HEADERS, **({"Strict-Transport-Security": f"max-age={_YEAR}"} if secure else {})}
         self._files = {name: _read(name) for name in _FILES}
         digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:_DIGEST_LENGTH]
@@ -56,13 +69,22 @@ class Look:
         self._environment = environment
 
     def page(
-        self, template: str, *, status_code: int = 200, headers: Mapping[str, str] | None = None, **context: object
+        self,
+        template: str,
+        *,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        visitor: Visitor | None = None,
+        **context: object,
     ) -> Response[str]:
-        """A page."""
-        content = self._environment.get_template(template).render(context)
-        return Response(
+        """A page; what it says once is not said again."""
+        content = self._environment.get_template(template).render(context, visitor=visitor)
+        response = Response(
             content, status_code=status_code, media_type=MediaType.HTML, headers={**self.headers, **(headers or {})}
         )
+        if visitor is not None and visitor.notice is not None:
+            response.set_cookie(self._cookies.without_notice())
+        return response
 
     def file(self, content: bytes | AsyncIterator[bytes], name: str, media_type: str) -> Response[Any]:
         """A file to be kept, not shown, maybe sent while it is made.
@@ -77,6 +99,12 @@ class Look:
     def redirect(self, location: str) -> Response[str]:
         """Go on with a GET of another address."""
         return Response("", status_code=303, media_type=MediaType.TEXT, headers={**self.headers, "Location": location})
+
+    def tell(self, visitor: Visitor, notice: Notice, path: str, query: str = "") -> Response[str]:
+        """The same, where the page at that path is to say something once."""
+        response = self.redirect(path + query)
+        response.set_cookie(self._cookies.with_notice(self._notices.prove(visitor.session, path, notice)))
+        return response
 
     def routes(self) -> list[HTTPRouteHandler]:
         """The routes of the assets, whose address changes with what they hold."""

@@ -20,6 +20,7 @@ from tenantry.http.access import AnyRequest
 from tenantry.http.author import principal_author
 from tenantry.http.dashboard.inputs import FaultyFormError, checked, form_claim, once_token, patiently
 from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
 from tenantry.http.dashboard.words import ROLES, role_in
 from tenantry.http.fields import LONGEST_USER_ID, Cursor
@@ -40,15 +41,7 @@ _REFUSALS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
     ScopeEscalationError: ("role", "Only an owner makes, changes and removes owners."),
     MemberNotActiveError: ("role", "This member was removed meanwhile. Take them back first."),
 }
-_DONE: Final = {
-    "added": "The user is a member now.",
-    "removed": "The member is removed, and kept out from now on.",
-    "changed": "The role is changed. It counts from the next request on.",
-    "transferred": "The organization has a new owner.",
-}
-
 Text = Annotated[str, QueryParameter(max_length=LONGEST_USER_ID)]
-Done = Annotated[str, QueryParameter(name="done", max_length=20)]
 
 
 def member_pages(
@@ -70,7 +63,7 @@ class _MemberPages:
         self.look = look
 
     async def show_list(
-        self, visitor: Visitor, role: str, status: str, user_id: str, cursor: str | None, done: str
+        self, visitor: Visitor, role: str, status: str, user_id: str, cursor: str | None
     ) -> Response[str]:
         wanted = Filter(
             user_id.strip().replace("\x00", "") or None,
@@ -92,8 +85,6 @@ class _MemberPages:
             roles=ROLES,
             filtered=bool(wanted.user_id or wanted.role or cursor) or wanted.status is not MemberStatus.ACTIVE,
             may_transfer=may_transfer(visitor),
-            done=done,
-            words=_DONE,
         )
 
     def show_new(
@@ -112,15 +103,15 @@ class _MemberPages:
         )
 
     async def show_one(
-        self, visitor: Visitor, member_id: str, faults: Mapping[str, str], *, role: str = "", done: str = ""
+        self, visitor: Visitor, member_id: str, faults: Mapping[str, str], *, role: str = ""
     ) -> Response[str]:
-        return await self._show(visitor, "member.html", member_id, faults, role=role, done=done)
+        return await self._show(visitor, "member.html", member_id, faults, role=role)
 
     async def show_removal(self, visitor: Visitor, member_id: str, faults: Mapping[str, str]) -> Response[str]:
         return await self._show(visitor, "member_remove.html", member_id, faults, role="")
 
     async def _show(
-        self, visitor: Visitor, template: str, member_id: str, faults: Mapping[str, str], *, role: str, done: str = ""
+        self, visitor: Visitor, template: str, member_id: str, faults: Mapping[str, str], *, role: str
     ) -> Response[str]:
         member = await self.members.get(visitor.principal, member_id)
         tenant = await self.tenants.get(visitor.principal, visitor.principal.org_id)
@@ -141,8 +132,6 @@ class _MemberPages:
             may_manage=visitor.may("members:write") and _may_manage(visitor.principal, member),
             may_transfer=may_transfer(visitor),
             once=once_token(),
-            done=done,
-            words=_DONE,
         )
 
 
@@ -154,13 +143,12 @@ def _reading(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
         status: Text = "",
         user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = "",
         cursor: Cursor = None,
-        done: Done = "",
     ) -> Response[str]:
-        return await pages.show_list(visitor, role, status, user_id, cursor, done)
+        return await pages.show_list(visitor, role, status, user_id, cursor)
 
     @get(_ONE, guards=[door.needs("members:read")])
-    async def show_member(visitor: SignedIn, member_id: MemberId, done: Done = "") -> Response[str]:
-        return await pages.show_one(visitor, member_id, {}, done=done)
+    async def show_member(visitor: SignedIn, member_id: MemberId) -> Response[str]:
+        return await pages.show_one(visitor, member_id, {})
 
     return [show_members, show_member]
 
@@ -192,7 +180,7 @@ def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
             return pages.show_new(visitor, typed, faults, is_self=is_self)
         except (MemberExistsError, ScopeEscalationError) as error:
             return pages.show_new(visitor, typed, _fault(error), is_self=is_self)
-        return pages.look.redirect(f"{visitor.base}{SECTION}/{made.id}?done=added")
+        return pages.look.tell(visitor, Notice.MEMBER_ADDED, f"{visitor.base}{SECTION}/{made.id}")
 
     return [show_new_member, add_member]
 
@@ -214,7 +202,7 @@ def _changing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
             return await pages.show_one(visitor, member_id, {"role": await _why_last(pages, visitor, member_id)})
         except (MemberNotActiveError, ScopeEscalationError) as error:
             return await pages.show_one(visitor, member_id, _fault(error))
-        return pages.look.redirect(f"{visitor.base}{SECTION}/{member_id}?done=changed")
+        return pages.look.tell(visitor, Notice.MEMBER_CHANGED, f"{visitor.base}{SECTION}/{member_id}")
 
     return [change_role]
 
@@ -240,7 +228,7 @@ def _taking_back(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
             return await pages.show_one(visitor, member_id, _fault(error), role=typed)
         except MemberExistsError:
             pass  # somebody else was quicker: what was wanted is so
-        return pages.look.redirect(f"{visitor.base}{SECTION}/{member_id}?done=added")
+        return pages.look.tell(visitor, Notice.MEMBER_ADDED, f"{visitor.base}{SECTION}/{member_id}")
 
     return [take_back]
 
@@ -262,7 +250,9 @@ def _removing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
             return await pages.show_removal(visitor, member_id, {"last": await _why_last(pages, visitor, member_id)})
         except ScopeEscalationError as error:
             return await pages.show_removal(visitor, member_id, {"last": _fault(error)["role"]})
-        return pages.look.redirect("/" if is_self else f"{visitor.base}{SECTION}?done=removed")
+        if is_self:
+            return pages.look.redirect("/")
+        return pages.look.tell(visitor, Notice.MEMBER_REMOVED, f"{visitor.base}{SECTION}")
 
     return [show_remove_member, remove_member]
 

@@ -1,30 +1,27 @@
 """Who the visitor is, where they belong, and where they are signed in."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import QueryParameter
 
 from tenantry.http.dashboard.agents import browser_in_words
 from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
 from tenantry.http.dashboard.words import role_of
 from tenantry.services.sessions import SessionService
 
 SECTION: Final = "/profile"
 PATH: Final = ORG + SECTION
-_DONE: Final = {"ended": "You are signed out everywhere else."}
 
 
 def profile_pages(sessions: SessionService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
     """The routes of the profile."""
 
     @get(PATH, guards=[door.needs()])
-    async def show_profile(
-        visitor: SignedIn, done: Annotated[str, QueryParameter(name="done", max_length=20)] = ""
-    ) -> Response[str]:
+    async def show_profile(visitor: SignedIn) -> Response[str]:
         own = [(one, browser_in_words(one.agent)) for one in await sessions.of_user(visitor.session)]
         return look.page(
             "profile.html",
@@ -32,13 +29,11 @@ def profile_pages(sessions: SessionService, door: Door, look: Look) -> Sequence[
             section=SECTION,
             role=role_of(visitor.principal),
             sessions=own,
-            done=done,
-            words=_DONE,
         )
 
     @post(PATH + "/end-others", guards=[door.needs()])
     async def end_other_sessions(visitor: SignedIn) -> Response[str]:
         await sessions.end_others(visitor.session)
-        return look.redirect(f"{visitor.base}{SECTION}?done=ended")
+        return look.tell(visitor, Notice.OTHERS_SIGNED_OUT, f"{visitor.base}{SECTION}")
 
     return [show_profile, end_other_sessions]

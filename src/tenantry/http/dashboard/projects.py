@@ -1,11 +1,10 @@
 """Projects."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import QueryParameter
 
 from tenantry.domain.errors import PlanLimitReachedError
 from tenantry.http.access import AnyRequest
@@ -21,6 +20,7 @@ from tenantry.http.dashboard.inputs import (
     to_be_typed,
 )
 from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
 from tenantry.http.fields import Cursor
 from tenantry.http.projects import NewProject, ProjectId
@@ -34,9 +34,6 @@ _WORDS: Final = {
     "name": "At most 200 characters, in one line.",
     "description": "At most 2000 characters.",
 }
-_DONE: Final = {"deleted": "The project is deleted."}
-
-Done = Annotated[str, QueryParameter(name="done", max_length=20)]
 
 
 def project_pages(projects: ProjectService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
@@ -46,7 +43,7 @@ def project_pages(projects: ProjectService, door: Door, look: Look) -> Sequence[
 
 def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
     @get(PATH, guards=[door.needs("projects:read")])
-    async def show_projects(visitor: SignedIn, cursor: Cursor = None, done: Done = "") -> Response[str]:
+    async def show_projects(visitor: SignedIn, cursor: Cursor = None) -> Response[str]:
         page, room = await projects.show(visitor.principal, _ON_A_PAGE, cursor)
         return look.page(
             "projects.html",
@@ -55,8 +52,6 @@ def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRoute
             page=page,
             room=room,
             is_first=cursor is None,
-            done=done,
-            words=_DONE,
         )
 
     @get(_ONE, guards=[door.needs("projects:read")])
@@ -154,7 +149,7 @@ def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRout
         except FaultyFormError as error:
             return await show(visitor, project_id, error.faults)
         await projects.delete(visitor.principal, project_id)
-        return look.redirect(f"{visitor.base}{SECTION}?done=deleted")
+        return look.tell(visitor, Notice.PROJECT_DELETED, f"{visitor.base}{SECTION}")
 
     return [show_delete_project, delete_project]
 

@@ -115,7 +115,9 @@ class Refusals:
         return self._page(request, _SERVER_ERROR, "Something went wrong", "It is our fault, and in our log.")
 
     def _page(self, request: AnyRequest, status: int, title: str, message: str) -> Response[str]:
-        return self._message(status, title, message, str(request.scope.get(REQUEST_ID, "")), recognized_visitor(request))
+        return self._message(
+            status, title, message, str(request.scope.get(REQUEST_ID, "")), recognized_visitor(request)
+        )
 
     def _message(
         self, status: int, title: str, message: str, request_id: str, visitor: Visitor | None = None

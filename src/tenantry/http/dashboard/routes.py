@@ -23,6 +23,7 @@ from tenantry.http.dashboard.event_stream import event_stream
 from tenantry.http.dashboard.events import EventPages
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.members import member_pages
+from tenantry.http.dashboard.notices import Notices
 from tenantry.http.dashboard.organizations import organization_pages
 from tenantry.http.dashboard.overview import overview_pages
 from tenantry.http.dashboard.profile import profile_pages
@@ -85,8 +86,10 @@ class Dashboard:
 
     def __init__(self, parts: DashboardParts) -> None:
         self._parts = parts
-        self.look = Look(secure=parts.base_url.startswith("https://"), version=__version__, demo_pages=parts.demo_pages)
-        self._cookies = Cookies(parts.secret, parts.clock, secure=parts.base_url.startswith("https://"))
+        secure = parts.base_url.startswith("https://")
+        self._cookies = Cookies(parts.secret, parts.clock, secure=secure)
+        self._notices = Notices(parts.secret)
+        self.look = Look(self._cookies, self._notices, secure=secure, version=__version__, demo_pages=parts.demo_pages)
         away = parts.sign_in.is_away if parts.sign_in else lambda: False
         self._door = Door(parts.sessions, parts.authenticator, self._cookies, parts.secret, parts.clock, away)
         self._refusals = Refusals(self.look)
@@ -132,7 +135,9 @@ class Dashboard:
             ).routes(door),
             *organization_pages(parts.sessions, door, look),
             *overview_pages(parts.overview, parts.catalog, door, look, base_url=parts.base_url, clock=parts.clock),
-            *BillingPages(parts.overview, parts.checkout, parts.catalog, look, parts.base_url).routes(door),
+            *BillingPages(parts.overview, parts.checkout, parts.catalog, self._notices, look, parts.base_url).routes(
+                door
+            ),
             *EventPages(parts.billing, parts.replay, parts.catalog, look).routes(door),
             *event_stream(parts.news, door, look),
             *api_key_pages(parts.api_keys, door, look, parts.base_url, parts.clock),

@@ -1,11 +1,10 @@
 """Handing an organization over to another owner."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import QueryParameter
 
 from tenantry.domain.access import Role
 from tenantry.domain.errors import ValidationError
@@ -23,8 +22,9 @@ from tenantry.http.dashboard.inputs import (
 )
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.members import SECTION, USER_ID_WORDS
+from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
-from tenantry.http.fields import LONGEST_USER_ID, MOST_ON_A_PAGE
+from tenantry.http.fields import MOST_ON_A_PAGE
 from tenantry.http.members import OwnerTransfer
 from tenantry.services.members import MemberService
 from tenantry.services.sessions import SessionService
@@ -61,11 +61,9 @@ def transfer_pages(
         )
 
     @get(PATH, guards=[door.needs("tenants:write")])
-    async def show_transfer(
-        visitor: SignedIn, user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = ""
-    ) -> Response[str]:
+    async def show_transfer(visitor: SignedIn) -> Response[str]:
         check_may_give(visitor.principal, Role.OWNER)
-        return await show(visitor, {"userId": user_id, "ownerEmail": ""}, {})
+        return await show(visitor, {"userId": "", "ownerEmail": ""}, {})
 
     @post(PATH, guards=[door.needs("tenants:write")])
     async def transfer(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
@@ -91,6 +89,6 @@ def transfer_pages(
             return await show(visitor, typed, error.faults)
         except ValidationError:
             return await show(visitor, typed, {"userId": "This user is not an active member. Add them first."})
-        return look.redirect(f"{visitor.base}{SECTION}?done=transferred")
+        return look.tell(visitor, Notice.TRANSFERRED, f"{visitor.base}{SECTION}")
 
     return [show_transfer, transfer]

@@ -16,6 +16,7 @@ from tenantry.gateways.identity.claims import Claims
 from tenantry.http.access import AnyRequest, Connection, Credential, RouteGuard
 from tenantry.http.dashboard.cookies import Cookies
 from tenantry.http.dashboard.forms import Form, comes_from_elsewhere, is_ours, read_form
+from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.front import IS_HEAD
 from tenantry.kit.clock import Clock
 from tenantry.services.authentication import Authenticator
@@ -81,6 +82,8 @@ class Visitor(msgspec.Struct, frozen=True):
     """The one in the address."""
     caller: Principal | None
     """What the user is there."""
+    notice: Notice | None
+    """What the page is to say, this once."""
 
     @property
     def name(self) -> str:
@@ -121,6 +124,7 @@ class Door:
         self._sessions = sessions
         self._authenticator = authenticator
         self._cookies = cookies
+        self._notices = Notices(secret)
         self._secret = secret
         self._clock = clock
 
@@ -168,6 +172,12 @@ class Door:
         if _extras(connection)["method"] == "GET" or not session.may_send_forms(self._clock()):
             raise NotSignedInError
 
+    def _notice(self, connection: Connection, session: Session) -> Notice | None:
+        proved = self._cookies.notice(connection)
+        if proved is None or is_head(connection) or not _is_visit_of_a_page(connection):
+            return None
+        return self._notices.read(session, connection.scope["path"], proved)
+
     async def _visitor(self, connection: Connection, *, even_unproved: bool = False) -> Visitor:
         org_id: str | None = connection.path_params.get("org_id")
         token = self._cookies.session(connection)
@@ -184,6 +194,7 @@ class Door:
             form_token=self._secret.form_token(visit.session.digest),
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
             caller=None,
+            notice=self._notice(connection, visit.session),
         )
         _extras(connection)[_RECOGNIZED] = visitor
         if org_id is not None:

@@ -68,9 +68,9 @@ class Desk(msgspec.Struct, frozen=True):
             key_id=key_id,
         )
 
-    def to_key(self, visitor: Visitor, key_id: str, query: str = "") -> Response[str]:
-        """Go on with a key's own page."""
-        return self.look.redirect(f"{visitor.base}{SECTION}/{key_id}{query}")
+    def path_of(self, visitor: Visitor, key_id: str) -> str:
+        """Where a key's own page is."""
+        return f"{visitor.base}{SECTION}/{key_id}"
 
 
 def may_touch(visitor: Visitor, key: ApiKey) -> bool:

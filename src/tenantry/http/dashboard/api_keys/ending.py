@@ -41,7 +41,7 @@ def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
             await desk.keys.revoke(visitor.principal, author, key_id, force=form.checked("force"))
         except LastOwnerError as error:
             return page(visitor, key, status_of(error), problem=in_words(error))
-        return desk.to_key(visitor, key_id)
+        return desk.look.redirect(desk.path_of(visitor, key_id))
 
     return [show_revocation, revoke_key]
 

@@ -1,10 +1,7 @@
 """A key's own page."""
 
-from typing import Annotated
-
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import QueryParameter
 
 from tenantry.http.dashboard.api_keys.desk import ONE, Desk, KeyId
 from tenantry.http.dashboard.api_keys.ending import word_of
@@ -17,9 +14,7 @@ def key_pages(desk: Desk) -> list[HTTPRouteHandler]:
     """The route of a key."""
 
     @get(ONE, guards=[desk.door.needs("api-keys:read")])
-    async def show_key(
-        visitor: SignedIn, key_id: KeyId, saved: Annotated[str, QueryParameter(name="saved", max_length=1)] = ""
-    ) -> Response[str]:
+    async def show_key(visitor: SignedIn, key_id: KeyId) -> Response[str]:
         key = await desk.keys.get(visitor.principal, key_id)
         old = await desk.keys.get(visitor.principal, key.rotated_from) if key.rotated_from else None
         return desk.page(
@@ -27,7 +22,6 @@ def key_pages(desk: Desk) -> list[HTTPRouteHandler]:
             visitor,
             key=key,
             old=old,
-            saved=bool(saved),
             word=word_of(key),
             overlaps=OVERLAPS,
             once=once_token(),

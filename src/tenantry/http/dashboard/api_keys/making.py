@@ -27,6 +27,7 @@ from tenantry.http.dashboard.api_keys.refusals import REFUSALS, in_words
 from tenantry.http.dashboard.api_keys.scopes import SUBJECTS, Subject
 from tenantry.http.dashboard.api_keys.secret import secret_page
 from tenantry.http.dashboard.inputs import form_claim, once_token, patiently
+from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import Sent, SignedIn, Visitor
 
 _FIELDS: Final[Mapping[str, str]] = {"scopes": "scope", "expiresAt": "until"}
@@ -100,7 +101,7 @@ def changing_pages(desk: Desk) -> list[HTTPRouteHandler]:
             )
         except (ScopeEscalationError, KeyNotActiveError, LastOwnerError, ValidationError) as error:
             return page(visitor, key, typed, error)
-        return desk.to_key(visitor, key_id, "?saved=1")
+        return desk.look.tell(visitor, Notice.KEY_SAVED, desk.path_of(visitor, key_id))
 
     return [show_change, change_key]
 

@@ -1,0 +1,86 @@
+"""What a page says was done: said once, by the form that did it, and by no address."""
+
+from typing import Final
+
+import pytest
+
+from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, Person
+from tests.support.dashboard_page import Page
+
+MEMBERS: Final = f"{AT_ACME}/settings/members"
+COOKIE: Final = "tenantry_notice"
+REMOVED: Final = "The member is removed, and kept out from now on."
+
+
+def says(page: Page) -> list[str]:
+    """What the page says at its top."""
+    return [part.partition("<")[0] for part in page.html.split('role="status">')[1:]]
+
+
+async def removal(dashboard: Dashboard, olivia: Person) -> str:
+    """Somebody removed, and the cookie that came with the way back to the list."""
+    path = await dashboard.add_member("mia")
+    answer = await olivia.client.post(f"{path}/remove", data={"form_token": await olivia.form_token()})
+    assert (answer.status_code, answer.headers["location"]) == (303, MEMBERS)
+    assert "httponly; " in answer.headers["set-cookie"].lower()
+    assert "samesite=lax" in answer.headers["set-cookie"].lower()
+    proved = olivia.client.cookies.get(COOKIE)
+    assert proved is not None
+    return proved
+
+
+async def test_what_a_form_did_is_said_on_the_next_page_and_not_again(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    await removal(dashboard, olivia)
+    assert says(await olivia.open(MEMBERS)) == [REMOVED]
+    assert says(await olivia.open(MEMBERS)) == []
+
+
+async def test_it_is_said_on_the_page_that_it_is_meant_for(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    await removal(dashboard, olivia)
+    assert says(await olivia.open(f"{AT_ACME}/projects")) == []
+    await olivia.get(MEMBERS, **{"sec-fetch-mode": "cors"})  # a script of another tab looks for news
+    assert says(await olivia.open(MEMBERS)) == [REMOVED]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"{MEMBERS}?done=removed",
+        f"{MEMBERS}?done=added",
+        f"{AT_ACME}/projects?done=deleted",
+        f"{AT_ACME}/profile?done=ended",
+        f"{AT_ACME}/billing?from=checkout&plan=pro",
+        f"{AT_ACME}/billing?from=cancelled",
+        f"{AT_ACME}/billing?from=portal",
+        f"{AT_ACME}/billing/back?notice=CHECKED_OUT&plan=pro",
+        f"{AT_ACME}/events?type=All+keys+are+revoked",
+    ],
+)
+async def test_no_address_makes_a_page_say_that_something_was_done(
+    unchanged_dashboard: Dashboard, address: str
+) -> None:
+    page = await (await unchanged_dashboard.sign_in(OLIVIA)).open(address)
+    assert page.status == 200
+    assert [said for said in says(page) if said] == []
+    assert "revoked" not in page.text
+
+
+async def test_cookie_that_was_not_made_for_this_session_and_page_says_nothing(dashboard: Dashboard) -> None:
+    olivia, elsewhere = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(OLIVIA)
+    proved = await removal(dashboard, olivia)
+    name, _, proof = proved.partition(".")
+    assert name == "MEMBER_REMOVED"
+    for person, said in (
+        (elsewhere, proved),
+        (olivia, name),
+        (olivia, f"MEMBER_ADDED.{proof}"),
+        (olivia, f"{name}.{'0' * len(proof)}"),
+        (olivia, f"<b>Pay here</b>.{proof}"),
+    ):
+        person.client.cookies.set(COOKIE, said, domain="127.0.0.1")
+        page = await person.open(MEMBERS)
+        assert page.status == 200
+        assert says(page) == []
+        assert "Pay" not in page.text
