@@ -113,6 +113,21 @@ async def test_an_admin_is_offered_and_given_no_owners(dashboard: Dashboard) -> 
     assert await roles(dashboard) == {"olivia": "owner", "mia": "member"}
 
 
+async def test_an_admin_who_was_overtaken_is_told_why_nothing_was_changed(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("mia")
+    adam, olivia = await dashboard.sign_in(ADAM), await dashboard.sign_in(OLIVIA)
+    form, asked = await adam.open(path), await adam.open(f"{path}/remove")
+    await olivia.send(await olivia.open(path), f"{path}/role", role="owner")
+    why = "Only an owner makes, changes and removes owners."
+    for refused, said in (
+        (await adam.send(form, f"{path}/role", role="admin"), "Nothing was changed."),
+        (await adam.send(asked), "Nobody was removed."),
+    ):
+        assert refused.status == 422
+        assert f'role="alert">{said} {why}' in refused.html
+    assert (await roles(dashboard))["mia"] == "owner"
+
+
 async def test_the_tenants_owner_stays_with_words_about_the_transfer(dashboard: Dashboard) -> None:
     path = await dashboard.page_of("olivia")
     olivia = await dashboard.sign_in(OLIVIA)
@@ -120,7 +135,13 @@ async def test_the_tenants_owner_stays_with_words_about_the_transfer(dashboard: 
     refused = await olivia.force(f"{path}/remove", leaving="yes")
     assert refused.status == 422
     assert "Transfer it to another member first." in refused.text
-    assert "Transfer it to another member first." in (await olivia.force(f"{path}/role", role="admin", sure="yes")).text
+    why = "This member owns the organization. Transfer it to another member first."
+    for form, fields, said in (
+        ("remove", {}, "Nobody was removed."),
+        ("role", {"role": "admin"}, "Nothing was changed."),
+        ("role", {"role": "admin", "sure": "yes"}, "Nothing was changed."),
+    ):
+        assert f'role="alert">{said} {why}' in (await olivia.force(f"{path}/{form}", **fields)).html
     assert await roles(dashboard) == {"olivia": "owner"}
 
 
