@@ -221,6 +221,41 @@ async def test_a_page_that_is_not_for_members(members: BrowserContext, source: s
     await judge_address(members, source, KEYS, 403)
 
 
+async def test_a_page_of_a_tenant_that_shows_nothing(owners: BrowserContext, source: str) -> None:
+    await judge_address(owners, source, "/orgs/none", 404)
+    await judge_address(owners, source, f"{AT_ACME}/none", 404)
+
+
+async def test_a_form_of_a_session_that_has_ended(browser: Browser, place: Place, source: str) -> None:
+    context = await enter(browser, place.dashboard, OLIVIA)
+    page = await context.new_page()
+    watched = Watched(page)
+    await page.goto(f"{PROJECTS}/new")
+    await page.get_by_label("Name").fill("A long story")
+    await context.clear_cookies()
+    await page.get_by_role("button", name="Create project").click()
+    await expect(page.get_by_role("heading", name="Your session has ended")).to_be_visible()
+    watched.complaints = [one for one in watched.complaints if "status of 401" not in one]
+    await judge(page, source, watched)
+    other = await context.new_page()
+    await other.goto(place.dashboard.start_of(OLIVIA))
+    await page.get_by_role("button", name="Send again").click()
+    await expect(page.get_by_role("heading", name="Send this again?")).to_be_visible()
+    watched.complaints = [one for one in watched.complaints if "status of 403" not in one]
+    await judge(page, source, watched)
+    await context.close()
+
+
+async def test_what_a_form_did(owners: BrowserContext, place: Place, source: str) -> None:
+    page = await owners.new_page()
+    watched = Watched(page)
+    await page.goto(f"{MEMBERS}/{place.ids['mia']}")
+    await page.get_by_role("button", name="Change role").click()
+    await expect(page.get_by_role("status")).to_contain_text("The role is changed.")
+    await judge(page, source, watched)
+    await page.close()
+
+
 async def test_the_reference(owners: BrowserContext, source: str) -> None:
     await judge_address(owners, source, REFERENCE)
 

@@ -219,3 +219,35 @@ async def test_one_signs_out_everywhere_else(browser: Browser, dashboard: Dashbo
         await other.goto(f"{dashboard.url}/sign-in?return_to=/")
         await other.goto(f"{dashboard.url}{AT_ACME}/profile")
         await expect(other.get_by_role("heading", level=1)).to_have_text("Sign in")
+
+
+@pytest.mark.parametrize("script", [True, False])
+async def test_what_was_typed_outlives_the_session(browser: Browser, dashboard: Dashboard, *, script: bool) -> None:
+    context = await browser.new_context(java_script_enabled=script, base_url=dashboard.url)
+    page = await context.new_page()
+    await page.goto(dashboard.start_of(OLIVIA, f"{AT_ACME}/projects/new"))
+    await page.get_by_label("Name").fill("A long story")
+    await page.get_by_label("Description").fill(f"First line\n  second line {MARKUP}")
+    await context.clear_cookies()
+    await page.get_by_role("button", name="Create project").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Your session has ended")
+    async with context.expect_page() as opening:
+        await page.get_by_role("link", name="Sign in in another tab").click()
+    other = await opening.value
+    await expect(other.get_by_role("heading", level=1)).to_have_text("Sign in")
+    await other.goto(dashboard.start_of(OLIVIA))
+    await page.get_by_role("button", name="Send again").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Send this again?")
+    await expect(page.get_by_text("A long story")).to_be_visible()
+    await page.get_by_role("button", name="Send again").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("A long story")
+    assert await page.locator(".as-typed").inner_text() == f"First line\n  second line {MARKUP}"
+    await context.close()
+
+
+async def test_one_signs_out_where_the_session_has_ended_already(browser: Browser, dashboard: Dashboard) -> None:
+    async with visiting(browser, dashboard, "/projects") as page:
+        await page.context.clear_cookies()
+        await page.locator(".person summary").click()
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("You are signed out")

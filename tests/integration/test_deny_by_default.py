@@ -52,7 +52,9 @@ async def test_route_asks_for_a_credential(service: Service, method: str, path: 
 @pytest.mark.parametrize(("method", "path"), PAGES, ids=lambda part: part)
 async def test_page_asks_for_a_sign_in(service: Service, method: str, path: str) -> None:
     answer = await service.nobody.call(method, path)
-    if method == "GET" and path != STREAM:
+    if path == "/sign-out":
+        assert (answer.status_code, answer.headers["location"]) == (303, "/signed-out")
+    elif method == "GET" and path != STREAM:
         assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/sign-in")
     else:
         assert (answer.status_code, "was not carried out" in answer.text) == (401, True)

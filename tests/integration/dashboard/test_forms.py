@@ -3,10 +3,10 @@
 import re
 from typing import Final
 
-import httpx2
 import pytest
 
 from tests.support.dashboard import ADAM, MIA, OLIVIA, Dashboard, Person
+from tests.support.dashboard_page import Page
 
 OUT: Final = "/sign-out"
 
@@ -61,11 +61,71 @@ async def test_form_that_is_huge_is_not(dashboard: Dashboard) -> None:
     assert (await visitor.client.post(OUT, data=form)).status_code == 400
 
 
-async def test_form_without_a_session_says_that_nothing_was_carried_out(dashboard: Dashboard) -> None:
-    async with httpx2.AsyncClient(base_url=dashboard.url, trust_env=False) as nobody:
-        answer = await nobody.post(OUT, data={"form_token": "x"})
+NEW: Final = "/orgs/acme/projects/new"
+FROM_HERE: Final = {"sec-fetch-site": "same-origin"}
+TYPED: Final = {
+    "name": 'Shop "<b>1</b>"',
+    "description": "One\r\ntwo",
+    "once": "o" * 22,
+    "form_token": "of-a-session-before",
+}
+
+
+@pytest.fixture
+async def nobody(dashboard: Dashboard) -> Person:
+    """Somebody whose session has ended."""
+    person = await dashboard.sign_in(OLIVIA)
+    person.client.cookies.clear()
+    return person
+
+
+async def test_form_without_a_session_says_that_nothing_was_carried_out(nobody: Person) -> None:
+    answer = await nobody.client.post(NEW, data=TYPED)
     assert answer.status_code == 401
     assert "was not carried out" in answer.text
+
+
+async def test_form_of_a_session_that_has_ended_is_kept_to_be_sent_again(dashboard: Dashboard, nobody: Person) -> None:
+    nobody.client.headers.update(FROM_HERE)
+    kept = Page(await nobody.client.post(NEW, data=TYPED))
+    assert kept.status == 401
+    assert "Nothing was carried out, and what you typed is kept on this page." in kept.text
+    assert "Sign in in another tab" in kept.text
+    typed = {name: [text] for name, text in TYPED.items() if name != "form_token"}
+    assert kept.form().fields == typed
+    assert (await nobody.send(kept)).form().fields == typed  # still nobody
+
+    await nobody.client.get(dashboard.start_of(OLIVIA), follow_redirects=True)
+    asked = await nobody.send(kept)
+    assert (asked.status, asked.path) == (403, NEW)
+    assert "You are signed in as Olivia Owner now." in asked.text
+    assert "Name Shop" in asked.text
+    assert "b" not in asked.tags
+    made = await nobody.send(asked)
+    assert (made.status, "One two" in made.text) == (200, True)
+
+
+@pytest.mark.parametrize("headers", [{}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}])
+async def test_form_that_no_page_of_ours_sent_is_offered_to_nobody(
+    dashboard: Dashboard, nobody: Person, headers: dict[str, str]
+) -> None:
+    for person in (nobody, await dashboard.sign_in(OLIVIA)):
+        answer = await person.client.post(NEW, data=TYPED, headers=headers)
+        assert answer.status_code in (401, 403)
+        assert "Shop" not in answer.text
+
+
+@pytest.mark.parametrize("content", [b"x" * 100_000, b"\xff=%ff&=&==", b""])
+async def test_form_that_is_none_ends_in_words_too(nobody: Person, content: bytes) -> None:
+    headers = {**FROM_HERE, "content-type": "application/x-www-form-urlencoded"}
+    assert (await nobody.client.post(NEW, content=content, headers=headers)).status_code == 401
+
+
+async def test_who_is_out_already_signs_out_without_a_refusal(nobody: Person) -> None:
+    for headers in ({}, FROM_HERE, {"sec-fetch-site": "cross-site"}):
+        answer = await nobody.client.post(OUT, data={"form_token": "x"}, headers=headers)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/signed-out")
+        assert "set-cookie" not in answer.headers  # another site could take a session's cookie away by it
 
 
 PAGES: Final = ("/sign-in", "/signed-out", "/orgs/acme/", "/orgs/acme/settings/api-keys", "/orgs/nowhere/")

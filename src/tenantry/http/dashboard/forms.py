@@ -31,6 +31,11 @@ class Form:
             return [self._fields[name]] if name in self._fields else []
         return [value.strip() for value in self._fields.getall(name, []) if isinstance(value, str)]
 
+    def typed(self) -> list[tuple[str, str]]:
+        """Every field but the session's token, in their order; no form of ours asks for a secret."""
+        items = self._fields.multi_items() if isinstance(self._fields, FormMultiDict) else self._fields.items()
+        return [(name, value) for name, value in items if isinstance(value, str) and name != TOKEN_FIELD]
+
     def checked(self, name: str) -> bool:
         """Whether a box is ticked."""
         return bool(self.text(name))
@@ -49,6 +54,11 @@ async def read_form(request: AnyRequest) -> Form:
 def comes_from_elsewhere(request: AnyRequest) -> bool:
     """Whether the browser says that another site made it send the request (Fetch Metadata)."""
     return request.headers.get("sec-fetch-site", "") in _ELSEWHERE
+
+
+def comes_from_here(request: AnyRequest) -> bool:
+    """Whether the browser says that a page of ours made it send the request; an old one says nothing."""
+    return request.headers.get("sec-fetch-site") == "same-origin"
 
 
 def is_ours(form: Form, expected: str) -> bool:

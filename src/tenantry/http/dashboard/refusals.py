@@ -11,6 +11,7 @@ from litestar.exceptions import HTTPException, ValidationException
 
 from tenantry.domain.errors import DomainError
 from tenantry.http.access import AnyRequest
+from tenantry.http.dashboard.forms import Form
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.sign_in import start_path
 from tenantry.http.dashboard.visitor import (
@@ -45,6 +46,26 @@ _TOO_LATE: Final = {
     True: "The answer took too long. What you sent may have been carried out: look before you send it again.",
 }
 _API: Final = "/api"
+_LABELS: Final = {
+    "name": "Name",
+    "description": "Description",
+    "userId": "User id",
+    "role": "Role",
+    "ownerEmail": "Billing address",
+    "word": "Typed to confirm",
+    "access": "Access",
+    "scope": "Scope",
+    "own": "Other scopes",
+    "mode": "Mode",
+    "expiry": "Expiry",
+    "until": "Last day",
+    "overlap": "Seconds for which the old key goes on",
+    "plan": "Plan",
+    "sure": "Ticked to be sure",
+    "leaving": "Ticked to leave",
+    "force": "Ticked to be sure",
+}
+"""What the fields of forms are called; others are not for people."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +76,19 @@ class Refusals:
     def __init__(self, look: Look) -> None:
         self._look = look
 
-    def not_signed_in(self, request: AnyRequest, _error: NotSignedInError) -> Response[str]:
+    def not_signed_in(self, request: AnyRequest, error: NotSignedInError) -> Response[str]:
         if request.method == "GET" and is_navigation(request):
             return self._look.redirect(f"/sign-in?return_to={quote(_address(request), safe='')}")
+        if error.form is not None:
+            return self._send_again(request, 401, error.form)
         return self._page(request, 401, "Your session has ended", "Sign in again. What you sent was not carried out.")
 
     def proof_needed(self, request: AnyRequest, error: ProofNeededError) -> Response[str]:
         return self._look.redirect(start_path(_address(request), silent=True, hint=error.subject))
 
-    def foreign_form(self, request: AnyRequest, _error: ForeignFormError) -> Response[str]:
+    def foreign_form(self, request: AnyRequest, error: ForeignFormError) -> Response[str]:
+        if error.form is not None:
+            return self._send_again(request, 403, error.form)
         return self._page(
             request, 403, "This form is not from here",
             "It was made for another session, or another site sent it. Nothing was changed: open the page again.",
@@ -122,18 +147,38 @@ class Refusals:
     def _message(
         self, status: int, title: str, message: str, request_id: str, visitor: Visitor | None = None
     ) -> Response[str]:
-        layout = "plain.html" if visitor is None else "signed_in.html" if visitor.caller is None else "tenant.html"
         return self._look.page(
             "message.html",
             status_code=status,
             headers={"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else {},
-            layout=layout,
             visitor=visitor,
+            layout=_layout(visitor),
             section=None,
             title=title,
             message=message,
             request_id=request_id if status >= _SERVER_ERROR else "",
         )
+
+    def _send_again(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
+        """What was typed, to be sent again by whoever is signed in then. It is sent by nothing but their button."""
+        visitor, typed = recognized_visitor(request), form.typed()
+        return self._look.page(
+            "send_again.html",
+            status_code=status,
+            visitor=visitor,
+            layout=_layout(visitor),
+            section=None,
+            path=request.url.path,
+            typed=typed,
+            shown=[(_LABELS[name], text) for name, text in typed if text and name in _LABELS],
+        )
+
+
+def _layout(visitor: Visitor | None) -> str:
+    """The frame of a page that says no: with the menus of whoever is signed in, and the pages of a tenant in one."""
+    if visitor is None:
+        return "plain.html"
+    return "signed_in.html" if visitor.caller is None else "tenant.html"
 
 
 def is_unanswered_page(request: AnyRequest, error: Exception) -> bool:

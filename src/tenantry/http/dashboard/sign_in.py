@@ -15,7 +15,7 @@ from tenantry.gateways.identity.sign_in import Person, PersonNeededError, SignIn
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.cookies import Cookies, Pending
 from tenantry.http.dashboard.look import Look
-from tenantry.http.dashboard.visitor import Door, is_head
+from tenantry.http.dashboard.visitor import Door, NotSignedInError, is_head
 from tenantry.http.front import REQUEST_ID
 from tenantry.services.sessions import SessionService
 
@@ -100,7 +100,11 @@ class SignInPages:
         return [show_sign_in, start_sign_in, finish_sign_in]
 
     def _out(self, door: Door) -> list[HTTPRouteHandler]:
-        @post(SIGN_OUT, guards=[door.needs(even_unproved=True)])
+        def already_out(_request: AnyRequest, _error: NotSignedInError) -> Response[str]:
+            # no cookie is taken away: another site can send this too, and then the browser keeps the cookie back
+            return self._look.redirect(SIGNED_OUT)
+
+        @post(SIGN_OUT, guards=[door.needs(even_unproved=True)], exception_handlers={NotSignedInError: already_out})
         async def sign_out(request: AnyRequest) -> Response[str]:
             token = self._cookies.session(request)
             if token is not None:

@@ -6,7 +6,9 @@ from enum import Enum, auto
 from typing import Final, cast
 
 import msgspec
+from litestar import Request
 from litestar.di import NamedDependency
+from litestar.exceptions import ClientException
 from litestar.handlers import BaseRouteHandler
 
 from tenantry.domain.access import Principal, covers
@@ -15,7 +17,7 @@ from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.gateways.identity.claims import Claims
 from tenantry.http.access import AnyRequest, Connection, Credential, RouteGuard
 from tenantry.http.dashboard.cookies import Cookies
-from tenantry.http.dashboard.forms import Form, comes_from_elsewhere, is_ours, read_form
+from tenantry.http.dashboard.forms import Form, comes_from_elsewhere, comes_from_here, is_ours, read_form
 from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.front import IS_HEAD
 from tenantry.kit.clock import Clock
@@ -44,7 +46,11 @@ class Standing(Enum):
 
 
 class NotSignedInError(Exception):
-    """Nobody is signed in (any more)."""
+    """Nobody is signed in (any more). ``form`` is what was sent all the same, by a page of ours."""
+
+    def __init__(self, form: Form | None = None) -> None:
+        super().__init__()
+        self.form = form
 
 
 class ProofNeededError(Exception):
@@ -65,7 +71,11 @@ class RoleTooLowError(Exception):
 
 
 class ForeignFormError(Exception):
-    """A form that was not made for this session."""
+    """A form that was not made for this session. ``form`` is what it holds, where a page of ours sent it."""
+
+    def __init__(self, form: Form | None = None) -> None:
+        super().__init__()
+        self.form = form
 
 
 class Visitor(msgspec.Struct, frozen=True):
@@ -135,7 +145,10 @@ class Door:
         """
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            visitor = await self._visitor(connection, even_unproved=even_unproved)
+            try:
+                visitor = await self._visitor(connection, even_unproved=even_unproved)
+            except NotSignedInError as error:
+                raise NotSignedInError(await _form_from_here(connection)) from error
             if scope is not None and not covers(visitor.principal.scopes, scope):
                 raise RoleTooLowError(visitor, scope)
             _extras(connection)[_VISITOR] = visitor
@@ -215,8 +228,17 @@ async def check_form(request: AnyRequest) -> None:
     visitor = _extras(request).get(_VISITOR)
     form = await read_form(request)
     if not isinstance(visitor, Visitor) or comes_from_elsewhere(request) or not is_ours(form, visitor.form_token):
-        raise ForeignFormError
+        raise ForeignFormError(form if comes_from_here(request) else None)
     _extras(request)[_FORM] = form
+
+
+async def _form_from_here(connection: Connection) -> Form | None:
+    """What a page of ours sent. What another site made up is nothing to offer anybody for sending."""
+    if not isinstance(connection, Request) or connection.method != "POST" or not comes_from_here(connection):
+        return None
+    with suppress(ClientException):
+        return await read_form(connection)
+    return None
 
 
 def current_visitor(request: AnyRequest) -> Visitor:
