@@ -32,6 +32,7 @@ from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
 from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import api_keys, billing
+from tenantry.store.api_keys import Filter
 from tenantry.store.idempotency import Claim
 from tenantry.store.listing import MOST_RECORDS_LOOKED_AT
 
@@ -119,19 +120,15 @@ class ApiKeyService:
         return to_page(rows, limit, _position)
 
     async def seek_page(
-        self, principal: Principal, *, status: KeyStatus | None, limit: int, cursor: str | None
+        self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
     ) -> SoughtPage[ApiKey]:
-        """A page of the keys of a status, newest first. Raises `InvalidCursorError`."""
+        """A page of the keys that are wanted, newest first. Raises `InvalidCursorError`."""
+        if principal.mode is Mode.TEST:
+            wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
         after = parse_time_cursor(cursor)
         async with self._database.transaction() as connection:
             rows, end = await api_keys.seek_page(
-                connection,
-                principal.org_id,
-                self._clock(),
-                test_only=principal.mode is Mode.TEST,
-                status=status,
-                limit=limit,
-                after=after,
+                connection, principal.org_id, self._clock(), wanted, limit=limit, after=after
             )
         return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT))
 

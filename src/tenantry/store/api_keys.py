@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from tenantry.db.connection import Connection
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
@@ -27,6 +29,14 @@ _STATUS: Final = {
     KeyStatus.EXPIRED: "revoked_at IS NULL AND expires_at <= %(now)s",
     KeyStatus.REVOKED: "revoked_at IS NOT NULL",
 }
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which keys; None means all. ``name`` is a part of it, in whatever case."""
+
+    status: KeyStatus | None = None
+    mode: Mode | None = None
+    name: str | None = None
 
 
 def _key(row: tuple[Any, ...], now: datetime) -> ApiKey:
@@ -102,8 +112,9 @@ async def read_page(
     after: tuple[datetime | None, str | None],
 ) -> list[ApiKey]:
     """A tenant's keys after a position, newest first, and one more than ``limit`` if there are more."""
-    values = {"org": org_id, "test_only": test_only, "now": now, "after_at": after[0], "after_id": after[1]}
-    rows = await _LISTING.read(connection, _OF_TENANT, _filtered(status), values, limit)
+    wanted = Filter(status=status, mode=Mode.TEST if test_only else None)
+    filtered, values = _asked(org_id, now, wanted, after)
+    rows = await _LISTING.read(connection, _OF_TENANT, filtered, values, limit)
     return [_key(row, now) for row in rows]
 
 
@@ -111,21 +122,32 @@ async def seek_page(
     connection: Connection,
     org_id: str,
     now: datetime,
+    wanted: Filter,
     *,
-    test_only: bool,
-    status: KeyStatus | None,
     limit: int,
     after: tuple[datetime | None, str | None],
 ) -> tuple[list[ApiKey], tuple[datetime, str] | None]:
-    """The same, of the next `MOST_RECORDS_LOOKED_AT` keys; and where the last of these is, if there are older ones."""
-    values = {"org": org_id, "test_only": test_only, "now": now, "after_at": after[0], "after_id": after[1]}
-    rows, end = await _LISTING.seek(connection, _OF_TENANT, _filtered(status), values, limit)
+    """Those of a tenant's next `MOST_RECORDS_LOOKED_AT` keys that are wanted, newest first, and one more than ``limit``
+    if there are more; and where the last of these is, if there are older ones.
+    """
+    filtered, values = _asked(org_id, now, wanted, after)
+    rows, end = await _LISTING.seek(connection, _OF_TENANT, filtered, values, limit)
     return [_key(row, now) for row in rows], end
 
 
-def _filtered(status: KeyStatus | None) -> str:
-    condition = _STATUS[status] if status else "true"
-    return f"(mode = 'test' OR NOT %(test_only)s) AND {condition}"
+def _asked(
+    org_id: str, now: datetime, wanted: Filter, after: tuple[datetime | None, str | None]
+) -> tuple[str, dict[str, object]]:
+    """What no index helps with, and the values of the statement."""
+    conditions = [
+        _STATUS[wanted.status] if wanted.status else "true",
+        "(%(mode)s::text IS NULL OR mode = %(mode)s)",
+        "(%(name)s::text IS NULL OR position(lower(%(name)s) IN lower(name)) > 0)",
+    ]
+    values = {
+        "org": org_id, "now": now, "mode": wanted.mode, "name": wanted.name, "after_at": after[0], "after_id": after[1],
+    }  # fmt: skip
+    return " AND ".join(conditions), values
 
 
 async def lately_used(connection: Connection, org_id: str, now: datetime, most: int) -> list[ApiKey]:

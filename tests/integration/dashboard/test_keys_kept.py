@@ -41,7 +41,23 @@ async def test_ended_key_stays_in_the_list_and_the_filter_finds_it(dashboard: Da
     assert "Old one" in revoked
     assert "New one" not in revoked
     assert "Old one" not in active
-    assert "No key has this status" in expired
+    assert "No key fits" in expired
+
+
+async def test_keys_are_found_by_a_part_of_their_name_and_by_mode(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    await create(olivia, name="Shop & more, 100 %")
+    await create(olivia, name="Shop in test", mode="test")
+    await create(olivia, name="Reports")
+    found = (await olivia.open(f"{KEYS}?name=sHOP")).text
+    assert "Shop & more, 100 %" in found
+    assert "Shop in test" in found
+    assert "Reports" not in found
+    found = (await olivia.open(f"{KEYS}?name=sHOP&mode=test&status=active")).text
+    assert "Shop & more, 100 %" not in found
+    assert "Shop in test" in found
+    assert "Shop & more, 100 %" in (await olivia.open(f"{KEYS}?name=%25")).text
+    assert "No key fits" in (await olivia.open(f"{KEYS}?name=_")).text
 
 
 async def test_longer_list_goes_on_on_another_page(dashboard: Dashboard) -> None:
@@ -49,7 +65,7 @@ async def test_longer_list_goes_on_on_another_page(dashboard: Dashboard) -> None
     for number in range(27):
         key_id, _ = await create(olivia, name=f"Key number {number}.")
         await revoke(dashboard, key_id)
-    first = await olivia.open(f"{KEYS}?status=revoked")
+    first = await olivia.open(f"{KEYS}?status=revoked&name=key+number")
     [older] = [link for link in first.links if "cursor=" in link]
     rest = await olivia.open(older)
     assert "Key number 26." in first.text
