@@ -336,6 +336,20 @@ async def test_a_worker_waits_for_a_database_that_went_away(
     assert log.count("interrupted") == 1
 
 
+async def test_a_job_that_meets_no_database_is_told_in_a_line(
+    database: Database, queue: JobQueue, server: MailServer
+) -> None:
+    away = Database("host=/nowhere", pool_size=1)
+    await queued(database, queue)
+    with watched("procrastinate.worker") as log:
+        async with worker(queue, work_with(away, server)):
+            await log.until("ended with status")
+    line = next(line for line in log.lines if "ended with status" in line)
+    assert "Error, to retry" in line
+    assert line.endswith(" s: The database is out of reach. Try again shortly.")
+    assert "\n" not in line
+
+
 @pytest.mark.parametrize("noticed", [True, False], ids=["after it noticed", "before it noticed"])
 async def test_a_worker_can_be_stopped_while_the_database_is_away(
     database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str, noticed: bool

@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 from tenantry.db.connection import Connection
 from tenantry.db.database import with_statement_timeout
 from tenantry.domain.billing.ledger import Question
+from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.kit import backoff
 from tenantry.kit.clock import system_clock
@@ -32,6 +33,14 @@ _A_MOMENT: Final[TimeDeltaParams] = {"seconds": 2}
 logger = logging.getLogger(__name__)
 
 
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Of a job that met no database there is nothing to say but that."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, DatabaseUnavailableError):
+        record.msg, record.exc_info = f"{record.msg}: {error}", None
+    return True
+
+
 class JobQueue:
     """The job queue of one process. Deferring needs nothing; `open` it before running a worker, once.
 
@@ -41,6 +50,7 @@ class JobQueue:
     def __init__(self, conninfo: str, *, asks_provider: bool = False) -> None:
         self._asks_provider = asks_provider
         self._app = App(connector=PsycopgConnector())
+        logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             with_statement_timeout(conninfo),
