@@ -111,6 +111,32 @@ async def test_a_project_is_edited(dashboard: Dashboard) -> None:
     assert (project["name"], project["description"]) == ("New", None)
 
 
+async def test_a_form_that_was_open_for_long_changes_only_what_was_changed_in_it(dashboard: Dashboard) -> None:
+    path = await create(dashboard, "Old", "of Olivia")
+    mia = await dashboard.sign_in(MIA)
+    form = await mia.open(f"{path}/edit")
+    await dashboard.call("PATCH", path.replace(AT_ACME, ""), {"description": "of Adam"})
+    assert (await mia.send(form, name="New")).path == path
+    [project] = (await dashboard.call("GET", "/projects"))["data"]
+    assert (project["name"], project["description"]) == ("New", "of Adam")
+
+
+async def test_what_two_people_changed_at_once_is_asked_about_before_it_is_overwritten(dashboard: Dashboard) -> None:
+    path = await create(dashboard, "Old", "of Olivia")
+    mia = await dashboard.sign_in(MIA)
+    form = await mia.open(f"{path}/edit")
+    await dashboard.call("PATCH", path.replace(AT_ACME, ""), {"name": "New", "description": "of Adam"})
+    asked = await mia.send(form, description="of Mia")
+    assert asked.status == 422
+    assert asked.focused == ["description"]
+    assert "Somebody else changed this meanwhile. Now it is: of Adam." in asked.text
+    fields = asked.form().fields
+    assert (fields["name"], fields["description"]) == (["New"], ["of Mia"])
+    assert (await mia.send(asked)).path == path
+    [project] = (await dashboard.call("GET", "/projects"))["data"]
+    assert (project["name"], project["description"]) == ("New", "of Mia")
+
+
 async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Website  of Acme")
     mia = await dashboard.sign_in(MIA)

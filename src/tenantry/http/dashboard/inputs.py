@@ -5,7 +5,7 @@ import hashlib
 import secrets
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,12 +16,21 @@ from tenantry.http.dashboard.forms import Form
 from tenantry.store.idempotency import Claim
 
 ONCE_FIELD: Final = "once"
+_SHOWN: Final = "shown-"
 _TRIES: Final = 20
 _BETWEEN_TRIES: Final = 0.1
 _SHORTEST_ONCE: Final = 16
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Made = TypeVar("Made")
+
+
+class Edits(NamedTuple):
+    """What somebody changed in a form, by field."""
+
+    made: frozenset[str]
+    overtaken: frozenset[str]
+    """Those of them that somebody else changed while the form was open."""
 
 
 class FaultyFormError(Exception):
@@ -63,6 +72,19 @@ def check_typed(form: Form, field: str, expected: str) -> None:
     """Raise `FaultyFormError` unless the field holds what `to_be_typed` gave."""
     if to_be_typed(form.text(field), "") != expected:
         raise FaultyFormError({field: "This is another name. Nothing was changed."})
+
+
+def marks(fields: Mapping[str, str]) -> dict[str, str]:
+    """What tells each field's text from every other: a form that changes something carries along what it showed."""
+    return {_SHOWN + name: hashlib.sha256(text.encode()).hexdigest() for name, text in fields.items()}
+
+
+def edits(form: Form, typed: Mapping[str, str], present: Mapping[str, str]) -> Edits:
+    """Which fields somebody changed in a form with the `marks` of what it showed; ``present`` is how they are now."""
+    shown = {name: form.text(_SHOWN + name) for name in typed}
+    as_typed, as_is = marks(typed), marks(present)
+    made = {name for name in typed if as_typed[_SHOWN + name] not in (shown[name], as_is[_SHOWN + name])}
+    return Edits(frozenset(made), frozenset(name for name in made if as_is[_SHOWN + name] != shown[name]))
 
 
 def once_token() -> str:

@@ -5,16 +5,20 @@ from typing import Final
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from msgspec import UNSET
 
 from tenantry.domain.errors import PlanLimitReachedError
+from tenantry.domain.projects import Project
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.forms import Form
 from tenantry.http.dashboard.inputs import (
     FaultyFormError,
     check_typed,
     checked,
+    edits,
     form_claim,
     lines,
+    marks,
     once_token,
     patiently,
     to_be_typed,
@@ -34,6 +38,9 @@ _WORDS: Final = {
     "name": "At most 200 characters, in one line.",
     "description": "At most 2000 characters.",
 }
+_OVERTAKEN: Final = (
+    "Somebody else changed this meanwhile. Now it is: {}. Save again to have what is typed here instead."
+)
 
 
 def project_pages(projects: ProjectService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
@@ -71,7 +78,12 @@ def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRoute
 
 def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
     def show(
-        visitor: Visitor, typed: dict[str, str], project_id: str | None, *, faults: dict[str, str], refusal: str = ""
+        visitor: Visitor,
+        typed: dict[str, str],
+        project: Project | None,
+        *,
+        faults: dict[str, str],
+        refusal: str = "",
     ) -> Response[str]:
         return look.page(
             "project_form.html",
@@ -79,7 +91,8 @@ def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteH
             visitor=visitor,
             section=SECTION,
             typed=typed,
-            project_id=project_id,
+            project_id=project.id if project else None,
+            marks=marks(_as_typed(project)) if project else {},
             faults=faults,
             refusal=refusal,
             once=once_token(),
@@ -107,18 +120,27 @@ def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteH
     @get(_ONE + "/edit", guards=[door.needs("projects:write")])
     async def show_edit_project(visitor: SignedIn, project_id: ProjectId) -> Response[str]:
         project = await projects.get(visitor.principal, project_id)
-        typed = {"name": project.name, "description": project.description or ""}
-        return show(visitor, typed, project.id, faults={})
+        return show(visitor, _as_typed(project), project, faults={})
 
     @post(_ONE + "/edit", guards=[door.needs("projects:write")])
     async def edit_project(visitor: SignedIn, form: Sent, project_id: ProjectId) -> Response[str]:
-        typed = _typed(form)
+        project = await projects.get(visitor.principal, project_id)
+        typed, present = _typed(form), _as_typed(project)
+        made, overtaken = edits(form, typed, present)
+        typed = {field: typed[field] if field in made else present[field] for field in typed}
+        faults = {field: _OVERTAKEN.format(present[field] or "nothing") for field in typed if field in overtaken}
         try:
             wanted = checked(NewProject, typed, _WORDS)
         except FaultyFormError as error:
-            await projects.get(visitor.principal, project_id)  # what is not there is not there, whatever was typed
-            return show(visitor, typed, project_id, faults=error.faults)
-        await projects.update(visitor.principal, project_id, wanted.name, wanted.description or None)
+            faults = {**error.faults, **faults}
+        if faults:
+            return show(visitor, typed, project, faults=faults)
+        await projects.update(
+            visitor.principal,
+            project_id,
+            wanted.name if "name" in made else UNSET,
+            (wanted.description or None) if "description" in made else UNSET,
+        )
         return look.redirect(f"{visitor.base}{SECTION}/{project_id}")
 
     return [show_new_project, create_project, show_edit_project, edit_project]
@@ -152,6 +174,11 @@ def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRout
         return look.tell(visitor, Notice.PROJECT_DELETED, f"{visitor.base}{SECTION}")
 
     return [show_delete_project, delete_project]
+
+
+def _as_typed(project: Project) -> dict[str, str]:
+    """A project's fields as a form has them that nobody has changed."""
+    return {"name": project.name.strip(), "description": lines(project.description or "").strip()}
 
 
 def _typed(form: Form) -> dict[str, str]:

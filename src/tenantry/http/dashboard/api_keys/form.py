@@ -51,6 +51,13 @@ class Typed(msgspec.Struct, frozen=True):
             until=form.text("until"),
         )
 
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """All scopes that were chosen, each once."""
+        if self.access == OWNER:
+            return (OWNER_ALIAS,)
+        return tuple(dict.fromkeys([*self.ticked, *self.own.replace(",", " ").split()]))
+
     @classmethod
     def of_key(cls, key: ApiKey) -> "Typed":
         """What the form of a key that exists shows."""
@@ -96,8 +103,8 @@ def _scopes(typed: Typed, before: ApiKey | None, faults: Faults) -> tuple[str, .
         is_one = before is not None and before.access_level is AccessLevel.OWNER
         if not typed.sure and not is_one:
             faults["sure"] = "Tick this to make an OWNER key, or choose scopes instead."
-        return (OWNER_ALIAS,)
-    scopes = tuple(dict.fromkeys([*typed.ticked, *typed.own.replace(",", " ").split()]))
+        return typed.scopes
+    scopes = typed.scopes
     if OWNER_ALIAS in scopes:
         faults["own"] = "OWNER is no scope. It is a choice of its own, for those who may make it."
     elif wrong := [scope for scope in scopes if not _is_scope_name(scope)]:
