@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, record, secret_in
-from tests.support.dashboard import ADAM, AT_ACME, MIA, OLIVIA, Dashboard, Fields
+from tests.integration.dashboard.signing_in import USER, Browser
+from tests.support.dashboard import ADAM, AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, Fields
+from tests.support.dashboard_page import Page
 
 HOSTILE = "<script>alert(1)</script>\u202e\"'&amp;"
 
@@ -95,9 +97,20 @@ async def test_page_of_a_key_tells_all_about_it(dashboard: Dashboard) -> None:
 
 
 async def test_key_of_another_tenant_is_not_there(dashboard: Dashboard) -> None:
-    olivia = await dashboard.sign_in(OLIVIA)
-    for page in ("", "/edit", "/rotate", "/revoke", "/first-use"):
-        assert (await olivia.open(f"{KEYS}/key_0{page}")).status == 404
+    olivia, berta = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(BERTA)
+    key_id, secret = await create(olivia)
+    before = await record(dashboard, olivia, key_id)
+    one = f"{AT_BETA}/settings/api-keys/{key_id}"
+    answers = [await berta.open(one + page) for page in ("", "/edit", "/rotate", "/revoke", "/first-use")]
+    forms: dict[str, Fields] = {
+        "/edit": {"name": "mine", "scope": ["projects:read"], "expiry": "never"},
+        "/rotate": {"overlap": "0"},
+        "/revoke": {"word": "CI", "force": "1"},
+    }
+    answers += [await berta.force(one + page, **fields) for page, fields in forms.items()]
+    assert [answer.status for answer in answers] == [404] * 8
+    assert not [answer for answer in answers if secret[:13] in answer.html]
+    assert await record(dashboard, olivia, key_id) == before
 
 
 @pytest.mark.parametrize(
@@ -138,13 +151,56 @@ async def test_change_counts_and_what_was_not_changed_stays(dashboard: Dashboard
     assert (after["name"], after["expiresAt"]) == ("CI of the shop", before["expiresAt"])
 
 
+async def test_form_that_was_open_for_long_gives_back_no_scope_that_was_taken_away(dashboard: Dashboard) -> None:
+    olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
+    key_id, _ = await create(olivia, scope=["projects:read", "billing:read"])
+    page = await olivia.open(f"{KEYS}/{key_id}/edit")
+    await adam.send(await adam.open(f"{KEYS}/{key_id}/edit"), scope=["projects:read"])
+    assert (await olivia.send(page, name="CI of the shop")).path == f"{KEYS}/{key_id}"
+    found = await record(dashboard, olivia, key_id)
+    assert (found["name"], found["scopes"]) == ("CI of the shop", ["projects:read"])
+
+
+async def test_scopes_that_two_people_changed_at_once_are_asked_about(dashboard: Dashboard) -> None:
+    olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
+    key_id, _ = await create(olivia, scope=["projects:read", "billing:read"])
+    page = await olivia.open(f"{KEYS}/{key_id}/edit")
+    await adam.send(await adam.open(f"{KEYS}/{key_id}/edit"), name="Adam's", scope=["projects:read"])
+    asked = await olivia.send(page, scope=["projects:read", "billing:read", "tenants:read"])
+    assert asked.status == 409
+    assert "Somebody else changed this key meanwhile. Now its scopes are: projects:read." in asked.text
+    assert asked.form().fields["name"] == ["Adam's"]
+    assert (await olivia.send(asked)).path == f"{KEYS}/{key_id}"
+    found = await record(dashboard, olivia, key_id)
+    assert (found["name"], len(found["scopes"])) == ("Adam's", 3)
+
+
+async def test_new_name_takes_no_scope_away_that_the_visitor_does_not_hold(browser: Browser) -> None:
+    token = browser.issuer.mint(claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()})
+    answer = await browser.client.post(
+        "/api/v1/api-keys",
+        json={"orgId": "acme", "name": "CI", "scopes": ["projects:read", "billing:read"]},
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    one = f"{KEYS}/{answer.json()['id']}"
+    await browser.start()
+    browser.give(access={"scope": "api-keys:read api-keys:write projects:read"})
+    await browser.come_back()
+    page = Page(await browser.client.get(f"{one}/edit"))
+    fields = {**page.form().fields, "name": ["CI of the shop"]}
+    assert (await browser.client.post(f"{one}/edit", data=fields)).headers["location"] == one
+    shown = Page(await browser.client.get(one)).text
+    assert "CI of the shop" in shown
+    assert "billing:read" in shown
+
+
 async def test_expiry_can_be_taken_away_and_set(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
     await olivia.send(page, expiry="never")
     assert (await record(dashboard, olivia, key_id))["expiresAt"] is None
-    await olivia.send(page, expiry="30")
+    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/edit"), expiry="30")
     ends = datetime.fromisoformat((await record(dashboard, olivia, key_id))["expiresAt"])
     assert abs(ends - datetime.now(UTC) - timedelta(days=30)) < timedelta(hours=1)
 

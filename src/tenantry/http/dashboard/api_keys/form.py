@@ -1,5 +1,6 @@
 """The form of a key's name, scopes, mode and expiry: what was typed, what it means, and what is wrong with it."""
 
+from collections.abc import Collection
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from typing import Final
@@ -65,6 +66,28 @@ class Typed(msgspec.Struct, frozen=True):
             return cls(name=key.name, access=OWNER, mode=key.mode, expiry=AS_IT_IS)
         ticked, others = split(key.scopes)
         return cls(name=key.name, ticked=ticked, own=" ".join(others), mode=key.mode, expiry=AS_IT_IS)
+
+    def only(self, made: Collection[str], key: ApiKey) -> "Typed":
+        """The same with nothing changed of the key but the fields in ``made``, which are those of `as_typed`."""
+        shown = Typed.of_key(key)
+        return msgspec.structs.replace(
+            self,
+            **({} if "name" in made else {"name": shown.name}),
+            **({} if "scopes" in made else {"access": shown.access, "ticked": shown.ticked, "own": shown.own}),
+            **({} if "expiry" in made else {"expiry": AS_IT_IS}),
+        )
+
+
+def as_typed(typed: Typed) -> dict[str, str]:
+    """What may be changed of a key, each field as one text; without the expiry where it is to stay as it is."""
+    fields = {"name": typed.name, "scopes": " ".join(sorted(typed.scopes))}
+    return fields if typed.expiry == AS_IT_IS else {**fields, "expiry": f"{typed.expiry} {typed.until}".strip()}
+
+
+def as_shown(key: ApiKey) -> dict[str, str]:
+    """The same of a key as it is."""
+    ends = key.expires_at.strftime("%Y-%m-%d %H:%M:%S UTC") if key.expires_at else NEVER
+    return {**as_typed(Typed.of_key(key)), "expiry": ends}
 
 
 class Wanted(msgspec.Struct, frozen=True):
