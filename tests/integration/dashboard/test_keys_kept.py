@@ -194,6 +194,14 @@ async def test_new_name_takes_no_scope_away_that_the_visitor_does_not_hold(brows
     assert "billing:read" in shown
 
 
+async def test_list_tells_the_last_day_of_a_key_as_it_was_chosen(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    day = datetime.now(UTC).date() + timedelta(days=30)
+    await create(olivia, expiry="date", until=day.isoformat())
+    end = day + timedelta(days=1)
+    assert f"{end.day} {end:%b %Y}, 00:00 UTC" in (await olivia.open(KEYS)).text
+
+
 async def test_expiry_can_be_taken_away_and_set(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
@@ -357,8 +365,11 @@ async def test_last_owner_key_is_revoked_only_when_that_is_said_once_more(dashbo
     assert "Create another OWNER key, rotate this one, or make a member the owner first." in kept.text
     assert "Revoke the last OWNER key all the same" in kept.text
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
-    assert (await olivia.send(kept, action, word="CI")).status == 409
-    assert (await olivia.send(kept, action, word="CI", force="1")).status == 200
+    assert kept.form(action).fields["word"] == ["CI"]
+    assert (await olivia.send(kept, action)).status == 409
+    wrong = await olivia.send(kept, action, word="Cl", force="1")
+    assert wrong.form(action).fields["force"] == ["1"]
+    assert (await olivia.send(wrong, action, word="CI")).status == 200
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 401
 
 

@@ -145,6 +145,7 @@ async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> 
     wrong = await mia.send(asked, name="website of acme")
     assert (wrong.status, wrong.focused) == (422, ["name"])
     assert "Nothing was changed." in wrong.text
+    assert wrong.form().fields["name"] == ["website of acme"]
     done = await mia.send(asked, name="Website of Acme")
     assert (done.status, done.path) == (200, PROJECTS)
     assert "The project is deleted." in done.text

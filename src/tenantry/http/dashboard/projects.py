@@ -70,6 +70,7 @@ def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRoute
             section=SECTION,
             project=project,
             expected=to_be_typed(project.name, project.id),
+            confirmation="",
             faults={},
         )
 
@@ -147,7 +148,7 @@ def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteH
 
 
 def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
-    async def show(visitor: Visitor, project_id: str, faults: dict[str, str]) -> Response[str]:
+    async def show(visitor: Visitor, project_id: str, faults: dict[str, str], typed: str = "") -> Response[str]:
         project = await projects.get(visitor.principal, project_id)
         return look.page(
             "project_delete.html",
@@ -156,6 +157,7 @@ def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRout
             section=SECTION,
             project=project,
             expected=to_be_typed(project.name, project.id),
+            confirmation=typed,
             faults=faults,
         )
 
@@ -169,7 +171,7 @@ def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRout
         try:
             check_typed(form, "name", to_be_typed(project.name, project.id))
         except FaultyFormError as error:
-            return await show(visitor, project_id, error.faults)
+            return await show(visitor, project_id, error.faults, form.text("name"))
         await projects.delete(visitor.principal, project_id)
         return look.tell(visitor, Notice.PROJECT_DELETED, f"{visitor.base}{SECTION}")
 

@@ -22,7 +22,7 @@ def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
     """The routes that revoke a key."""
 
     def page(visitor: Visitor, key: ApiKey, status_code: int = 200, **more: object) -> Response[str]:
-        shown = {"faults": {}, "typed": "", "problem": None, **more}
+        shown = {"faults": {}, "typed": "", "force": False, "problem": None, **more}
         return desk.page("api_key_revoke.html", visitor, status_code, key=key, word=word_of(key), **shown)
 
     @get(ONE + "/revoke", guards=[desk.door.needs("api-keys:write")])
@@ -33,14 +33,15 @@ def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
     async def revoke_key(request: AnyRequest, visitor: SignedIn, key_id: KeyId, form: Sent) -> Response[str]:
         key = await desk.keys.get(visitor.principal, key_id)
         visitor.principal.require_holding((), key.access_level)
-        typed = form.text("word")
+        typed, force = form.text("word"), form.checked("force")
         if to_be_typed(typed, "") != word_of(key):
-            return page(visitor, key, 422, faults={"word": "This is not the key's name."}, typed=typed)
+            faults = {"word": "This is not the key's name."}
+            return page(visitor, key, 422, faults=faults, typed=typed, force=force)
         author = principal_author(request, visitor.principal)
         try:
-            await desk.keys.revoke(visitor.principal, author, key_id, force=form.checked("force"))
+            await desk.keys.revoke(visitor.principal, author, key_id, force=force)
         except LastOwnerError as error:
-            return page(visitor, key, status_of(error), problem=in_words(error))
+            return page(visitor, key, status_of(error), typed=typed, problem=in_words(error))
         return desk.look.redirect(desk.path_of(visitor, key_id))
 
     return [show_revocation, revoke_key]
