@@ -350,6 +350,8 @@ async def test_key_whose_name_shows_nothing_is_revoked_by_its_last_characters(da
     key_id, secret = await create(olivia, name="\u200b\u2060")
     page = await olivia.open(f"{KEYS}/{key_id}/revoke")
     assert f"To confirm, type {secret[-4:]}" in page.text
+    for path in (KEYS, AT_ACME):
+        assert f'<a href="{KEYS}/{key_id}"><bdi>{key_id}</bdi></a>' in (await olivia.open(path)).html
     assert (await olivia.send(page, f"{KEYS}/{key_id}/revoke", word=secret[-4:])).path == f"{KEYS}/{key_id}"
 
 

@@ -152,10 +152,12 @@ async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> 
     assert await names(dashboard) == []
 
 
-async def test_a_name_that_nobody_can_see_is_not_confirmed_by_nothing(dashboard: Dashboard) -> None:
-    path = await create(dashboard, "   ")
+@pytest.mark.parametrize("name", ["   ", "\u200b"])
+async def test_a_name_that_nobody_can_see_is_not_confirmed_by_nothing(dashboard: Dashboard, name: str) -> None:
+    path = await create(dashboard, name)
     mia = await dashboard.sign_in(MIA)
-    assert (await mia.force(f"{path}/delete", name="")).status == 422
+    assert f'<a href="{path}"><bdi>{path.rpartition("/")[2]}</bdi></a>' in (await mia.open(PROJECTS)).html
+    assert (await mia.force(f"{path}/delete", name=name)).status == 422
     assert (await mia.force(f"{path}/delete", name=path.rpartition("/")[2])).status == 200
 
 

@@ -13,6 +13,7 @@ from tenantry.domain.access import Principal
 from tenantry.domain.errors import IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.http.access import AnyRequest, claimant
 from tenantry.http.dashboard.forms import Form
+from tenantry.http.dashboard.words import shown_name
 from tenantry.store.idempotency import Claim
 
 ONCE_FIELD: Final = "once"
@@ -64,8 +65,8 @@ def lines(text: str) -> str:
 
 
 def to_be_typed(name: str, otherwise: str) -> str:
-    """What is to be typed to show that a name was read: without blanks that nobody sees, or ``otherwise``."""
-    return " ".join(unicodedata.normalize("NFC", name).split()) or otherwise
+    """What is to be typed to show that a name was read: what `shown_name` gives, without blanks that nobody sees."""
+    return " ".join(unicodedata.normalize("NFC", shown_name(name, otherwise)).split())
 
 
 def check_typed(form: Form, field: str, expected: str) -> None:

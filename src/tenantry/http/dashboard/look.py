@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from jinja2 import PackageLoader
@@ -18,6 +18,7 @@ from markupsafe import Markup
 from tenantry.http.dashboard.cookies import Cookies
 from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.dashboard.visitor import Visitor
+from tenantry.http.dashboard.words import shown_name
 from tenantry.kit.templates import page_templates
 
 ASSETS: Final = "/assets"
@@ -43,6 +44,16 @@ _HEADERS: Final = {
 _ASSET_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
 
 
+class _Named(Protocol):
+    """What has a name that somebody chose."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
 class Look:
     """Renders pages; everything put into them is escaped."""
 
@@ -64,7 +75,7 @@ class Look:
         self.assets = f"{ASSETS}/{digest}"
         """Where the assets are: an address of this service that changes with what they hold."""
         environment = page_templates(PackageLoader(str(__package__)))
-        environment.filters.update(time=_time, day=_day, span=_span, segment=_segment, shown=_shown)
+        environment.filters.update(time=_time, day=_day, span=_span, segment=_segment, shown=_shown, called=_called)
         environment.globals.update(assets=self.assets, version=version, demo_pages=demo_pages)
         self._environment = environment
 
@@ -142,6 +153,11 @@ def _moment(moment: datetime, element: str, shown: str) -> Markup:
         moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
         f"{moment.day} {moment.strftime(shown)}",
     )
+
+
+def _called(thing: _Named) -> str:
+    """What to call something."""
+    return shown_name(thing.name, thing.id)
 
 
 def _segment(text: str) -> str:

@@ -19,6 +19,7 @@ from tenantry.http.access import AnyRequest, Connection, Credential, RouteGuard
 from tenantry.http.dashboard.cookies import Cookies
 from tenantry.http.dashboard.forms import Form, comes_from_elsewhere, comes_from_here, is_ours, read_form
 from tenantry.http.dashboard.notices import Notice, Notices
+from tenantry.http.dashboard.words import shown_name
 from tenantry.http.front import IS_HEAD
 from tenantry.kit.clock import Clock
 from tenantry.services.authentication import Authenticator
@@ -98,7 +99,7 @@ class Visitor(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """What to call them."""
-        return self.session.name or self.session.subject
+        return shown_name(self.session.name or "", self.session.subject)
 
     @property
     def principal(self) -> Principal:

@@ -1,5 +1,6 @@
 """Words for what the pages show."""
 
+import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
@@ -31,6 +32,11 @@ _MAY: Final = {
 }
 
 
+def shown_name(name: str, otherwise: str) -> str:
+    """A name; ``otherwise`` where it shows nothing, such as one of blanks or of characters without a width."""
+    return name if any(unicodedata.category(letter)[0] not in _UNSEEN for letter in name) else otherwise
+
+
 def status_in_words(tenant: Tenant) -> str:
     """What the subscription's status means."""
     return subscription_status(tenant.subscription_status)
@@ -41,6 +47,7 @@ def subscription_status(status: str) -> str:
     return _STATUSES.get(status, status)
 
 
+_UNSEEN: Final = frozenset({"C", "Z"})  # the categories of control and format characters, and of separators
 ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Owner"))
 _NAMES: Final = dict(ROLES)
 

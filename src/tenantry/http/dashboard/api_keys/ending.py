@@ -1,8 +1,5 @@
 """Revoking a key."""
 
-import unicodedata
-from typing import Final
-
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 
@@ -14,8 +11,6 @@ from tenantry.http.dashboard.api_keys.desk import ONE, Desk, KeyId, status_of
 from tenantry.http.dashboard.api_keys.refusals import in_words
 from tenantry.http.dashboard.inputs import to_be_typed
 from tenantry.http.dashboard.visitor import Sent, SignedIn, Visitor
-
-_UNSEEN: Final = frozenset({"C", "Z"})
 
 
 def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
@@ -49,5 +44,4 @@ def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
 
 def word_of(key: ApiKey) -> str:
     """What has to be typed to revoke a key: its name, or its last characters where the name shows nothing."""
-    shows = any(unicodedata.category(letter)[0] not in _UNSEEN for letter in key.name)
-    return to_be_typed(key.name if shows else "", key.last4)
+    return to_be_typed(key.name, key.last4)

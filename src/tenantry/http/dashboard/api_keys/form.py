@@ -62,10 +62,11 @@ class Typed(msgspec.Struct, frozen=True):
     @classmethod
     def of_key(cls, key: ApiKey) -> "Typed":
         """What the form of a key that exists shows."""
+        name = key.name.strip()  # as a form sends it
         if key.access_level is AccessLevel.OWNER:
-            return cls(name=key.name, access=OWNER, mode=key.mode, expiry=AS_IT_IS)
+            return cls(name=name, access=OWNER, mode=key.mode, expiry=AS_IT_IS)
         ticked, others = split(key.scopes)
-        return cls(name=key.name, ticked=ticked, own=" ".join(others), mode=key.mode, expiry=AS_IT_IS)
+        return cls(name=name, ticked=ticked, own=" ".join(others), mode=key.mode, expiry=AS_IT_IS)
 
     def only(self, made: Collection[str], key: ApiKey) -> "Typed":
         """The same with nothing changed of the key but the fields in ``made``, which are those of `as_typed`."""
