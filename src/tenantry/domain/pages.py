@@ -22,6 +22,18 @@ class Count(msgspec.Struct, frozen=True):
     and_more: bool = False
 
 
+class Room(msgspec.Struct, frozen=True):
+    """How many things of a kind a tenant has, and how many its plan allows; None is no limit."""
+
+    used: Count
+    most: int | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the plan is known to allow no more."""
+        return self.most is not None and self.used.number >= self.most
+
+
 def count_up_to(number: int, most: int) -> Count:
     """The count of something of which one more than ``most`` were counted at the most."""
     return Count(min(number, most), number > most)

@@ -50,6 +50,10 @@ class Catalog:
         """The id of the plan that this provider price means, if any."""
         return self._plan_of_price.get(price_id)
 
+    def name(self, plan_id: str) -> str:
+        """What a plan is called; its id for a plan that has left the catalog."""
+        return self._by_id[plan_id].name if plan_id in self else plan_id
+
     def limits(self, plan_id: str) -> Limits:
         """The limits of a plan; those of ``free`` for a plan that has left the catalog."""
         return self._by_id.get(plan_id, self._by_id[FREE]).limits

@@ -22,7 +22,7 @@ from tenantry.domain.errors import (
     OrgMismatchError,
     ValidationError,
 )
-from tenantry.domain.pages import Page, SoughtPage
+from tenantry.domain.pages import Count, Page, Room, SoughtPage
 from tenantry.domain.plans import Catalog
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
@@ -121,8 +121,12 @@ class ApiKeyService:
 
     async def seek_page(
         self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
-    ) -> SoughtPage[ApiKey]:
-        """A page of the keys that are wanted, newest first. Raises `InvalidCursorError`."""
+    ) -> tuple[SoughtPage[ApiKey], Room | None]:
+        """A page of the keys that are wanted, newest first, and how much room there is for more active ones.
+
+        They are counted only where the plan has a limit. Raises `InvalidCursorError`.
+        """
+        most = self._catalog.limits(principal.plan).api_keys
         if principal.mode is Mode.TEST:
             wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
         after = parse_time_cursor(cursor)
@@ -130,7 +134,11 @@ class ApiKeyService:
             rows, end = await api_keys.seek_page(
                 connection, principal.org_id, self._clock(), wanted, limit=limit, after=after
             )
-        return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT))
+            room = None
+            if most is not None:
+                active = await api_keys.count_active(connection, principal.org_id, self._clock(), superseded=False)
+                room = Room(Count(active), most)
+        return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT)), room
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """One key. Raises `NotFoundError`."""
@@ -258,7 +266,7 @@ class ApiKeyService:
             return
         if await api_keys.count_active(connection, principal.org_id, now, superseded=superseded) >= most:
             what = "rotated API keys that still work" if superseded else "active API keys"
-            raise KeyLimitReachedError(f"The plan {principal.plan} allows {most} {what}.")
+            raise KeyLimitReachedError(f"The plan {self._catalog.name(principal.plan)} allows {most} {what}.")
 
     async def _check_way_back(self, connection: Connection, key: ApiKey, now: datetime) -> None:
         """Raise `LastOwnerError` if without this key nobody is left who could make another OWNER key."""

@@ -10,7 +10,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
-from tenantry.domain.pages import Count, Page, count_up_to
+from tenantry.domain.pages import Count, Page, Room, count_up_to
 from tenantry.domain.plans import Catalog
 from tenantry.domain.projects import Project, Window
 from tenantry.kit.clock import Clock, to_micros
@@ -27,18 +27,6 @@ _document: Final = msgspec.json.Decoder(Project)
 
 MOST_COUNTED: Final = 10_000
 """A page counts no more projects than this: to count is to read them."""
-
-
-class Room(msgspec.Struct, frozen=True):
-    """How many projects a tenant has in one mode, and how many its plan allows; None is no limit."""
-
-    used: Count
-    most: int | None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the plan is known to allow no more."""
-        return self.most is not None and self.used.number >= self.most
 
 
 class ProjectService:
@@ -73,7 +61,9 @@ class ProjectService:
                 await billing.lock_account(connection, principal.org_id)
                 most = self._catalog.limits(principal.plan).projects
                 if most is not None and await self._has(connection, principal, most):
-                    raise PlanLimitReachedError(f"The plan {principal.plan} allows {most} projects.")
+                    raise PlanLimitReachedError(
+                        f"The plan {self._catalog.name(principal.plan)} allows {most} projects."
+                    )
                 project = Project(new_id("proj"), principal.org_id, name, description, principal.mode, now, now)
                 await projects.insert(connection, project)
                 return project

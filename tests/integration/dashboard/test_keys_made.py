@@ -178,9 +178,12 @@ async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(d
     while (answer := await olivia.send(page, **CI)).status == 200:
         page = await olivia.open(NEW)
     assert answer.status == 409
-    assert "The plan free allows" in answer.text
+    assert "The plan Free allows" in answer.text
     assert "Revoke a key that nothing uses any more" in answer.text
     assert answer.form().fields["name"] == ["CI"]
+    full = await olivia.open(KEYS)
+    assert "10 of 10 active keys that the plan Free allows are in use." in full.text
+    assert NEW not in full.links
 
 
 def test_picker_offers_every_scope_that_a_route_needs_and_no_other() -> None:

@@ -24,7 +24,7 @@ async def names(dashboard: Dashboard) -> list[str]:
 async def test_an_empty_list_says_what_projects_are_and_how_to_begin(dashboard: Dashboard) -> None:
     page = await (await dashboard.sign_in(MIA)).open(PROJECTS)
     assert "belongs to this organization alone" in page.text
-    assert "The plan free has room for 3." in page.text
+    assert "The plan Free has room for 3." in page.text
     assert f"{PROJECTS}/new" in page.links
 
 
@@ -93,10 +93,10 @@ async def test_the_plans_limit_is_told_in_words(dashboard: Dashboard) -> None:
         await create(dashboard, name)
     refused = await mia.send(form, name="Four", description="to be kept")
     assert refused.status == 422
-    assert "The plan free has room for no more projects" in refused.text
+    assert "The plan Free has room for no more projects" in refused.text
     assert 'value="Four"' in refused.html
     full = await mia.open(PROJECTS)
-    assert "All 3 projects of the plan free are in use." in full.text
+    assert "All 3 projects of the plan Free are in use." in full.text
     assert f"{PROJECTS}/new" not in full.links
 
 

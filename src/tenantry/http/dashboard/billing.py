@@ -22,7 +22,6 @@ from tenantry.domain.errors import (
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.gateways.mail import format_amount
 from tenantry.http.access import AnyRequest
-from tenantry.http.dashboard.billing_words import plan_name
 from tenantry.http.dashboard.inputs import form_claim, once_token
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.notices import Notice, Notices
@@ -147,7 +146,7 @@ class BillingPages:
             use=found.use,
             failed=found.failed,
             owed=format_amount(found.failed.amount_due, found.failed.currency) if found.failed else None,
-            plan=plan_name(self._catalog, tenant.plan),
+            plan=self._catalog.name(tenant.plan),
             plans=self._catalog.plans,
             limits=self._catalog.limits(tenant.plan),
             status=status_in_words(tenant),

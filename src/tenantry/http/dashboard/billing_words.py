@@ -108,11 +108,6 @@ class LedgerWords:
         return changes(event, self._catalog)
 
 
-def plan_name(catalog: Catalog, plan_id: str) -> str:
-    """What a plan is called; its id, where it has left the catalog."""
-    return next((plan.name for plan in catalog.plans if plan.id == plan_id), plan_id)
-
-
 def changes(event: BillingEventView, catalog: Catalog) -> list[Change]:
     """What an event changed, and nothing else."""
     before, after = event.before, event.after
@@ -128,7 +123,7 @@ def changes(event: BillingEventView, catalog: Catalog) -> list[Change]:
 def _field(state: BillingFields, name: str, catalog: Catalog) -> Shown:
     match name:
         case "plan":
-            return plan_name(catalog, state.plan)
+            return catalog.name(state.plan)
         case "subscription_status":
             return subscription_status(state.subscription_status)
         case "current_period_end":
@@ -151,7 +146,7 @@ def _folded(name: str, value: Value, catalog: Catalog) -> Shown:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name == "plan":
-        return plan_name(catalog, str(value))
+        return catalog.name(str(value))
     if name in ("subscriptionStatus", "providerStatus"):
         return subscription_status(str(value))
     return value if isinstance(value, datetime) else str(value)

@@ -7,7 +7,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry.domain.plans import Catalog
-from tenantry.http.dashboard.billing_words import LedgerWords, plan_name
+from tenantry.http.dashboard.billing_words import LedgerWords
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
 from tenantry.http.dashboard.words import role_of, status_in_words
@@ -49,7 +49,7 @@ def overview_pages(
             section="/",
             tenant=tenant,
             use=found.billing.use,
-            plan=plan_name(catalog, tenant.plan),
+            plan=catalog.name(tenant.plan),
             limits=catalog.limits(tenant.plan),
             status=status_in_words(tenant),
             trouble=_TROUBLE.get(tenant.subscription_status),

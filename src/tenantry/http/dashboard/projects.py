@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import UNSET
 
 from tenantry.domain.errors import PlanLimitReachedError
+from tenantry.domain.plans import Catalog
 from tenantry.domain.projects import Project
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.forms import Form
@@ -43,12 +44,16 @@ _OVERTAKEN: Final = (
 )
 
 
-def project_pages(projects: ProjectService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+def project_pages(projects: ProjectService, door: Door, look: Look, catalog: Catalog) -> Sequence[HTTPRouteHandler]:
     """The routes of projects."""
-    return [*_reading(projects, door, look), *_making(projects, door, look), *_deleting(projects, door, look)]
+    return [
+        *_reading(projects, door, look, catalog),
+        *_making(projects, door, look, catalog),
+        *_deleting(projects, door, look),
+    ]
 
 
-def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
+def _reading(projects: ProjectService, door: Door, look: Look, catalog: Catalog) -> list[HTTPRouteHandler]:
     @get(PATH, guards=[door.needs("projects:read")])
     async def show_projects(visitor: SignedIn, cursor: Cursor = None) -> Response[str]:
         page, room = await projects.show(visitor.principal, _ON_A_PAGE, cursor)
@@ -58,6 +63,7 @@ def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRoute
             section=SECTION,
             page=page,
             room=room,
+            plan=catalog.name(visitor.principal.plan),
             is_first=cursor is None,
         )
 
@@ -77,7 +83,7 @@ def _reading(projects: ProjectService, door: Door, look: Look) -> list[HTTPRoute
     return [show_projects, show_project]
 
 
-def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
+def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) -> list[HTTPRouteHandler]:
     def show(
         visitor: Visitor,
         typed: dict[str, str],
@@ -96,6 +102,7 @@ def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteH
             marks=marks(_as_typed(project)) if project else {},
             faults=faults,
             refusal=refusal,
+            plan=catalog.name(visitor.principal.plan),
             once=once_token(),
         )
 
@@ -133,7 +140,7 @@ def _making(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteH
         try:
             wanted = checked(NewProject, typed, _WORDS)
         except FaultyFormError as error:
-            faults = {**error.faults, **faults}
+            return show(visitor, typed, project, faults={**error.faults, **faults})
         if faults:
             return show(visitor, typed, project, faults=faults)
         await projects.update(

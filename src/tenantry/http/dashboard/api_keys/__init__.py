@@ -4,6 +4,7 @@ from litestar import Response, Router
 from litestar.types import ExceptionHandlersMap
 
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
+from tenantry.domain.plans import Catalog
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.api_keys.desk import Desk
 from tenantry.http.dashboard.api_keys.ending import ending_pages
@@ -21,9 +22,11 @@ from tenantry.services.api_keys import ApiKeyService
 __all__ = ["api_key_pages"]
 
 
-def api_key_pages(keys: ApiKeyService, door: Door, look: Look, base_url: str, clock: Clock) -> list[Router]:
+def api_key_pages(
+    keys: ApiKeyService, door: Door, look: Look, base_url: str, clock: Clock, catalog: Catalog
+) -> list[Router]:
     """The routes of API keys."""
-    desk = Desk(keys, door, look, base_url, clock)
+    desk = Desk(keys, door, look, base_url, clock, catalog)
 
     def on_refusal(request: AnyRequest, error: DomainError) -> Response[str]:
         return desk.refused(current_visitor(request), error, request.path_params.get("key_id"))

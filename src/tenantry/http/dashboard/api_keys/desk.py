@@ -9,6 +9,7 @@ from litestar.params import FromPath
 from tenantry.domain.access import AccessLevel
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import DomainError, KeyNotActiveError
+from tenantry.domain.plans import Catalog
 from tenantry.http.dashboard.api_keys.refusals import in_words, title_of
 from tenantry.http.dashboard.api_keys.scopes import in_words as scope_in_words
 from tenantry.http.dashboard.look import Look
@@ -31,6 +32,7 @@ class Desk(msgspec.Struct, frozen=True):
     look: Look
     base_url: str
     clock: Clock
+    catalog: Catalog
 
     def page(self, template: str, visitor: Visitor, status_code: int = 200, **context: object) -> Response[str]:
         """A page of this section."""

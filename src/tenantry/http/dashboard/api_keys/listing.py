@@ -37,11 +37,13 @@ def list_pages(desk: Desk) -> list[HTTPRouteHandler]:
             name.strip().replace("\x00", "") or None,
         )
         asked = {field: value for field, value in msgspec.structs.asdict(wanted).items() if value}
-        page = await desk.keys.seek_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
+        page, room = await desk.keys.seek_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
         return desk.page(
             "api_keys.html",
             visitor,
             page=page,
+            room=room,
+            plan=desk.catalog.name(visitor.principal.plan),
             wanted=wanted,
             statuses=_STATUSES,
             modes=_MODES,
