@@ -115,3 +115,31 @@ async def test_an_address_that_cannot_be_meant_is_answered_with_a_page(dashboard
     answer = await (await dashboard.sign_in(OLIVIA)).get(f"{AT_ACME}/settings/api-keys?status={'x' * 99}")
     assert answer.status_code == 400
     assert answer.headers["content-type"].startswith("text/html")
+
+
+async def test_each_limit_that_is_reached_is_named(dashboard: Dashboard, owner: Person, conninfo: str) -> None:
+    await fill(dashboard, conninfo)
+    said = (await owner.open(OVERVIEW)).text
+    assert "At the limit The plan allows no more projects. Compare plans" in said
+    assert "At the limit The plan allows no more API keys. Compare plans" in said
+
+
+async def test_member_is_told_of_the_limit_of_projects_alone(dashboard: Dashboard, conninfo: str) -> None:
+    await fill(dashboard, conninfo)
+    said = (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
+    assert "The plan allows no more projects." in said
+    assert "API keys" not in said
+
+
+async def test_titles_say_whose_page_it_is(owner: Person) -> None:
+    assert "<title>Overview · Acme · tenantry</title>" in (await owner.open(OVERVIEW)).html
+    assert "<title>Projects · Acme · tenantry</title>" in (await owner.open(f"{AT_ACME}/projects")).html
+    assert "<title>Organizations · tenantry</title>" in (await owner.open("/orgs")).html
+
+
+async def fill(dashboard: Dashboard, conninfo: str) -> None:
+    """As many projects and keys as the plan allows."""
+    for number in range(3):
+        await dashboard.call("POST", "/projects", {"name": f"Project {number}"})
+    for number in range(10):
+        await add_key(conninfo, str(number))
