@@ -75,7 +75,7 @@ class Look:
         self.assets = f"{ASSETS}/{digest}"
         """Where the assets are: an address of this service that changes with what they hold."""
         environment = page_templates(PackageLoader(str(__package__)))
-        environment.filters.update(time=_time, day=_day, span=_span, segment=_segment, shown=_shown, called=_called)
+        environment.filters.update(time=_time, day=_day, segment=_segment, shown=_shown, called=_called)
         environment.globals.update(assets=self.assets, version=version, demo_pages=demo_pages)
         self._environment = environment
 
@@ -168,12 +168,3 @@ def _segment(text: str) -> str:
 def _shown(value: str | datetime) -> str:
     """A moment, or words as they are."""
     return _time(value) if isinstance(value, datetime) else value
-
-
-def _span(seconds: float) -> str:
-    """How long something is, in the largest unit that says it without a fraction of more than one."""
-    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= size:
-            count = round(seconds / size)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
-    return "less than a minute"
