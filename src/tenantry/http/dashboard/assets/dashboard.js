@@ -12,17 +12,34 @@ export const localize = (within) => {
 };
 localize(document);
 
+// A secret that is shown once: ask before the page is left, until it has been copied or the box is ticked.
+const guarded = document.querySelector("[data-guard]");
+const saved = guarded && document.getElementById(guarded.dataset.guard);
+if (guarded) {
+  addEventListener("beforeunload", (event) => {
+    if (!saved.checked) event.preventDefault();
+  });
+}
+
 // Copying, where the browser lets pages copy.
 if (navigator.clipboard) {
   for (const button of all("[data-copy]")) {
     button.hidden = false;
-    const label = button.textContent;
+    const word = button.firstChild; // what is copied stands behind it
+    const label = word.data;
     button.addEventListener("click", async () => {
-      const source = button.dataset.copy ? document.getElementById(button.dataset.copy) : button.parentElement.querySelector("code");
-      await navigator.clipboard.writeText(source.value ?? source.textContent);
-      button.textContent = "Copied";
+      const source = button.parentElement.querySelector("code");
+      try {
+        await navigator.clipboard.writeText(source.textContent);
+      } catch {
+        getSelection().selectAllChildren(source);
+        word.data = "Not copied: selected";
+        return announce("Could not be copied. It is selected: copy it by hand.");
+      }
+      if (guarded && source.textContent.includes(guarded.querySelector("code").textContent)) saved.checked = true;
+      word.data = "Copied";
       announce("Copied");
-      setTimeout(() => { button.textContent = label; }, 2000);
+      setTimeout(() => { word.data = label; }, 2000);
     });
   }
 }
@@ -67,16 +84,6 @@ for (const menu of all("details.menu")) {
   document.addEventListener("click", (event) => {
     if (!menu.contains(event.target)) menu.open = false;
   });
-}
-
-// A secret that is shown once: ask before the page is left, until it has been copied or the box is ticked.
-const guarded = document.querySelector("[data-guard]");
-if (guarded) {
-  const saved = document.getElementById(guarded.dataset.guard);
-  addEventListener("beforeunload", (event) => {
-    if (!saved.checked) event.preventDefault();
-  });
-  for (const button of all("[data-copy]", guarded)) button.addEventListener("click", () => { saved.checked = true; });
 }
 
 // Something that will change by itself soon: the part of the page is asked for again until it says that it is done.
