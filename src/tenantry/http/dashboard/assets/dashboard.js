@@ -84,6 +84,10 @@ for (const menu of all("details.menu")) {
   document.addEventListener("click", (event) => {
     if (!menu.contains(event.target)) menu.open = false;
   });
+  menu.addEventListener("focusout", (event) => {
+    // to nothing: where a click focuses no link, it has yet to reach the one in the menu
+    if (event.relatedTarget && !menu.contains(event.relatedTarget)) menu.open = false;
+  });
 }
 
 // Something that will change by itself soon: the part of the page is asked for again until it says that it is done.
