@@ -58,6 +58,17 @@ function announce(text) {
   region.textContent = text;
 }
 
+// What stands in a part of the page gives way to what a newer page has there; the focus stays where it was.
+const renew = (part, newer) => {
+  const is = (one) => one.getAttribute("href") ?? one.textContent;
+  const focused = part.contains(document.activeElement) && is(document.activeElement);
+  localize(newer);
+  part.replaceChildren(...newer.childNodes);
+  if (focused === false) return;
+  const same = all("a, button", part).find((one) => is(one) === focused);
+  (same ?? Object.assign(part, { tabIndex: -1 })).focus({ preventScroll: true });
+};
+
 // A link with data-dialog opens the dialog of that id instead of its own page.
 for (const link of all("a[data-dialog]")) {
   const dialog = document.getElementById(link.dataset.dialog);
@@ -90,37 +101,49 @@ for (const menu of all("details.menu")) {
   });
 }
 
-// Something that will change by itself soon: the part of the page is asked for again until it says that it is done.
+// Something that will change by itself soon: while it is looked at, the page is asked for again until it is done.
 const waiting = document.querySelector("[data-poll]:not([data-done])");
 if (waiting) {
-  let pause = 2000;
-  const look = async () => {
-    if (!document.hidden) {
-      const answer = await ask(waiting.dataset.poll);
-      if (answer && answer.status === 401) return;
-      if (answer && answer.ok) {
-        const part = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(waiting.id);
-        if (part && part.textContent !== waiting.textContent) {
-          waiting.replaceChildren(...part.childNodes);
-          localize(waiting);
-        }
-        if (part && "done" in part.dataset) return;
-      }
-    }
-    pause *= 1.05; // after some twenty minutes nobody waits any more
-    if (pause < 60000) setTimeout(look, pause);
+  const hint = waiting.querySelector("[data-hint]");
+  const before = hint.textContent;
+  const [FIRST, PATIENCE] = [2000, 20 * 60000];
+  let [since, pause, timer] = [Date.now(), FIRST, 0];
+  const later = () => {
+    clearTimeout(timer);
+    timer = setTimeout(look, pause);
+    pause *= 1.05;
   };
-  setTimeout(look, pause);
+  const look = async () => {
+    if (document.hidden) return;
+    const answer = await ask(waiting.dataset.poll);
+    const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    const part = page && page.getElementById(waiting.id);
+    if ("done" in waiting.dataset) return;
+    if (part && "done" in part.dataset) {
+      waiting.dataset.done = "";
+      renew(waiting, part);
+      for (const one of all("[data-with-it]")) renew(one, page.getElementById(one.id));
+    } else if (answer?.status === 401 || Date.now() - since > PATIENCE) hint.textContent = "No longer checking.";
+    else later();
+  };
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (document.hidden || "done" in waiting.dataset) return;
+    [since, pause] = [Date.now(), FIRST];
+    hint.textContent = before;
+    look();
+  });
+  later();
 }
 
 // A form is sent once, however fast its button is pressed: an answer that shows a secret must not be lost to a second.
-for (const form of all("form[method=post]")) {
-  form.addEventListener("submit", (event) => {
-    if ("sent" in form.dataset) event.preventDefault();
-    form.dataset.sent = "";
-    setTimeout(() => { delete form.dataset.sent; }, 5000);
-  });
-}
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method !== "post") return;
+  if ("sent" in form.dataset) event.preventDefault();
+  form.dataset.sent = "";
+  setTimeout(() => { delete form.dataset.sent; }, 5000);
+});
 
 // The ledger while it is looked at: told that there is news, the page asks for its part again.
 const ledger = document.querySelector("[data-live]");
@@ -172,15 +195,12 @@ if (ledger) {
     if (!part) return lost();
     const known = new Set(all("[data-event]", ledger).map((entry) => entry.dataset.event));
     const fresh = all("[data-event]", part).filter((entry) => !known.has(entry.dataset.event));
-    const focused = ledger.contains(document.activeElement) && document.activeElement.getAttribute("href");
     for (const entry of fresh) entry.classList.add("fresh");
-    localize(part);
     ledger.dataset.after = part.dataset.after;
     document.getElementById("notices").replaceChildren(...page.getElementById("notices").childNodes);
     const height = ledger.offsetHeight;
-    ledger.replaceChildren(...part.childNodes);
+    renew(ledger, part);
     if (scrollY > ledger.offsetTop) scrollBy({ top: ledger.offsetHeight - height, behavior: "instant" });
-    if (focused) ledger.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     if (fresh.length) announce(fresh.length > 1 ? `${fresh.length} new events` : `New event: ${fresh[0].querySelector("a").textContent}`);
   };
   const start = () => {

@@ -1,0 +1,163 @@
+"""What script adds to pages, in a real browser: copying, menus, and parts that wait for something."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import Browser, Page, Route, expect
+
+from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
+from tests.support.events import updated
+from tests.support.provider_api import KEY, running_provider
+
+KEYS: Final = f"{AT_ACME}/settings/api-keys"
+BILLING: Final = f"{AT_ACME}/billing"
+AWAITS_PRO: Final = f"{BILLING}?awaits=pro"
+ASKS_FIRST: Final = "() => !dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+"""Whether leaving the page is asked about first."""
+COPIES_NOTHING: Final = "() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }"
+CHANGES_HIDDEN: Final = """
+(hidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}
+"""
+"""Another tab comes to the front, or this one again."""
+PATIENCE: Final = 30_000
+HALF_AN_HOUR: Final = 30 * 60_000
+
+
+@pytest.fixture
+async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
+    async with running_provider() as provider:
+        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
+        async with running_dashboard(conninfo, people, **values) as dashboard:
+            yield dashboard
+
+
+@asynccontextmanager
+async def visiting(browser: Browser, dashboard: Dashboard, path: str) -> AsyncIterator[Page]:
+    """A page as the tenant's owner sees it; its clock can be moved on."""
+    context = await browser.new_context(base_url=dashboard.url)
+    page = await context.new_page()
+    await page.clock.install()
+    await page.goto(dashboard.start_of(OLIVIA, path))
+    yield page
+    await context.close()
+
+
+async def create_key(page: Page) -> str:
+    """Make a key, and read its secret."""
+    await page.get_by_role("textbox", name="Name").fill("CI")
+    await page.get_by_label("projects:read").check()
+    await page.get_by_role("button", name="Create key").click()
+    secret = await page.locator(".secret code").text_content()
+    assert secret
+    return secret
+
+
+async def test_secret_that_could_not_be_copied_stays_guarded_and_is_selected(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    async with visiting(browser, dashboard, f"{KEYS}/new") as page:
+        secret = await create_key(page)
+        await page.evaluate(COPIES_NOTHING)
+        await page.get_by_role("button", name="Copy Secret").click()
+        await expect(page.get_by_role("status").filter(has_text="Could not be copied")).to_have_count(1)
+        assert await page.evaluate("String(getSelection())") == secret
+        await expect(page.get_by_label("I have kept the secret")).not_to_be_checked()
+        assert await page.evaluate(ASKS_FIRST)
+
+
+async def test_every_copy_that_holds_the_secret_ends_the_guard(browser: Browser, dashboard: Dashboard) -> None:
+    async with visiting(browser, dashboard, f"{KEYS}/new") as page:
+        await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        secret = await create_key(page)
+        line = page.locator("figure", has_text=secret).last
+        copy = line.get_by_role("button")
+        label = await line.locator("figcaption").text_content()
+        await expect(copy).to_have_accessible_name(f"Copy {label}")
+        await copy.click()
+        await expect(copy).to_have_accessible_name(f"Copied {label}")
+        assert secret in await page.evaluate("navigator.clipboard.readText()")
+        await expect(page.get_by_label("I have kept the secret")).to_be_checked()
+        assert not await page.evaluate(ASKS_FIRST)
+
+
+async def test_menu_that_is_tabbed_out_of_closes(browser: Browser, dashboard: Dashboard) -> None:
+    async with visiting(browser, dashboard, BILLING) as page:
+        menu = page.locator("details.person")
+        await menu.locator("summary").press("Enter")
+        await expect(menu).to_have_attribute("open", "")
+        for entry in ("Profile", "API reference", "Sign out"):
+            await page.keyboard.press("Tab")
+            await expect(menu.get_by_text(entry)).to_be_focused()
+        await page.keyboard.press("Tab")
+        await expect(menu).not_to_have_attribute("open", "")
+
+
+async def test_nothing_is_replaced_while_the_page_waits(browser: Browser, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(price="price_business", created=1))
+    async with visiting(browser, dashboard, AWAITS_PRO) as page:
+        button = page.get_by_role("button", name="Update payment method")
+        await button.evaluate("(one) => { one.dataset.mark = '' }")
+        await button.focus()
+        async with page.expect_response("**/billing?awaits=pro"):
+            pass
+        async with page.expect_response("**/billing?awaits=pro"):
+            pass
+        await expect(page.locator("[data-mark]")).to_be_focused()
+
+
+async def test_plan_that_comes_is_told_and_the_focus_stays(browser: Browser, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(price="price_business", created=1))
+    async with visiting(browser, dashboard, AWAITS_PRO) as page:
+        button = page.get_by_role("button", name="Update payment method")
+        await button.focus()
+        await dashboard.deliver(updated())
+        await expect(page.get_by_role("status")).to_contain_text("The plan is Pro.", timeout=PATIENCE)
+        await expect(page.get_by_role("heading", name="Pro", exact=True)).to_be_visible()
+        await expect(button).to_be_focused()
+
+
+async def test_form_that_came_later_is_sent_once_too(browser: Browser, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(price="price_business", created=1))
+    async with visiting(browser, dashboard, AWAITS_PRO) as page:
+        await dashboard.deliver(updated())
+        await expect(page.get_by_role("heading", name="Pro", exact=True)).to_be_visible(timeout=PATIENCE)
+        sent: list[str] = []
+
+        async def hold(route: Route) -> None:
+            sent.append(route.request.url)
+            await route.fulfill(status=204)
+
+        await page.route("**/billing/portal", hold)
+        await page.get_by_role("button", name="Update payment method").dblclick()
+        await expect(page.locator("form[data-sent]")).to_have_count(1)
+        assert len(sent) == 1
+
+
+async def test_waiting_ends_with_a_word_and_begins_again_with_the_next_look(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    async with visiting(browser, dashboard, f"{KEYS}/new") as page:
+        secret = await create_key(page)
+        await expect(page.locator("#first-use")).to_contain_text("It shows within seconds. Check now")
+        await page.clock.fast_forward(HALF_AN_HOUR)
+        await expect(page.locator("#first-use")).to_contain_text("No longer checking. Check now")
+        check = await page.get_by_role("link", name="Check now").get_attribute("href")
+        assert check
+        await page.evaluate(CHANGES_HIDDEN, True)
+        await dashboard.use_key(check.split("/")[-2], secret)
+        await page.evaluate(CHANGES_HIDDEN, False)
+        await expect(page.locator(".tick.done")).to_contain_text("The key works.")
+
+
+async def test_part_that_waits_is_asked_for_as_soon_as_it_is_seen_again(browser: Browser, dashboard: Dashboard) -> None:
+    async with visiting(browser, dashboard, AWAITS_PRO) as page:
+        await page.evaluate(CHANGES_HIDDEN, True)
+        await page.clock.pause_at(await page.evaluate("Date.now() + 60000"))
+        async with page.expect_response("**/billing?awaits=pro"):
+            await page.evaluate(CHANGES_HIDDEN, False)
