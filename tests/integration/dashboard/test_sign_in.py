@@ -10,6 +10,7 @@ import httpx2
 import msgspec
 import pytest
 
+from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.http.dashboard.cookies import MOST_PENDING
 from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider
 from tests.support.app import BASE_URL, running_app
@@ -120,6 +121,7 @@ async def test_sign_ins_that_are_never_finished_make_room_for_new_ones(browser: 
         browser.give()
         assert (await browser.come_back()).status_code == 303
     browser.asked = begun[-MOST_PENDING - 1]
+    browser.client.cookies.delete("tenantry_session")
     assert refused(await browser.come_back())
 
 
@@ -144,8 +146,38 @@ async def test_sign_ins_that_took_too_long_are_taken_away_by_the_next(browser: B
 
 async def test_answer_is_good_once(browser: Browser) -> None:
     await browser.sign_in()
-    again = await browser.come_back()
-    assert again.status_code == 400
+    browser.client.cookies.delete("tenantry_session")
+    assert refused(await browser.come_back())
+
+
+async def test_who_is_signed_in_is_led_on_by_an_answer_that_comes_twice(browser: Browser) -> None:
+    await browser.start("/orgs/acme/projects")
+    begun = dict(browser.client.cookies)
+    browser.give()
+    await browser.come_back()
+    gone = await browser.come_back()
+    assert (gone.status_code, gone.headers["location"]) == (303, "/")
+    browser.client.cookies.update(begun)
+    browser.answer({"error": "invalid_grant"}, 400)  # a code is good once
+    kept = await browser.come_back()
+    assert (kept.status_code, kept.headers["location"]) == (303, "/orgs/acme/projects")
+
+
+async def test_a_failure_to_vouch_again_is_told_on_the_page_to_sign_in(browser: Browser) -> None:
+    await browser.sign_in()
+    browser.clock.now += PROOF_GOOD_FOR
+    await browser.start(silent="1")
+    assert refused(await browser.come_back(code="", error="server_error"))
+
+
+@pytest.mark.parametrize("error", ["login_required", "interaction_required", "consent_required"])
+async def test_provider_that_may_ask_and_does_not_ends_the_sign_in_with_a_word(browser: Browser, error: str) -> None:
+    await browser.start()
+    with watched("tenantry.http.dashboard.sign_in") as log:
+        answer = await browser.come_back(code="", error=error)
+    assert refused(answer)
+    assert "The identity provider wants to ask first." in answer.text
+    assert log.count("a sign-in failed") == 1
 
 
 async def test_answer_that_comes_too_late_signs_nobody_in(browser: Browser) -> None:

@@ -15,7 +15,7 @@ from tenantry.gateways.identity.sign_in import Person, PersonNeededError, SignIn
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.cookies import Cookies, Pending
 from tenantry.http.dashboard.look import Look
-from tenantry.http.dashboard.visitor import Door, NotSignedInError, is_head
+from tenantry.http.dashboard.visitor import Door, NotSignedInError, is_head, recognized_visitor
 from tenantry.http.front import REQUEST_ID
 from tenantry.services.sessions import SessionService
 
@@ -56,9 +56,9 @@ class SignInPages:
 
     def routes(self, door: Door) -> list[HTTPRouteHandler]:
         """The routes."""
-        return [*self._in(), *self._out(door)]
+        return [*self._in(door), *self._out(door)]
 
-    def _in(self) -> list[HTTPRouteHandler]:
+    def _in(self, door: Door) -> list[HTTPRouteHandler]:
         async def answer_head(request: AnyRequest) -> Response[str] | None:
             """Neither begin a sign-in nor end one for who asks for the head of an answer alone."""
             return self._look.redirect(SIGN_IN) if is_head(request) else None
@@ -92,8 +92,9 @@ class SignInPages:
             state = answer.get("state", "")
             pending = self._cookies.sign_in(request, state)
             if self._sign_in is None or pending is None:
-                return self._page("/", "This sign-in took too long, or was begun in another browser.", 400)
-            response = await self._finish(self._sign_in, request, pending, answer)
+                response = self._page("/", "This sign-in took too long, or was begun in another browser.", 400)
+                return await self._unless_signed_in(door, request, "/", response)
+            response = await self._finish(door, self._sign_in, request, pending, answer)
             response.set_cookie(self._cookies.without_sign_in(state))
             return response
 
@@ -136,15 +137,17 @@ class SignInPages:
         return response
 
     async def _finish(
-        self, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
+        self, door: Door, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
     ) -> Response[str]:
         try:
             person = await sign_in.finish(pending.begun, answer)
-        except PersonNeededError:
-            return self._look.redirect(start_path(pending.return_to))
         except (AuthUnavailableError, SignInFailedError) as error:
+            if pending.begun.silent and isinstance(error, PersonNeededError):
+                return self._look.redirect(start_path(pending.return_to))
             _log_failure(request, error)
-            return self._page(pending.return_to, str(error), 503 if isinstance(error, AuthUnavailableError) else 400)
+            status_code = 503 if isinstance(error, AuthUnavailableError) else 400
+            response = self._page(pending.return_to, str(error), status_code)
+            return await self._unless_signed_in(door, request, pending.return_to, response)
         before = self._cookies.session(request)
         if pending.begun.silent:
             return await self._renew(pending, person, before)
@@ -166,6 +169,16 @@ class SignInPages:
         if token is not None and await self._sessions.visit(token, None, is_use=False):
             return self._look.redirect(start_path(pending.return_to))  # somebody else is signed in there now
         return self._look.redirect(sign_in_path(pending.return_to))
+
+    async def _unless_signed_in(
+        self, door: Door, request: AnyRequest, return_to: str, response: Response[str]
+    ) -> Response[str]:
+        """The answer to a failed sign-in, or the way on for who is in: browsers load an answer of the provider twice.
+
+        A session without the provider's word does not count, for that leads back to the provider.
+        """
+        await door.recognize(request)
+        return response if recognized_visitor(request) is None else self._look.redirect(return_to)
 
     async def _is_signed_in(self, request: AnyRequest) -> bool:
         token = self._cookies.session(request)
