@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from tests.integration.dashboard.signing_in import USER, Browser
 from tests.support.dashboard import ADAM, AT_ACME, BERTA, MIA, OLIVIA, Dashboard
 
 AUDIT: Final = f"{AT_ACME}/settings/audit"
@@ -29,16 +30,32 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
     text = (await olivia.open(AUDIT)).text
     for sentence in (
         "The operator created the organization",
-        "Olivia Owner created the key Builds",
-        "Olivia Owner changed the key Builds",
-        "Olivia Owner revoked the key Builds",
-        "Olivia Owner added Adam Admin as member",
-        "Olivia Owner changed the role of Adam Admin to admin",
-        "Olivia Owner removed Adam Admin",
-        "Olivia Owner took back Adam Admin as member",
+        "Olivia Owner olivia created the key Builds",
+        "Olivia Owner olivia changed the key Builds",
+        "Olivia Owner olivia revoked the key Builds",
+        "Olivia Owner olivia added Adam Admin adam as member",
+        "Olivia Owner olivia changed the role of Adam Admin adam to admin",
+        "Olivia Owner olivia removed Adam Admin adam",
+        "Olivia Owner olivia took back Adam Admin adam as member",
     ):
         assert sentence in text
     assert text.index("took back") < text.index("revoked the key") < text.index("created the organization")
+
+
+async def test_nobody_looks_like_the_operator_or_a_key_by_their_name(browser: Browser) -> None:
+    await browser.sign_in(name="The operator")
+    credential = browser.issuer.mint(claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()})
+    for name, scope in (("CI", "*:*"), ("Builds", "projects:read")):
+        made = await browser.client.post(
+            "/api/v1/api-keys",
+            json={"orgId": "acme", "name": name, "scopes": [scope]},
+            headers={"Authorization": f"Bearer {credential}"},
+        )
+        credential = made.json()["secret"]
+    page = (await browser.client.get(AUDIT)).text
+    assert f"<strong><bdi>The operator</bdi></strong> <code>{USER}</code>" in page
+    assert '<span class="tag ">The operator</span>' in page
+    assert '<span class="tag ">The key</span> <a' in page
 
 
 async def test_an_entry_says_from_where_in_which_request_and_what_was_different(dashboard: Dashboard) -> None:
@@ -83,6 +100,7 @@ async def test_a_filter_that_means_nothing_is_said_beside_its_field(
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(f"{AUDIT}?{query}")
     assert (page.status, page.focused) == (422, [field])
+    assert "<title>Error: Audit" in page.html
     assert (await olivia.open(f"{EXPORT}?{query}")).path == AUDIT
 
 

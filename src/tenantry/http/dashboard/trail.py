@@ -70,11 +70,16 @@ _FIELDS: Final = {
 
 
 class Thing(msgspec.Struct, frozen=True):
-    """Somebody or something that an entry names: what to call it, its id, and the page that it has."""
+    """Somebody or something that an entry names: what to call it, its id, and the page that it has.
 
-    text: str
+    ``fixed`` are words of ours, to be told from names, which people choose; ``user_id`` is a user's.
+    """
+
+    text: str = ""
     id: str | None = None
     page: str | None = None
+    fixed: str | None = None
+    user_id: str | None = None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -115,11 +120,11 @@ def tell(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Told:
 
 def _actor(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Thing:
     if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
-        return Thing(_OTHER_ACTORS.get(event.actor_kind, "Somebody"), event.actor_id)
+        return Thing(id=event.actor_id, fixed=_OTHER_ACTORS.get(event.actor_kind, "Somebody"))
     if event.actor_kind is ActorKind.API_KEY:
         page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names.keys else None
-        return Thing(f"The key {names.keys.get(event.actor_id, event.actor_id)}", event.actor_id, page)
-    return Thing(people.get(event.actor_id, event.actor_id), event.actor_id)
+        return Thing(names.keys.get(event.actor_id, event.actor_id), event.actor_id, page, fixed="The key")
+    return Thing(people.get(event.actor_id, event.actor_id), event.actor_id, user_id=event.actor_id)
 
 
 def _target(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Thing | None:
@@ -132,7 +137,7 @@ def _target(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Thing
         user = _user(event, names) or event.target_id
         known = event.target_id in names.members
         page = f"/settings/members/{event.target_id}" if known else None
-        return Thing(people.get(user, user), event.target_id, page)
+        return Thing(people.get(user, user), event.target_id, page, user_id=user)
     return None
 
 
