@@ -1,5 +1,6 @@
 """The page of billing, without a browser."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tests.support import events
 from tests.support.dashboard import ADAM, AT_ACME, BERTA, CUSTOMER, MIA, Dashboard, Person, running_dashboard
 from tests.support.events import INVOICE_URL, failed, succeeded, updated
 from tests.support.postgres import PostgresServer
-from tests.support.provider_api import KEY, ProviderServer, running_provider
+from tests.support.provider_api import KEY, Answer, ProviderServer, refusal, running_provider
 
 BILLING = f"{AT_ACME}/billing"
 CHECKOUT = f"{BILLING}/checkout"
@@ -114,6 +115,37 @@ async def test_a_form_sent_twice_begins_one_checkout(owner: Person, provider: Pr
     assert len(provider.requests) == 1
 
 
+async def test_a_form_sent_again_while_it_is_carried_out_leads_to_the_same_checkout(
+    owner: Person, provider: ProviderServer
+) -> None:
+    fields = {"form_token": await owner.form_token(), "plan": "pro", "once": "a" * 32}
+    provider.open.clear()
+    async with asyncio.TaskGroup() as both:
+        first = both.create_task(owner.client.post(CHECKOUT, data=fields))
+        await provider.until_requested(1)
+        second = both.create_task(owner.client.post(CHECKOUT, data=fields))
+        await provider.until_requested(2)
+        provider.open.set()
+    assert first.result().headers["refresh"] == second.result().headers["refresh"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        (refusal(409, code="idempotency_key_in_use"), "This form is still being carried out."),
+        (refusal(400, type="idempotency_error"), "This form was sent before, and something has changed since."),
+    ],
+)
+async def test_what_the_provider_says_of_a_form_sent_twice_is_told_in_words_of_the_page(
+    owner: Person, provider: ProviderServer, refused: Answer, words: str
+) -> None:
+    provider.answers.extend([refused] * 30)
+    answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
+    assert answer.status in (409, 422)
+    assert words in answer.text
+    assert "Idempotency-Key" not in answer.text
+
+
 @pytest.mark.parametrize("plan", ["free", "nothing", "", "<b>"])
 async def test_a_plan_that_cannot_be_bought_is_told_on_the_page(owner: Person, plan: str) -> None:
     answer = await owner.force(CHECKOUT, plan=plan, once="a" * 32)
@@ -165,7 +197,8 @@ async def test_a_refusal_of_the_provider_is_told_on_the_page(owner: Person, prov
     answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     assert answer.status in (502, 503)
     assert "Billing" in answer.text
-    assert 'role="alert"' in answer.html
+    assert 'tabindex="-1" autofocus role="alert"' in answer.html
+    assert "<title>Error: Billing" in answer.html
 
 
 async def test_after_a_checkout_the_page_waits_for_the_plan(

@@ -1,6 +1,6 @@
 """Billing: what the tenant pays for and uses, and the ways to the payment provider."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from litestar.params import QueryParameter
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 from tenantry.domain.errors import (
     DomainError,
+    IdempotencyInFlightError,
     IdempotencyMismatchError,
     NoCustomerError,
     ProviderNotConfiguredError,
@@ -22,7 +23,7 @@ from tenantry.domain.errors import (
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.gateways.mail import format_amount
 from tenantry.http.access import AnyRequest
-from tenantry.http.dashboard.inputs import form_claim, once_token
+from tenantry.http.dashboard.inputs import form_claim, once_token, patiently
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
@@ -38,6 +39,7 @@ PORTAL: Final = "/billing/portal"
 BACK: Final = "/billing/back"
 _WITHOUT_SUBSCRIPTION: Final = ENDED | {NO_SUBSCRIPTION}
 _IN_WORDS: Final = (
+    IdempotencyInFlightError,
     IdempotencyMismatchError,
     NoCustomerError,
     ProviderNotConfiguredError,
@@ -95,23 +97,27 @@ class BillingPages:
         @post(f"{ORG}{CHECKOUT}", guards=[door.needs("billing:write")])
         async def begin_checkout(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
             plan = form.text("plan")
-            url = self._checkout.create_checkout(
-                visitor.principal,
-                plan=plan,
-                success_url=f"{self._way_back(visitor, Notice.CHECKED_OUT)}&plan={quote(plan, safe='')}",
-                cancel_url=self._way_back(visitor, Notice.CHECKOUT_LEFT),
-                claim=await form_claim(request, visitor.principal, form),
+            claim = await form_claim(request, visitor.principal, form)
+            return await self._lead(
+                visitor,
+                lambda: self._checkout.create_checkout(
+                    visitor.principal,
+                    plan=plan,
+                    success_url=f"{self._way_back(visitor, Notice.CHECKED_OUT)}&plan={quote(plan, safe='')}",
+                    cancel_url=self._way_back(visitor, Notice.CHECKOUT_LEFT),
+                    claim=claim,
+                ),
             )
-            return await self._lead(visitor, url)
 
         @post(f"{ORG}{PORTAL}", guards=[door.needs("billing:write")])
         async def open_portal(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
-            url = self._checkout.create_portal(
-                visitor.principal,
-                return_url=self._way_back(visitor, Notice.PORTAL_LEFT),
-                claim=await form_claim(request, visitor.principal, form),
+            claim = await form_claim(request, visitor.principal, form)
+            return await self._lead(
+                visitor,
+                lambda: self._checkout.create_portal(
+                    visitor.principal, return_url=self._way_back(visitor, Notice.PORTAL_LEFT), claim=claim
+                ),
             )
-            return await self._lead(visitor, url)
 
         return [show_billing, come_back, begin_checkout, open_portal]
 
@@ -120,10 +126,10 @@ class BillingPages:
         path = visitor.base + BACK
         return f"{self._base_url}{path}?notice={self._notices.prove(visitor.session, path, notice)}"
 
-    async def _lead(self, visitor: Visitor, asked: Awaitable[str]) -> Response[str]:
+    async def _lead(self, visitor: Visitor, ask: Callable[[], Awaitable[str]]) -> Response[str]:
         """To the provider: by a page, for a form's answer may redirect to no other origin (CSP, form-action)."""
         try:
-            url = await asked
+            url = await patiently(ask)
             if not url.startswith(("https://", "http://")) or not url.isascii() or not url.isprintable():
                 raise ProviderRefusedError("The payment provider gave an address that leads nowhere.")
         except _IN_WORDS as error:
@@ -165,6 +171,8 @@ class BillingPages:
 def _words_of(problem: DomainError) -> str:
     if isinstance(problem, ValidationError):
         return "This plan cannot be subscribed to: " + "; ".join(message for _, message in problem.faults) + "."
-    if isinstance(problem, IdempotencyMismatchError):
-        return "This form was sent before, for another plan. Choose again."
+    if isinstance(problem, IdempotencyMismatchError):  # of the provider's: a form's claim is of all that it holds
+        return "This form was sent before, and something has changed since. Send it again from this page."
+    if isinstance(problem, IdempotencyInFlightError):
+        return "This form is still being carried out. Wait a moment, then send it again."
     return problem.detail
