@@ -107,9 +107,10 @@ class Authenticator:
         except DatabaseUnavailableError as error:
             raise AuthUnavailableError(error.detail) from error
 
-    async def as_user(self, claims: Claims, org_id: str) -> Principal:
+    async def as_user(self, claims: Claims, org_id: str) -> tuple[Principal, Role]:
         """What a user, whom the identity provider vouched for with these claims, is in a tenant now.
 
+        The role is the one that counts; what their token says of scopes may leave the principal less than it grants.
         Raises `NoOrganizationError`, `OrgSuspendedError`, `InvalidCredentialError` and `DatabaseUnavailableError`.
         """
         seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
@@ -117,7 +118,7 @@ class Authenticator:
         if not member:
             raise NoOrganizationError("The user does not belong to this organization.")
         elsewhere = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
-        return _principal_of_user(elsewhere, member[0])
+        return _principal_of_user(elsewhere, member[0]), _role_of(elsewhere, member[0])
 
     async def verify_token(self, credential: bytes) -> Claims:
         """The claims of a bearer token, whichever tenant it is for."""
@@ -218,8 +219,7 @@ def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
         raise NoOrganizationError("The user does not belong to this organization any more.")
     if seat.suspended:
         raise OrgSuspendedError("The organization is suspended.")
-    role = access.lower_role(claimed_role(claims.role), _ROLES[seat.role] if seat.role else None)
-    scopes, level = access.role_grants(role, claims.scopes)
+    scopes, level = access.role_grants(_role_of(claims, seat), claims.scopes)
     return Principal(
         kind=PrincipalKind.USER,
         id=claims.subject,
@@ -231,6 +231,10 @@ def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
         subscription_status=seat.subscription_status,
         expires_at=claims.expires_at,
     )
+
+
+def _role_of(claims: Claims, seat: SeatRow) -> Role:
+    return access.lower_role(claimed_role(claims.role), _ROLES[seat.role] if seat.role else None)
 
 
 def claimed_role(claim: str | None) -> Role | None:

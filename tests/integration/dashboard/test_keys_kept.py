@@ -366,6 +366,11 @@ async def test_last_owner_key_is_revoked_only_when_that_is_said_once_more(dashbo
     assert kept.status == 409
     assert "Create another OWNER key, rotate this one, or make a member the owner first." in kept.text
     assert "Revoke the last OWNER key all the same" in kept.text
+    assert kept.form(action).fields["word"] == ["CI"]
+    assert len(kept.focused) == 1
+    other = await olivia.send(kept, action, word="CJ", force="1")
+    fields = other.form(action).fields
+    assert (other.status, fields["word"], fields["force"]) == (422, ["CJ"], ["1"])
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
     assert kept.form(action).fields["word"] == ["CI"]
     assert (await olivia.send(kept, action)).status == 409

@@ -184,6 +184,8 @@ async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(d
     full = await olivia.open(KEYS)
     assert "10 of 10 active keys that the plan Free allows are in use." in full.text
     assert NEW not in full.links
+    assert "<title>Error: Create key" in answer.html
+    assert 'tabindex="-1" autofocus role="alert"' in answer.html
 
 
 def test_picker_offers_every_scope_that_a_route_needs_and_no_other() -> None:

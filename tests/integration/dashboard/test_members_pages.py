@@ -124,7 +124,7 @@ async def test_an_admin_who_was_overtaken_is_told_why_nothing_was_changed(dashbo
         (await adam.send(asked), "Nobody was removed."),
     ):
         assert refused.status == 422
-        assert f'role="alert">{said} {why}' in refused.html
+        assert f'tabindex="-1" autofocus role="alert">{said} {why}' in refused.html
     assert (await roles(dashboard))["mia"] == "owner"
 
 
@@ -221,6 +221,26 @@ async def test_an_organization_is_handed_over(dashboard: Dashboard) -> None:
     assert await roles(dashboard) == {"olivia": "admin", "adam": "owner"}
     [entry] = (await dashboard.call("GET", "/audit-events?action=tenant.transferred"))["data"]
     assert entry["after"] == {"ownerId": "adam", "ownerEmail": "billing@acme.example"}
+
+
+async def test_all_faults_of_a_transfer_are_told_at_once_and_what_was_typed_is_kept(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.send(await olivia.open(TRANSFER), userId="two words", ownerEmail="nowhere", name="acme")
+    assert page.html.count('class="fault"') == 3
+    fields = page.form().fields
+    assert [fields[name] for name in ("userId", "ownerEmail", "name")] == [["two words"], ["nowhere"], ["acme"]]
+
+
+async def test_a_refused_change_of_role_keeps_what_was_chosen(dashboard: Dashboard) -> None:
+    await dashboard.add_member("away", "owner")
+    olivia = await dashboard.sign_in(OLIVIA)
+    await olivia.send(await olivia.open(f"{await dashboard.page_of('away')}/remove"))
+    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "away"})
+    path = await dashboard.page_of("olivia")
+    refused = await olivia.send(await olivia.open(path), f"{path}/role", role="member", sure="yes")
+    assert refused.status == 422
+    fields = refused.form(f"{path}/role").fields
+    assert (fields["role"], fields["sure"]) == (["member"], ["yes"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tests.integration.dashboard.signing_in import Browser
 from tests.support.dashboard import AT_ACME, BERTA, MIA, OLIVIA, Dashboard
 
 PROFILE: Final = f"{AT_ACME}/profile"
@@ -15,6 +16,14 @@ async def test_it_says_who_one_is_and_what_one_is_here(dashboard: Dashboard) -> 
     assert "Name Mia <i>Member</i> User id mia" in page.text
     assert "Role in Acme Member" in page.text
     assert "i" not in page.tags
+
+
+async def test_owner_whom_the_provider_narrows_is_told_so_and_stays_an_owner(browser: Browser) -> None:
+    await browser.start()
+    browser.give(access={"scope": "openid projects:read"})
+    await browser.come_back()
+    for path in ("/orgs/acme/", "/orgs/acme/profile"):
+        assert "Owner, narrowed by your identity provider" in (await browser.client.get(path)).text
 
 
 async def test_it_lists_ones_organizations(dashboard: Dashboard) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tenantry.demo.identity_provider import DemoUser
 from tests.support.app import running_app
-from tests.support.dashboard import AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import ADAM, AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
 from tests.support.database_link import database_link
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -149,7 +150,6 @@ async def test_object_that_the_api_does_not_find_is_a_problem_to_a_browser_too(d
         ("/settings/members", "see members"),
         ("/settings/members/new", "manage members"),
         ("/settings/audit", "see the audit trail"),
-        ("/settings/transfer", "change or hand over the organization"),
         ("/events/evt_1/payload", "manage billing"),
     ],
 )
@@ -161,6 +161,19 @@ async def test_member_is_told_what_their_role_lacks_and_who_has_it(
     assert f"Your role, member, does not let you {words}. An owner or admin can." in page.text
     assert f"{AT_ACME}/" in page.links
     assert "scope" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("/settings/transfer", "hand over the organization"), ("/events/replay", "replay the ledger")]
+)
+@pytest.mark.parametrize(("user", "role"), [(MIA, "member"), (ADAM, "admin")])
+async def test_what_is_for_owners_alone_is_refused_with_the_word_that_only_an_owner_can(
+    unchanged_dashboard: Dashboard, path: str, words: str, user: DemoUser, role: str
+) -> None:
+    page = await (await unchanged_dashboard.sign_in(user)).open(AT_ACME + path)
+    assert page.status == 403
+    assert f"Your role, {role}, does not let you {words}. Only an owner can." in page.text
+    assert f"{AT_ACME}/projects" in page.links
 
 
 async def test_page_of_a_suspended_tenant_offers_the_others_and_to_sign_out(dashboard: Dashboard) -> None:

@@ -12,14 +12,12 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
 
-from tenantry.domain.access import AccessLevel, Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import (
     DatabaseUnavailableError,
     DomainError,
     NotFoundError,
     OverloadedError,
-    ScopeEscalationError,
 )
 from tenantry.domain.plans import Catalog
 from tenantry.http.dashboard.billing_words import (
@@ -128,14 +126,14 @@ class EventPages:
         return [show_event, download_payload]
 
     def _of_replay(self, door: Door) -> Sequence[HTTPRouteHandler]:
-        @get(PATH + "/replay", guards=[door.needs("billing:read")])
+        of_owners = door.needs("billing:read", owners_deed="replay the ledger")
+
+        @get(PATH + "/replay", guards=[of_owners])
         async def show_replay(visitor: SignedIn) -> Response[str]:
-            require_owner(visitor.principal)
             return self._replay_page(visitor)
 
-        @post(PATH + "/replay", guards=[door.needs("billing:read")], status_code=HTTPStatus.OK)
+        @post(PATH + "/replay", guards=[of_owners], status_code=HTTPStatus.OK)
         async def replay_as_dry_run(visitor: SignedIn) -> Response[str]:
-            require_owner(visitor.principal)
             try:
                 found = await self._replay.check_newest(visitor.principal.org_id)
             except (OverloadedError, DatabaseUnavailableError) as error:
@@ -158,12 +156,6 @@ class EventPages:
             problem=problem,
             most=MOST_AT_ONCE,
         )
-
-
-def require_owner(principal: Principal) -> None:
-    """Raise `ScopeEscalationError` for anybody but an owner."""
-    if principal.access_level is not AccessLevel.OWNER:
-        raise ScopeEscalationError("Only an owner may replay the ledger.")
 
 
 def readable(body: bytes) -> str:

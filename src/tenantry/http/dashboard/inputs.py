@@ -42,10 +42,12 @@ class FaultyFormError(Exception):
         self.faults = dict(faults)
 
 
-def checked(kind: type[Body], typed: Mapping[str, object], words: Mapping[str, str]) -> Body:
+def checked(
+    kind: type[Body], typed: Mapping[str, object], words: Mapping[str, str], further: Mapping[str, str] | None = None
+) -> Body:
     """What was typed as a body of the API; ``words`` say of each field what it takes.
 
-    Raises `FaultyFormError` with every faulty field.
+    Raises `FaultyFormError` with every faulty field, and with the ``further`` faults of fields that come after them.
     """
     faults = {}
     for field in msgspec.structs.fields(kind):
@@ -54,6 +56,7 @@ def checked(kind: type[Body], typed: Mapping[str, object], words: Mapping[str, s
         except msgspec.ValidationError:
             empty = typed[field.encode_name] == ""
             faults[field.encode_name] = "Fill this in." if empty else words[field.encode_name]
+    faults |= further or {}
     if faults:
         raise FaultyFormError(faults)
     return msgspec.convert(typed, kind)
@@ -69,10 +72,9 @@ def to_be_typed(name: str, otherwise: str) -> str:
     return " ".join(unicodedata.normalize("NFC", shown_name(name, otherwise)).split())
 
 
-def check_typed(form: Form, field: str, expected: str) -> None:
-    """Raise `FaultyFormError` unless the field holds what `to_be_typed` gave."""
-    if to_be_typed(form.text(field), "") != expected:
-        raise FaultyFormError({field: "This is another name. Nothing was changed."})
+def faults_of_typed(typed: str, field: str, expected: str) -> dict[str, str]:
+    """What is wrong with a field that should hold what `to_be_typed` gave; empty where it does."""
+    return {} if to_be_typed(typed, "") == expected else {field: "This is another name. Nothing was changed."}
 
 
 def marks(fields: Mapping[str, str]) -> dict[str, str]:

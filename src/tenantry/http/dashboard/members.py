@@ -7,7 +7,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
-from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
+from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.errors import (
     DomainError,
     LastOwnerError,
@@ -22,7 +22,7 @@ from tenantry.http.dashboard.inputs import FaultyFormError, checked, form_claim,
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
-from tenantry.http.dashboard.words import ROLES, role_in
+from tenantry.http.dashboard.words import ROLES
 from tenantry.http.fields import LONGEST_USER_ID, Cursor
 from tenantry.http.members import MemberChange, MemberId, NewMember
 from tenantry.services.members import MemberService
@@ -88,7 +88,7 @@ class _MemberPages:
         )
 
     def show_new(
-        self, visitor: Visitor, typed: Mapping[str, str], faults: Mapping[str, str], *, is_self: bool = False
+        self, visitor: Visitor, typed: Mapping[str, str], faults: Mapping[str, str], *, is_self: bool, is_sure: bool
     ) -> Response[str]:
         return self.look.page(
             "member_new.html",
@@ -98,20 +98,28 @@ class _MemberPages:
             typed=typed,
             faults=faults,
             is_self=is_self,
+            is_sure=is_sure,
             roles=_roles_to_give(visitor.principal),
             once=once_token(),
         )
 
     async def show_one(
-        self, visitor: Visitor, member_id: str, faults: Mapping[str, str], *, role: str = ""
+        self, visitor: Visitor, member_id: str, faults: Mapping[str, str], *, role: str = "", is_sure: bool = False
     ) -> Response[str]:
-        return await self._show(visitor, "member.html", member_id, faults, role=role)
+        return await self._show(visitor, "member.html", member_id, faults, role=role, is_sure=is_sure)
 
     async def show_removal(self, visitor: Visitor, member_id: str, faults: Mapping[str, str]) -> Response[str]:
-        return await self._show(visitor, "member_remove.html", member_id, faults, role="")
+        return await self._show(visitor, "member_remove.html", member_id, faults)
 
     async def _show(
-        self, visitor: Visitor, template: str, member_id: str, faults: Mapping[str, str], *, role: str
+        self,
+        visitor: Visitor,
+        template: str,
+        member_id: str,
+        faults: Mapping[str, str],
+        *,
+        role: str = "",
+        is_sure: bool = False,
     ) -> Response[str]:
         member = await self.members.get(visitor.principal, member_id)
         tenant = await self.tenants.get(visitor.principal, visitor.principal.org_id)
@@ -125,6 +133,7 @@ class _MemberPages:
             name=names.get(member.user_id),
             faults=faults,
             role=role or member.role,
+            is_sure=is_sure,
             role_words=dict(ROLES),
             roles=_roles_to_give(visitor.principal),
             is_self=_is_self(visitor, member.user_id),
@@ -156,16 +165,16 @@ def _reading(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
 def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
     @get(PATH + "/new", guards=[door.needs("members:write")])
     async def show_new_member(visitor: SignedIn) -> Response[str]:
-        return pages.show_new(visitor, {"userId": "", "role": Role.MEMBER}, {})
+        return pages.show_new(visitor, {"userId": "", "role": Role.MEMBER}, {}, is_self=False, is_sure=False)
 
     @post(PATH + "/new", guards=[door.needs("members:write")])
     async def add_member(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
         typed = {"userId": form.text("userId"), "role": form.text("role")}
-        is_self = _is_self(visitor, typed["userId"])
+        is_self, is_sure = _is_self(visitor, typed["userId"]), form.checked("sure")
         try:
             wanted = checked(NewMember, typed, _WORDS)
             if is_self:
-                _check_is_sure(role_in(visitor.principal), wanted.role, sure=form.checked("sure"))
+                _check_is_sure(visitor.role, wanted.role, sure=is_sure)
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
             made = await patiently(
@@ -174,12 +183,12 @@ def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
                 )
             )
         except FaultyFormError as error:
-            return pages.show_new(visitor, typed, error.faults, is_self=is_self)
+            return pages.show_new(visitor, typed, error.faults, is_self=is_self, is_sure=is_sure)
         except LastOwnerError:
             faults = {"role": "This user is the organization's owner, and is added as that or not at all."}
-            return pages.show_new(visitor, typed, faults, is_self=is_self)
+            return pages.show_new(visitor, typed, faults, is_self=is_self, is_sure=is_sure)
         except (MemberExistsError, ScopeEscalationError) as error:
-            return pages.show_new(visitor, typed, _fault(error), is_self=is_self)
+            return pages.show_new(visitor, typed, _fault(error), is_self=is_self, is_sure=is_sure)
         return pages.look.tell(visitor, Notice.MEMBER_ADDED, f"{visitor.base}{SECTION}/{made.id}")
 
     return [show_new_member, add_member]
@@ -188,20 +197,21 @@ def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
 def _changing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
     @post(_ONE + "/role", guards=[door.needs("members:write")])
     async def change_role(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
-        typed = form.text("role")
+        typed, is_sure = form.text("role"), form.checked("sure")
         try:
             wanted = checked(MemberChange, {"role": typed}, _WORDS).role
             member = await pages.members.get(visitor.principal, member_id)
             if _is_self(visitor, member.user_id):
-                _check_is_sure(member.role, wanted, sure=form.checked("sure"))
+                _check_is_sure(member.role, wanted, sure=is_sure)
             author = principal_author(request, visitor.principal)
             await pages.members.change_role(visitor.principal, author, member_id, wanted)
         except FaultyFormError as error:
             return await pages.show_one(visitor, member_id, error.faults, role=typed)
         except LastOwnerError:
-            return await pages.show_one(visitor, member_id, {"role": await _why_last(pages, visitor, member_id)})
+            faults = {"role": await _why_last(pages, visitor, member_id)}
+            return await pages.show_one(visitor, member_id, faults, role=typed, is_sure=is_sure)
         except (MemberNotActiveError, ScopeEscalationError) as error:
-            return await pages.show_one(visitor, member_id, _fault(error))
+            return await pages.show_one(visitor, member_id, _fault(error), role=typed)
         return pages.look.tell(visitor, Notice.MEMBER_CHANGED, f"{visitor.base}{SECTION}/{member_id}")
 
     return [change_role]
@@ -259,7 +269,7 @@ def _removing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
 
 def may_transfer(visitor: Visitor) -> bool:
     """Whether the visitor may hand the organization over."""
-    return visitor.may("tenants:write") and visitor.principal.access_level is AccessLevel.OWNER
+    return visitor.may("tenants:write") and visitor.is_owner
 
 
 def _fault(error: DomainError) -> dict[str, str]:

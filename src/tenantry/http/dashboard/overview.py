@@ -10,7 +10,7 @@ from tenantry.domain.plans import Catalog
 from tenantry.http.dashboard.billing_words import LedgerWords
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
-from tenantry.http.dashboard.words import role_of, status_in_words
+from tenantry.http.dashboard.words import role_in_words, status_in_words
 from tenantry.kit.clock import Clock
 from tenantry.services.overview import Overview, OverviewService
 
@@ -53,7 +53,7 @@ def overview_pages(
             limits=catalog.limits(tenant.plan),
             status=status_in_words(tenant),
             trouble=_TROUBLE.get(tenant.subscription_status),
-            role=role_of(visitor.principal),
+            role=role_in_words(visitor.role, visitor.principal),
             found=found,
             odd=[event for event in found.events if event.anomalies],
             is_new=_is_new(found),

@@ -10,7 +10,7 @@ from tenantry.http.dashboard.agents import browser_in_words
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
-from tenantry.http.dashboard.words import role_of
+from tenantry.http.dashboard.words import role_in_words
 from tenantry.services.sessions import SessionService
 
 SECTION: Final = "/profile"
@@ -27,7 +27,7 @@ def profile_pages(sessions: SessionService, door: Door, look: Look) -> Sequence[
             "profile.html",
             visitor=visitor,
             section=SECTION,
-            role=role_of(visitor.principal),
+            role=role_in_words(visitor.role, visitor.principal),
             sessions=own,
         )
 

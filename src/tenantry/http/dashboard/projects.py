@@ -14,9 +14,9 @@ from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.forms import Form
 from tenantry.http.dashboard.inputs import (
     FaultyFormError,
-    check_typed,
     checked,
     edits,
+    faults_of_typed,
     form_claim,
     lines,
     marks,
@@ -76,7 +76,7 @@ def _reading(projects: ProjectService, door: Door, look: Look, catalog: Catalog)
             section=SECTION,
             project=project,
             expected=to_be_typed(project.name, project.id),
-            confirmation="",
+            name="",
             faults={},
         )
 
@@ -155,7 +155,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
 
 
 def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
-    async def show(visitor: Visitor, project_id: str, faults: dict[str, str], typed: str = "") -> Response[str]:
+    async def show(visitor: Visitor, project_id: str, faults: dict[str, str], name: str = "") -> Response[str]:
         project = await projects.get(visitor.principal, project_id)
         return look.page(
             "project_delete.html",
@@ -164,7 +164,7 @@ def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRout
             section=SECTION,
             project=project,
             expected=to_be_typed(project.name, project.id),
-            confirmation=typed,
+            name=name,
             faults=faults,
         )
 
@@ -175,10 +175,10 @@ def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRout
     @post(_ONE + "/delete", guards=[door.needs("projects:write")])
     async def delete_project(visitor: SignedIn, form: Sent, project_id: ProjectId) -> Response[str]:
         project = await projects.get(visitor.principal, project_id)
-        try:
-            check_typed(form, "name", to_be_typed(project.name, project.id))
-        except FaultyFormError as error:
-            return await show(visitor, project_id, error.faults, form.text("name"))
+        typed = form.text("name")
+        faults = faults_of_typed(typed, "name", to_be_typed(project.name, project.id))
+        if faults:
+            return await show(visitor, project_id, faults, typed)
         await projects.delete(visitor.principal, project_id)
         return look.tell(visitor, Notice.PROJECT_DELETED, f"{visitor.base}{SECTION}")
 

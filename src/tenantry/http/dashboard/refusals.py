@@ -109,7 +109,8 @@ class Refusals:
         return self._page(request, HTTPStatus.BAD_REQUEST, _TITLES[HTTPStatus.BAD_REQUEST], _CUT_OFF)
 
     def role_too_low(self, request: AnyRequest, error: RoleTooLowError) -> Response[str]:
-        message = refusal_of(error.visitor.principal, error.visitor.claims.scopes, error.scope)
+        visitor = error.visitor
+        message = refusal_of(visitor.role, visitor.claims.scopes, error.scope, error.owners_deed)
         return self._page(request, HTTPStatus.FORBIDDEN, _TITLES[HTTPStatus.FORBIDDEN], message)
 
     def page_in_front(self, scope: Scope, status: int, request_id: str) -> RawAnswer | None:

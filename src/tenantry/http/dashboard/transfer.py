@@ -6,15 +6,14 @@ from typing import Final
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 
-from tenantry.domain.access import Role
 from tenantry.domain.errors import ValidationError
-from tenantry.domain.members import MemberStatus, check_may_give
+from tenantry.domain.members import MemberStatus
 from tenantry.http.access import AnyRequest
 from tenantry.http.author import principal_author
 from tenantry.http.dashboard.inputs import (
     FaultyFormError,
-    check_typed,
     checked,
+    faults_of_typed,
     form_claim,
     once_token,
     patiently,
@@ -40,7 +39,7 @@ def transfer_pages(
 ) -> Sequence[HTTPRouteHandler]:
     """The routes of handing an organization over."""
 
-    async def show(visitor: Visitor, typed: dict[str, str], faults: dict[str, str]) -> Response[str]:
+    async def show(visitor: Visitor, typed: dict[str, str], name: str, faults: dict[str, str]) -> Response[str]:
         tenant = await tenants.get(visitor.principal, visitor.principal.org_id)
         active = Filter(status=MemberStatus.ACTIVE)
         page = await members.list_page(visitor.principal, active, MOST_ON_A_PAGE, None)
@@ -55,24 +54,26 @@ def transfer_pages(
             known=known,
             names=names,
             typed=typed,
+            name=name,
             faults=faults,
             expected=to_be_typed(tenant.name, tenant.id),
             once=once_token(),
         )
 
-    @get(PATH, guards=[door.needs("tenants:write")])
-    async def show_transfer(visitor: SignedIn) -> Response[str]:
-        check_may_give(visitor.principal, Role.OWNER)
-        return await show(visitor, {"userId": "", "ownerEmail": ""}, {})
+    of_owners = door.needs("tenants:write", owners_deed="hand over the organization")
 
-    @post(PATH, guards=[door.needs("tenants:write")])
+    @get(PATH, guards=[of_owners])
+    async def show_transfer(visitor: SignedIn) -> Response[str]:
+        return await show(visitor, dict.fromkeys(_WORDS, ""), "", {})
+
+    @post(PATH, guards=[of_owners])
     async def transfer(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
-        check_may_give(visitor.principal, Role.OWNER)
-        typed = {name: form.text(name) for name in ("userId", "ownerEmail")}
+        typed = {name: form.text(name) for name in _WORDS}
+        name = form.text("name")
         tenant = await tenants.get(visitor.principal, visitor.principal.org_id)
         try:
-            wanted = checked(OwnerTransfer, typed, _WORDS)
-            check_typed(form, "name", to_be_typed(tenant.name, tenant.id))
+            further = faults_of_typed(name, "name", to_be_typed(tenant.name, tenant.id))
+            wanted = checked(OwnerTransfer, typed, _WORDS, further)
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
             await patiently(
@@ -86,9 +87,10 @@ def transfer_pages(
                 )
             )
         except FaultyFormError as error:
-            return await show(visitor, typed, error.faults)
+            return await show(visitor, typed, name, error.faults)
         except ValidationError:
-            return await show(visitor, typed, {"userId": "This user is not an active member. Add them first."})
+            faults = {"userId": "This user is not an active member. Add them first."}
+            return await show(visitor, typed, name, faults)
         return look.tell(visitor, Notice.TRANSFERRED, f"{visitor.base}{SECTION}")
 
     return [show_transfer, transfer]

@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.exceptions import ClientException
 from litestar.handlers import BaseRouteHandler
 
-from tenantry.domain.access import Principal, covers
+from tenantry.domain.access import AccessLevel, Principal, Role, covers
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.gateways.identity.claims import Claims
@@ -63,12 +63,16 @@ class ProofNeededError(Exception):
 
 
 class RoleTooLowError(Exception):
-    """What somebody is in the tenant of the address does not cover what a page needs."""
+    """What somebody is in the tenant of the address does not cover what a page needs.
 
-    def __init__(self, visitor: "Visitor", scope: str) -> None:
+    ``owners_deed`` says in words what the page is for, where it is for owners alone.
+    """
+
+    def __init__(self, visitor: "Visitor", scope: str, owners_deed: str | None) -> None:
         super().__init__()
         self.visitor = visitor
         self.scope = scope
+        self.owners_deed = owners_deed
 
 
 class ForeignFormError(Exception):
@@ -93,6 +97,8 @@ class Visitor(msgspec.Struct, frozen=True):
     """The one in the address."""
     caller: Principal | None
     """What the user is there."""
+    callers_role: Role | None
+    """The role which that comes from; the provider's word on scopes may leave less than it grants."""
     notice: Notice | None
     """What the page is to say, this once."""
 
@@ -112,6 +118,18 @@ class Visitor(msgspec.Struct, frozen=True):
     def base(self) -> str:
         """Where the tenant's pages are."""
         return f"/orgs/{self.principal.org_id}"
+
+    @property
+    def role(self) -> Role:
+        """The user's role in the tenant of the address."""
+        if self.callers_role is None:
+            raise NotFoundError("organization")
+        return self.callers_role
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the user may do in the tenant what only owners do."""
+        return self.principal.access_level is AccessLevel.OWNER
 
     def may(self, scope: str) -> bool:
         """Whether the user may do this in the tenant."""
@@ -139,9 +157,12 @@ class Door:
         self._secret = secret
         self._clock = clock
 
-    def needs(self, scope: str | None = None, *, even_unproved: bool = False) -> RouteGuard:
+    def needs(
+        self, scope: str | None = None, *, even_unproved: bool = False, owners_deed: str | None = None
+    ) -> RouteGuard:
         """Somebody who is signed in, and whose role in the tenant of the address covers ``scope``.
 
+        With ``owners_deed``, the words for what only owners may do, such as "replay the ledger", an owner alone.
         With ``even_unproved`` also somebody whom the provider has not vouched for lately.
         """
 
@@ -150,8 +171,8 @@ class Door:
                 visitor = await self._visitor(connection, even_unproved=even_unproved)
             except NotSignedInError as error:
                 raise NotSignedInError(await _form_from_here(connection)) from error
-            if scope is not None and not covers(visitor.principal.scopes, scope):
-                raise RoleTooLowError(visitor, scope)
+            if scope is not None and not (visitor.may(scope) and (owners_deed is None or visitor.is_owner)):
+                raise RoleTooLowError(visitor, scope, owners_deed)
             _extras(connection)[_VISITOR] = visitor
 
         return RouteGuard(guard, Credential.SESSION, scope)
@@ -208,14 +229,17 @@ class Door:
             form_token=self._secret.form_token(visit.session.digest),
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
             caller=None,
+            callers_role=None,
             notice=self._notice(connection, visit.session),
         )
         _extras(connection)[_RECOGNIZED] = visitor
         if org_id is not None:
             if visitor.tenant is None:
                 raise NotFoundError("organization")
-            caller = await self._authenticator.as_user(visitor.claims, visitor.tenant.id)
-            visitor = _extras(connection)[_RECOGNIZED] = msgspec.structs.replace(visitor, caller=caller)
+            caller, role = await self._authenticator.as_user(visitor.claims, visitor.tenant.id)
+            visitor = _extras(connection)[_RECOGNIZED] = msgspec.structs.replace(
+                visitor, caller=caller, callers_role=role
+            )
         return visitor
 
 

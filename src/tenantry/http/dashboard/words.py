@@ -1,10 +1,9 @@
 """Words for what the pages show."""
 
 import unicodedata
-from collections.abc import Iterable
 from typing import Final
 
-from tenantry.domain.access import ANYTHING, AccessLevel, Principal, Role, is_scope
+from tenantry.domain.access import AccessLevel, Principal, Role, covers, is_scope, role_grants
 from tenantry.domain.tenants import Tenant
 
 _STATUSES: Final = {
@@ -52,23 +51,23 @@ ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Ow
 _NAMES: Final = dict(ROLES)
 
 
-def role_in(principal: Principal) -> Role:
-    """What a user is in the tenant, by what they may do there."""
-    if principal.access_level is AccessLevel.OWNER:
-        return Role.OWNER
-    return Role.ADMIN if ANYTHING in principal.scopes else Role.MEMBER
+def role_in_words(role: Role, principal: Principal) -> str:
+    """What a user with this role is called, and whether their token leaves them less than it grants."""
+    scopes, level = role_grants(role, ())
+    narrowed = set(scopes) != set(principal.scopes) or level is not principal.access_level
+    return _NAMES[role] + (", narrowed by your identity provider" if narrowed else "")
 
 
-def role_of(principal: Principal) -> str:
-    """The name of `role_in`."""
-    return _NAMES[role_in(principal)]
+def refusal_of(role: Role, token_scopes: tuple[str, ...], scope: str, owners_deed: str | None) -> str:
+    """Why a user may not do what takes ``scope``, and who may. Their token's own scopes can be why, too.
 
-
-def refusal_of(principal: Principal, token_scopes: Iterable[str], scope: str) -> str:
-    """Why a user may not do what takes ``scope``, and who may. Their token's own scopes can be why, too."""
-    wanted = _MAY.get(scope, f"do what takes the scope {scope}")
+    ``owners_deed`` says what it is, where it is for owners alone.
+    """
+    wanted = owners_deed or _MAY.get(scope, f"do what takes the scope {scope}")
+    scopes, level = role_grants(role, ())
     narrowing = [one for one in token_scopes if is_scope(one)]
-    if narrowing:
+    if narrowing and covers(scopes, scope) and (owners_deed is None or level is AccessLevel.OWNER):
         said = ", ".join(narrowing)
         return f"Your identity provider signed you in for {said} only. That does not let you {wanted}."
-    return f"Your role, {role_in(principal)}, does not let you {wanted}. An owner or admin can."
+    who = "Only an owner" if owners_deed else "An owner or admin"
+    return f"Your role, {role}, does not let you {wanted}. {who} can."

@@ -30,8 +30,7 @@ def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
         visitor.principal.require_holding((), key.access_level)
         typed, force = form.text("word"), form.checked("force")
         if to_be_typed(typed, "") != word_of(key):
-            faults = {"word": "This is not the key's name."}
-            return page(visitor, key, 422, faults=faults, typed=typed, force=force)
+            return page(visitor, key, 422, faults={"word": "This is not the key's name."}, typed=typed, force=force)
         author = principal_author(request, visitor.principal)
         try:
             await desk.keys.revoke(visitor.principal, author, key_id, force=force)
