@@ -95,6 +95,9 @@ async def test_the_plans_limit_is_told_in_words(dashboard: Dashboard) -> None:
     assert refused.status == 422
     assert "The plan Free has room for no more projects" in refused.text
     assert 'value="Four"' in refused.html
+    assert 'tabindex="-1" autofocus role="alert"' in refused.html
+    assert len(refused.focused) == 1
+    assert "<title>Not saved: " in refused.html
     full = await mia.open(PROJECTS)
     assert "All 3 projects of the plan Free are in use." in full.text
     assert f"{PROJECTS}/new" not in full.links
@@ -145,7 +148,7 @@ async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> 
     wrong = await mia.send(asked, name="website of acme")
     assert (wrong.status, wrong.focused) == (422, ["name"])
     assert "Nothing was changed." in wrong.text
-    assert wrong.form().fields["name"] == ["website of acme"]
+    assert wrong.form(f"{path}/delete").fields["name"] == ["website of acme"]
     done = await mia.send(asked, name="Website of Acme")
     assert (done.status, done.path) == (200, PROJECTS)
     assert "The project is deleted." in done.text
