@@ -14,7 +14,7 @@ from tests.support.postgres import PostgresServer
 
 Scheme = Literal["light", "dark"]
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
-WIDTHS: Final = (320, 390, 768, 1280, 1920)
+WIDTHS: Final = (320, 390, 768, 961, 1040, 1280, 1920)
 AA: Final = 4.5
 """The least contrast of text, WCAG 2.2 success criterion 1.4.3."""
 
