@@ -4,6 +4,8 @@ Needs Debian's chromium, as the tests do.
 """
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -49,6 +51,19 @@ def trigger(*arguments: str) -> None:
             raise
 
 
+@contextmanager
+def signed_in(base_url: str) -> Iterator[Page]:
+    """A page of the demo's owner, in a browser of its own."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        width, height = _SIZE
+        page = browser.new_page(base_url=base_url, viewport={"width": width, "height": height}, reduced_motion="reduce")
+        page.goto("/sign-in")
+        page.get_by_role("link", name="Olivia").click()
+        yield page
+        browser.close()
+
+
 def take(page: Page, name: str) -> None:
     """A picture of what is on the screen."""
     page.screenshot(path=FOLDER / f"{name}.png")
@@ -61,12 +76,7 @@ def main() -> None:
     base_url = demo["TENANTRY_DEMO_ADDRESS"]
     furnish(base_url, demo["TENANTRY_DEMO_LIVE_KEY"])
     FOLDER.mkdir(exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        width, height = _SIZE
-        page = browser.new_page(base_url=base_url, viewport={"width": width, "height": height}, reduced_motion="reduce")
-        page.goto("/sign-in")
-        page.get_by_role("link", name="Olivia").click()
+    with signed_in(base_url) as page:
         page.goto("/orgs/demo/settings/api-keys")
         take(page, "api-keys")
         page.get_by_role("link", name="Create key").click()
@@ -74,16 +84,15 @@ def main() -> None:
         page.get_by_label("projects:read").check()
         page.get_by_role("button", name="Create key").click()
         take(page, "key-created")
-        page.get_by_label("I have kept the secret").check()
-        for event in _EVENTS:
-            trigger(*event)
+    for event in _EVENTS:
+        trigger(*event)
+    with signed_in(base_url) as page:
         page.goto("/orgs/demo/billing")
         take(page, "billing")
         page.emulate_media(color_scheme="dark")
         page.goto("/orgs/demo/events")
         page.get_by_text("Live", exact=True).wait_for()
         take(page, "events")
-        browser.close()
 
 
 if __name__ == "__main__":
