@@ -98,6 +98,16 @@ async def test_page_is_public_shut_in_and_kept_for_a_while(service: Service) -> 
     assert answer.headers["cache-control"] == "public, max-age=300"
 
 
+async def test_page_comes_compressed_to_whoever_takes_that(service: Service) -> None:
+    plain = await service.nobody.call("GET", PATH, headers={"Accept-Encoding": "br, gzip;q=0"})
+    compressed = await service.nobody.call("GET", PATH, headers={"Accept-Encoding": "br, GZIP ; q=0.8"})
+    assert "content-encoding" not in plain.headers
+    assert compressed.headers["content-encoding"] == "gzip"
+    assert int(compressed.headers["content-length"]) < 50_000
+    assert compressed.text == plain.text
+    assert plain.headers["vary"] == compressed.headers["vary"] == "Accept-Encoding"
+
+
 async def test_it_has_nothing_inline_and_no_outside_addresses(service: Service) -> None:
     page = await read_page(service)
     assert not page.tags.keys() & {"style", "img", "iframe", "form"}

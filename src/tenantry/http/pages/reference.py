@@ -1,5 +1,6 @@
 """The API reference: one page, made from the OpenAPI document."""
 
+import gzip
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -10,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from markupsafe import Markup, escape
 
 from tenantry.http import webhooks
+from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.look import Look
 from tenantry.http.error_codes import all_codes
 from tenantry.http.openapi import PATH as DOCUMENT_PATH
@@ -20,8 +22,9 @@ from tenantry.kit.templates import page_templates
 
 PATH: Final = "/docs"
 _DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
-_CACHING: Final = {"Cache-Control": "public, max-age=300"}
+_CACHING: Final = {"Cache-Control": "public, max-age=300", "Vary": "Accept-Encoding"}
 _CODE_SPAN: Final = re.compile("`([^`]+)`")
+_GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?:;\s*q=(0(?:\.\d*)?|1(?:\.0*)?)\s*)?(?:,|$)", re.IGNORECASE)
 _JSON_TOKEN: Final = re.compile(
     r'(?P<key>"[^"\n]*")(?=:)|(?P<string>"[^"\n]*")|(?P<word>\b(?:true|false|null|-?\d+)\b)'
 )
@@ -29,15 +32,26 @@ _JSON_TOKEN: Final = re.compile(
 
 def reference_routes(document: OpenApiDocument, look: Look) -> Sequence[HTTPRouteHandler]:
     """The route of the reference page; the page is rendered when it is first asked for."""
-    page: list[str] = []
+    made: list[tuple[bytes, bytes]] = []
+    headers = {**look.headers, **_CACHING}
 
     @get(PATH, include_in_schema=False, opt={"public": True})
-    async def show_reference() -> Response[str]:
-        if not page:
-            page.append(render(document, look.assets))
-        return Response(page[0], media_type=MediaType.HTML, headers={**look.headers, **_CACHING})
+    async def show_reference(request: AnyRequest) -> Response[bytes]:
+        if not made:
+            page = render(document, look.assets).encode()
+            made.append((page, gzip.compress(page)))  # it holds nothing secret that its length could tell
+        [(plain, compressed)] = made
+        if takes_gzip(request.headers.get("accept-encoding", "")):
+            return Response(compressed, media_type=MediaType.HTML, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(plain, media_type=MediaType.HTML, headers=headers)
 
     return [show_reference]
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Whether a header names gzip among the codings that its sender takes (RFC 9110 section 12.5.3)."""
+    found = _GZIP.search(accept_encoding)
+    return found is not None and float(found[1] or 1) > 0
 
 
 def render(document: OpenApiDocument, assets: str) -> str:
