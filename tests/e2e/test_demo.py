@@ -69,7 +69,7 @@ async def test_its_dashboard_is_a_click_away(tmp_path: Path) -> None:
         assert olivia
         page = await browser.get(printed[1].rstrip("/") + unescape(olivia[1]))
         assert (page.status_code, page.url.path) == (200, "/orgs/demo/")
-        assert "<h1>Demo Company</h1>" in page.text
+        assert "<h1><bdi>Demo Company</bdi></h1>" in page.text
         await end_without_a_trace(running, tmp_path, signal.SIGINT)
 
 
