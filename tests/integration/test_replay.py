@@ -1,29 +1,32 @@
 """Replay: tenants folded again from the ledger, what differs found and set right, and nothing else done."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import psycopg
 import pytest
 
-from tenantry.db.database import Database
-from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
-from tenantry.services.replay import TENANTS_PER_CHUNK, Checked, Recent, ReplayService, Selection
+from tenantry.services.replay import TENANTS_PER_CHUNK, Selection
 from tenantry.store import replay as replay_store
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
 from tests.support.events import MONTH, NOW
 from tests.support.facts import CATALOG
+from tests.support.replays import (
+    ALL,
+    HOUR,
+    LATER,
+    damage,
+    fields,
+    replay,
+    replay_one,
+    replaying,
+    with_history,
+)
 from tests.support.service import Service
-
-POLICY: Final = BillingPolicy(catalog=CATALOG)
-HOUR: Final = 3600
-LATER: Final = datetime.fromtimestamp(NOW, UTC) + timedelta(days=1)
-ALL: Final = Selection()
 
 
 @pytest.fixture
@@ -31,61 +34,9 @@ def provider(service: Service) -> Provider:
     return Provider(service)
 
 
-@asynccontextmanager
-async def replaying(conninfo: str, policy: BillingPolicy = POLICY) -> AsyncIterator[ReplayService]:
-    database = Database(conninfo, pool_size=1)
-    await database.open()
-    try:
-        yield ReplayService(database, policy, lambda: LATER)
-    finally:
-        await database.close()
-
-
-async def replay(
-    conninfo: str, selection: Selection = ALL, *, dry_run: bool = False, policy: BillingPolicy = POLICY
-) -> dict[str, Checked]:
-    """What a replay says of each tenant."""
-    async with replaying(conninfo, policy) as service:
-        chunks = [chunk async for chunk in service.run(selection, dry_run=dry_run)]
-    return {checked.tenant_id: checked for chunk in chunks for checked in chunk.checked}
-
-
-async def replay_one(provider: Provider, subscriber: Subscriber, **options: Any) -> Checked:
-    checked = await replay(provider.service.conninfo, Selection((subscriber.id,)), **options)
-    return checked[subscriber.id]
-
-
-async def check_newest(provider: Provider, subscriber: Subscriber, most: int, policy: BillingPolicy = POLICY) -> Recent:
-    async with replaying(provider.service.conninfo, policy) as service:
-        return await service.check_newest(subscriber.id, most)
-
-
-async def with_history(provider: Provider) -> Subscriber:
-    """A tenant whose renewal failed after an upgrade, with a late event and a tie."""
-    subscriber = await provider.subscriber()
-    await provider.send(
-        events.updated(**subscriber.names, status="trialing", created=NOW - 9 * HOUR),
-        events.failed(customer=subscriber.customer, created=NOW),
-        events.updated(
-            **subscriber.names, price="price_business", created=NOW - HOUR, previous={"cancel_at_period_end": True}
-        ),
-        events.updated(**subscriber.names, cancel=True, price="price_business", created=NOW - HOUR),
-    )
-    return subscriber
-
-
 async def tenant_row(provider: Provider, subscriber: Subscriber) -> dict[str, Any]:
     [row] = await rows(provider.service.conninfo, "SELECT * FROM tenants WHERE id = %s", subscriber.id)
     return row
-
-
-async def damage(provider: Provider, subscriber: Subscriber, assignment: str) -> None:
-    statement = f"UPDATE tenants SET {assignment} WHERE id = %s"  # noqa: S608  # the test's own words
-    await rows(provider.service.conninfo, statement, subscriber.id)
-
-
-def fields(checked: Checked) -> set[str]:
-    return {field.field for field in checked.differences}
 
 
 async def test_an_empty_database_has_nothing_to_fold(conninfo: str) -> None:
@@ -448,45 +399,3 @@ async def test_replays_during_live_events_end_where_the_events_do(fresh_service:
     await replay(fresh_service.conninfo)
     assert all(checked.is_right for checked in (await replay(fresh_service.conninfo)).values())
     assert {await provider.state(subscriber) for subscriber in subscribers} == {("pro", "trialing")}
-
-
-async def test_the_newest_events_are_enough_from_one_that_says_everything_on(provider: Provider) -> None:
-    subscriber = await provider.subscriber()
-    await provider.send(
-        events.updated(**subscriber.names, created=NOW - 5 * HOUR, price="price_business"),
-        events.updated(**subscriber.names, created=NOW - 4 * HOUR),
-        events.failed(customer=subscriber.customer, created=NOW - 3 * HOUR),
-        events.updated(**subscriber.names, created=NOW - 2 * HOUR, cancel=True),
-        events.failed(customer=subscriber.customer, created=NOW),
-    )
-    await damage(provider, subscriber, "plan = 'gold', tip_state = NULL")
-    whole = await replay_one(provider, subscriber, dry_run=True)
-    folded = {most: await check_newest(provider, subscriber, most) for most in range(1, 7)}
-    assert {most: one.checked and one.checked.events for most, one in folded.items()} == {
-        1: None, 2: 2, 3: 2, 4: 4, 5: 5, 6: 5,
-    }  # fmt: skip
-    for one in folded.values():
-        assert one.checked is None or one.checked.differences == whole.differences
-    assert folded[3].since == datetime.fromtimestamp(NOW - 2 * HOUR, UTC)
-    assert folded[5].since is None
-
-
-async def test_an_event_that_says_everything_is_no_beginning_where_it_shares_its_second_or_is_the_newest(
-    provider: Provider,
-) -> None:
-    subscriber = await provider.subscriber()
-    await provider.send(
-        events.updated(**subscriber.names, created=NOW - 5 * HOUR),
-        events.updated(**subscriber.names, created=NOW - HOUR),
-        events.failed(customer=subscriber.customer, created=NOW - HOUR),
-        events.updated(**subscriber.names, created=NOW),
-    )
-    for most in (1, 2, 3):
-        assert (await check_newest(provider, subscriber, most)).checked is None
-
-
-async def test_under_the_rule_of_the_newest_subscription_no_event_says_everything(provider: Provider) -> None:
-    subscriber = await with_history(provider)
-    newest = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.NEWEST)
-    assert (await check_newest(provider, subscriber, 3, newest)).checked is None
-    assert (await check_newest(provider, subscriber, 4, newest)).checked is not None

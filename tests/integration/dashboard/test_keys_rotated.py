@@ -1,0 +1,80 @@
+"""Rotating an API key in the dashboard, without script."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.integration.dashboard.keys import KEYS, SECRET, create, secret_in
+from tests.support.dashboard import OLIVIA, Dashboard
+
+
+@pytest.mark.parametrize(("overlap", "status"), [("0", 401), ("3600", 200), ("86400", 200), ("604800", 200)])
+async def test_rotation_gives_a_new_secret_and_the_old_one_goes_on_as_was_chosen(
+    dashboard: Dashboard, overlap: str, status: int
+) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, old = await create(olivia)
+    page = await olivia.open(f"{KEYS}/{key_id}/rotate")
+    new = secret_in(await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap=overlap))
+    assert (await dashboard.request("GET", "/projects", new)).status_code == 200
+    assert (await dashboard.request("GET", "/projects", old)).status_code == status
+    assert new != old
+
+
+async def test_rotation_that_is_sent_again_makes_no_third_key(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, _ = await create(olivia)
+    page = await olivia.open(f"{KEYS}/{key_id}/rotate")
+    await olivia.send(page, f"{KEYS}/{key_id}/rotate")
+    again = await olivia.send(page, f"{KEYS}/{key_id}/rotate")
+    assert again.status == 409
+    assert "The key exists already" in again.text
+    assert not SECRET.search(again.html)
+    assert len(set(re.findall(r"/settings/api-keys/(key_\w+)", (await olivia.open(KEYS)).html))) == 2
+
+
+async def test_pages_tell_when_a_rotated_key_was_last_used(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, old = await create(olivia)
+    rotated = await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate")
+    [new_id] = {link.rpartition("/")[2] for link in rotated.links if re.fullmatch(rf"{KEYS}/key_\w+", link)} - {key_id}
+    assert "The old key was never used." in (await olivia.open(f"{KEYS}/{new_id}")).text
+    await dashboard.use_key(key_id, old)
+    page = await olivia.open(f"{KEYS}/{new_id}")
+    assert "The old key was last used" in page.text
+    assert f"{KEYS}/{key_id}/revoke" in page.links
+    replaced = await olivia.open(f"{KEYS}/{key_id}")
+    assert "This key was rotated." in replaced.text
+    assert f"{KEYS}/{new_id}" in replaced.links
+    assert not [link for link in replaced.links if link.endswith("/rotate")]
+
+
+async def test_overlap_does_not_go_beyond_the_end_of_the_old_key(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    today = datetime.now(UTC).date()
+    key_id, _ = await create(olivia, expiry="date", until=today.isoformat())
+    page = await olivia.open(f"{KEYS}/{key_id}/rotate")
+    rotated = await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap="604800")
+    midnight = today + timedelta(days=1)
+    assert f"works until {midnight.day} {midnight:%b %Y}, 00:00 UTC" in rotated.text
+
+
+async def test_rotated_key_is_not_rotated_again(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, _ = await create(olivia)
+    page = await olivia.open(f"{KEYS}/{key_id}/rotate")
+    await olivia.send(page, f"{KEYS}/{key_id}/rotate")
+    answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", once="x" * 32)
+    assert answer.status == 409
+    assert "This key cannot be changed" in answer.text
+
+
+async def test_overlap_that_is_not_offered_is_refused(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, secret = await create(olivia)
+    page = await olivia.open(f"{KEYS}/{key_id}/rotate")
+    answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap="31536000")
+    assert answer.status == 422
+    assert "Choose how long the old key goes on." in answer.text
+    assert (await dashboard.request("GET", "/projects", secret)).status_code == 200

@@ -1,0 +1,60 @@
+"""Replay of a ledger's newest events alone: as good as of all of them, or none."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tests.support import events
+from tests.support.billing import Provider
+from tests.support.events import NOW
+from tests.support.facts import CATALOG
+from tests.support.replays import HOUR, check_newest, damage, replay_one, with_history
+from tests.support.service import Service
+
+
+@pytest.fixture
+def provider(service: Service) -> Provider:
+    return Provider(service)
+
+
+async def test_the_newest_events_are_enough_from_one_that_says_everything_on(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**subscriber.names, created=NOW - 5 * HOUR, price="price_business"),
+        events.updated(**subscriber.names, created=NOW - 4 * HOUR),
+        events.failed(customer=subscriber.customer, created=NOW - 3 * HOUR),
+        events.updated(**subscriber.names, created=NOW - 2 * HOUR, cancel=True),
+        events.failed(customer=subscriber.customer, created=NOW),
+    )
+    await damage(provider, subscriber, "plan = 'gold', tip_state = NULL")
+    whole = await replay_one(provider, subscriber, dry_run=True)
+    folded = {most: await check_newest(provider, subscriber, most) for most in range(1, 7)}
+    assert {most: one.checked and one.checked.events for most, one in folded.items()} == {
+        1: None, 2: 2, 3: 2, 4: 4, 5: 5, 6: 5,
+    }  # fmt: skip
+    for one in folded.values():
+        assert one.checked is None or one.checked.differences == whole.differences
+    assert folded[3].since == datetime.fromtimestamp(NOW - 2 * HOUR, UTC)
+    assert folded[5].since is None
+
+
+async def test_an_event_that_says_everything_is_no_beginning_where_it_shares_its_second_or_is_the_newest(
+    provider: Provider,
+) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**subscriber.names, created=NOW - 5 * HOUR),
+        events.updated(**subscriber.names, created=NOW - HOUR),
+        events.failed(customer=subscriber.customer, created=NOW - HOUR),
+        events.updated(**subscriber.names, created=NOW),
+    )
+    for most in (1, 2, 3):
+        assert (await check_newest(provider, subscriber, most)).checked is None
+
+
+async def test_under_the_rule_of_the_newest_subscription_no_event_says_everything(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    newest = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.NEWEST)
+    assert (await check_newest(provider, subscriber, 3, newest)).checked is None
+    assert (await check_newest(provider, subscriber, 4, newest)).checked is not None
