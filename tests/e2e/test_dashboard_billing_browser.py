@@ -12,9 +12,8 @@ from tenantry.demo.identity_provider import DemoUser
 from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
 from tests.support import events
 from tests.support.browser import Watched
-from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_with_provider
 from tests.support.events import failed, succeeded, updated
-from tests.support.provider_api import KEY, running_provider
 
 HERE: Final = AT_ACME
 PAGES: Final = ("/", "/billing", "/events", "/events/evt_1", "/events/replay")
@@ -24,10 +23,8 @@ Scheme = Literal["light", "dark"]
 
 @pytest.fixture
 async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
-    async with running_provider() as provider:
-        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
-        async with running_dashboard(conninfo, people, **values) as dashboard:
-            yield dashboard
+    async with running_with_provider(conninfo, people) as dashboard:
+        yield dashboard
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from typing import Final
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
-from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_with_provider
 from tests.support.events import updated
-from tests.support.provider_api import KEY, running_provider
 
 KEYS: Final = f"{AT_ACME}/settings/api-keys"
 BILLING: Final = f"{AT_ACME}/billing"
@@ -31,10 +30,8 @@ HALF_AN_HOUR: Final = 30 * 60_000
 
 @pytest.fixture
 async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
-    async with running_provider() as provider:
-        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
-        async with running_dashboard(conninfo, people, **values) as dashboard:
-            yield dashboard
+    async with running_with_provider(conninfo, people) as dashboard:
+        yield dashboard
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
 from tests.support.browser import LOOPBACK, serving, url_of
 from tests.support.dashboard_page import Page
+from tests.support.provider_api import KEY, running_provider
 from tests.support.service import JsonObject
 from tests.support.sign_in import AUDIENCE, CLIENT_ID
 
@@ -257,3 +258,12 @@ async def running_dashboard(conninfo: str, folder: Path, **values: str) -> Async
             wishes = {"name": name, "ownerEmail": owner.email, "ownerId": owner.sub, "stripeCustomerId": customer}
             await dashboard.operate("PUT", f"/tenants/{tenant_id}", wishes)
         yield dashboard
+
+
+@asynccontextmanager
+async def running_with_provider(conninfo: str, folder: Path) -> AsyncIterator[Dashboard]:
+    """The same, beside a payment provider that can be asked."""
+    async with running_provider() as provider:
+        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
+        async with running_dashboard(conninfo, folder, **values) as dashboard:
+            yield dashboard
