@@ -1,8 +1,12 @@
-"""Writes docs/reference/ from docstrings and `--help`: `python docs/make_reference.py`, or `--check` only compares."""
+"""Writes docs/reference/ from docstrings, `--help` and the settings: `python docs/make_reference.py`.
+
+With `--check` it only compares.
+"""
 
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,13 +14,20 @@ from typing import Any, Final
 import click
 
 import tenantry_sdk
+from tenantry import variables
 from tenantry.cli import main as tenantry
 from tenantry_sdk import Tenantry, errors, webhooks
 
 FOLDER: Final = Path(__file__).parent / "reference"
 _WIDTH: Final = 80
 _LONGEST: Final = 100
+_LINE: Final = 120
 _QUOTED: Final = re.compile(r": '([^']*)'")
+_SETTINGS: Final = f"""\
+Environment variables, or a `.env` file; how they are given, rotated and checked is in
+[configuration.md](../configuration.md). An empty variable counts as unset. Types: *number* is a whole one; *flag* in
+upper or lower case; *secret* is kept out of logs and messages, and may be in a file instead: the variable of the same
+name with `{variables.FILE_SUFFIX}` at its end gives the path of that."""
 _MADE: Final = "<!-- Made by docs/make_reference.py from the code: change that. -->\n"
 
 
@@ -41,6 +52,31 @@ def _commands(command: click.Command, path: str, parent: click.Context | None) -
             found = command.get_command(context, child)
             if found is not None and not found.hidden:
                 yield from _commands(found, f"{path} {child}", context)
+
+
+def configuration() -> str:
+    """Each environment variable of the service."""
+    parts = [
+        _MADE,
+        "# Settings\n",
+        f"{_filled(_SETTINGS)}\n",
+    ]
+    for section in variables.SECTIONS:
+        parts.append(f"## {section.title}\n")
+        parts += [f"{_filled(section.about)}\n"] if section.about else []
+        parts.append("| variable | type | default | bounds | meaning |\n|---|---|---|---|---|")
+        parts += map(_row, section.variables)
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _LINE, break_long_words=False, break_on_hyphens=False)
+
+
+def _row(variable: variables.Variable) -> str:
+    cells = (variable.type_said(), variable.default_said(), variable.bounds_said(), variable.meaning)
+    return f"| `{variable.name}` | {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def sdk() -> str:
@@ -117,7 +153,7 @@ def _base(kind: type) -> str:
 def main(*, check: bool) -> int:
     """Write the pages, or say which ones are not what the code says."""
     stale = []
-    for name, text in {"command-line.md": command_line(), "sdk.md": sdk()}.items():
+    for name, text in {"command-line.md": command_line(), "configuration.md": configuration(), "sdk.md": sdk()}.items():
         page = FOLDER / name
         if not page.exists() or page.read_text() != text:
             stale.append(page)

@@ -1,9 +1,10 @@
-"""The settings: one frozen value, read from the environment and a ``.env`` file.
+"""The settings: one frozen value, read from the environment and a ``.env`` file, by the table in `variables.py`.
 
 The only module that reads the environment. Every fault is found before anything starts, and one message
 names them all.
 """
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -17,6 +18,7 @@ import msgspec
 import psycopg
 from dotenv import dotenv_values
 
+from tenantry import variables
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
 from tenantry.gateways.identity.config import OidcConfig
@@ -24,22 +26,20 @@ from tenantry.gateways.identity.fetch import is_secure
 from tenantry.gateways.mail import SmtpConfig, parse_smtp_url
 from tenantry.gateways.provider.api import mode_of_key
 from tenantry.kit.secret import Secret
+from tenantry.variables import Address, Choice, Flag, Number, SecretText, Variable, Word
 
-SECRET_LENGTH: Final = 32
-WEBHOOK_SECRET_LENGTH: Final = 16
 DEMO_FLAG: Final = "TENANTRY_DEMO"
 """Set by `tenantry demo` for its own server processes; not a setting for people."""
 DEMO_PEOPLE: Final = "TENANTRY_DEMO_PEOPLE"
 """Set likewise: whom the dashboard's sign-in page offers, as `sub=What to call them`, joined by semicolons."""
 DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
 """Set likewise: the demo's own pages on other ports, as `What to call it=address`, joined by semicolons."""
-PROVIDER_API: Final = "https://api.stripe.com"
+PROVIDER_API: Final = variables.PROVIDER_API_BASE.default
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
 _ANY_SENDER: Final = "anybody@localhost"
-_LARGEST_PORT: Final = 65535
-_MOST_WORKERS: Final = 64
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+_LARGEST_SECRET_FILE: Final = 64 * 1024
 
 Value = TypeVar("Value")
 
@@ -99,9 +99,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_environment() -> dict[str, str]:
-    """The environment over the ``.env`` file of the current folder, if there is one."""
+    """The environment over the ``.env`` file of the current folder, if there is one.
+
+    Secrets that ``NAME_FILE`` variables name files of are read, and stand there under their own names. One that cannot
+    be read, or that is given in both ways, stays as it is, for whoever reads the settings to find the fault.
+    """
     file = {name: value for name, value in dotenv_values(Path.cwd() / ".env").items() if value is not None}
-    return {**file, **os.environ}
+    values = {**file, **os.environ}
+    for variable in variables.SECRETS:
+        path = _file_of(variable, values)
+        if path is not None and not values.get(variable.name, "").strip():
+            with contextlib.suppress(ValueError):
+                values[variable.name] = _in_file(path)
+                del values[variable.file_name]
+    return values
+
+
+def load_database_url(values: Mapping[str, str]) -> str | None:
+    """Read where the database is, and nothing else; None where it is the embedded one. Raises `SettingsError`."""
+    reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
+    url = reader.text(variables.DATABASE_URL)
+    if reader.faults:
+        raise SettingsError(reader.faults)
+    return url
 
 
 def inherited(names: Iterable[str]) -> dict[str, str]:
@@ -110,8 +130,11 @@ def inherited(names: Iterable[str]) -> dict[str, str]:
 
 
 def export_environment(values: Mapping[str, str]) -> None:
-    """Hand settings down to the server processes that this one starts."""
+    """Hand settings down to the server processes that this one starts, secrets from files as they were read here."""
     os.environ.update(values)
+    for variable in variables.SECRETS:
+        if variable.name in values:
+            os.environ.pop(variable.file_name, None)
 
 
 def load(values: Mapping[str, str]) -> Settings:
@@ -123,31 +146,31 @@ def load(values: Mapping[str, str]) -> Settings:
     reader = _Reader(values, demo=demo)
     settings = Settings(
         demo=demo,
-        database_url=reader.text("DATABASE_URL"),
+        database_url=reader.text(variables.DATABASE_URL),
         database_pooler_url=reader.pooler_url(),
-        database_pool_size=reader.number("DATABASE_POOL_SIZE", 5, least=1, most=1000),
-        data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
-        host=reader.text("HOST") or "127.0.0.1",
-        port=reader.number("PORT", 3001, least=0, most=_LARGEST_PORT),
-        base_url=reader.origin("BASE_URL", f"http://127.0.0.1:{reader.text('PORT') or 3001}"),
-        workers=reader.number("WORKERS", 1, least=1, most=_MOST_WORKERS),
-        run_jobs=reader.flag("RUN_JOBS", default=True),
-        log_format=reader.choice("LOG_FORMAT", "console", ("console", "json")),
-        webhook_secrets=reader.secrets("PROVIDER_WEBHOOK_SECRET", WEBHOOK_SECRET_LENGTH),
-        webhook_tolerance=reader.number("PROVIDER_WEBHOOK_TOLERANCE", 300, least=1, most=86_400),
-        provider_secret_key=reader.optional_secret("PROVIDER_SECRET_KEY", 1),
-        provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API),
-        reconcile_hours=reader.number("RECONCILE_HOURS", 24, least=0, most=8760),
-        period_news_hours=reader.number("PERIOD_NEWS_HOURS", 24, least=1, most=8760),
-        raw_body_days=reader.number("RAW_BODY_DAYS", 90, least=1, most=36_500),
+        database_pool_size=reader.number(variables.DATABASE_POOL_SIZE),
+        data_dir=Path(reader.word(variables.TENANTRY_DATA_DIR)),
+        host=reader.word(variables.HOST),
+        port=reader.number(variables.PORT),
+        base_url=reader.origin(variables.BASE_URL),
+        workers=reader.number(variables.WORKERS),
+        run_jobs=reader.flag(variables.RUN_JOBS),
+        log_format=reader.choice(variables.LOG_FORMAT),
+        webhook_secrets=reader.secrets(variables.PROVIDER_WEBHOOK_SECRET),
+        webhook_tolerance=reader.number(variables.PROVIDER_WEBHOOK_TOLERANCE),
+        provider_secret_key=reader.optional_secret(variables.PROVIDER_SECRET_KEY),
+        provider_api_base=reader.url(variables.PROVIDER_API_BASE),
+        reconcile_hours=reader.number(variables.RECONCILE_HOURS),
+        period_news_hours=reader.number(variables.PERIOD_NEWS_HOURS),
+        raw_body_days=reader.number(variables.RAW_BODY_DAYS),
         billing=reader.billing(),
-        peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH),
+        peppers=reader.secrets(variables.API_KEY_PEPPER),
         oidc=reader.oidc(),
-        oidc_client_secret=reader.optional_secret("OIDC_CLIENT_SECRET", 1),
+        oidc_client_secret=reader.optional_secret(variables.OIDC_CLIENT_SECRET),
         smtp=reader.smtp(),
-        session_secret=next(iter(reader.secrets("SESSION_SECRET", SECRET_LENGTH)), Secret("")),
-        operator_token=reader.optional_secret("OPERATOR_TOKEN", SECRET_LENGTH),
-        trusted_proxies=reader.addresses("TRUSTED_PROXIES"),
+        session_secret=next(iter(reader.secrets(variables.SESSION_SECRET)), Secret("")),
+        operator_token=reader.optional_secret(variables.OPERATOR_TOKEN),
+        trusted_proxies=reader.addresses(variables.TRUSTED_PROXIES),
         demo_people=_pairs(values.get(DEMO_PEOPLE, "")) if demo else (),
         demo_pages=_pairs(values.get(DEMO_PAGES, "")) if demo else (),
     )
@@ -173,14 +196,14 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSet
     """Read the few settings that operator commands need. Raises `SettingsError`."""
     reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
     settings = AdminSettings(
-        database_url=reader.text("DATABASE_URL"),
-        data_dir=Path(reader.text("TENANTRY_DATA_DIR") or ".tenantry"),
+        database_url=reader.text(variables.DATABASE_URL),
+        data_dir=Path(reader.word(variables.TENANTRY_DATA_DIR)),
         billing=reader.billing(),
-        peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH) if needs_pepper else (),
-        issuer=reader.text("OIDC_ISSUER"),
-        provider_secret_key=reader.optional_secret("PROVIDER_SECRET_KEY", 1),
-        provider_api_base=reader.url("PROVIDER_API_BASE", PROVIDER_API),
-        period_news_hours=reader.number("PERIOD_NEWS_HOURS", 24, least=1, most=8760),
+        peppers=reader.secrets(variables.API_KEY_PEPPER) if needs_pepper else (),
+        issuer=reader.text(variables.OIDC_ISSUER),
+        provider_secret_key=reader.optional_secret(variables.PROVIDER_SECRET_KEY),
+        provider_api_base=reader.url(variables.PROVIDER_API_BASE),
+        period_news_hours=reader.number(variables.PERIOD_NEWS_HOURS),
     )
     if reader.faults:
         raise SettingsError(reader.faults)
@@ -205,11 +228,11 @@ def load_for_authentication(values: Mapping[str, str]) -> AuthenticationSettings
     """
     reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
     settings = AuthenticationSettings(
-        database_url=reader.required("DATABASE_URL"),
+        database_url=reader.required(variables.DATABASE_URL),
         database_pooler_url=reader.pooler_url(),
-        database_pool_size=reader.number("DATABASE_POOL_SIZE", 5, least=1, most=1000),
+        database_pool_size=reader.number(variables.DATABASE_POOL_SIZE),
         catalog=reader.catalog(),
-        peppers=reader.secrets("API_KEY_PEPPER", SECRET_LENGTH),
+        peppers=reader.secrets(variables.API_KEY_PEPPER),
         oidc=reader.oidc(),
     )
     if reader.faults:
@@ -234,62 +257,80 @@ class _Reader:
         self._demo = demo
         self.faults: list[str] = []
 
-    def text(self, name: str) -> str | None:
-        """The variable's text; None when it is missing or empty."""
-        return self._values.get(name, "").strip() or None
+    def text(self, variable: Variable) -> str | None:
+        """The variable's text, its own or its file's; None when it is missing or empty."""
+        own = self._values.get(variable.name, "").strip() or None
+        path = _file_of(variable, self._values)
+        if path is None:
+            return own
+        if own is not None:
+            self._fault(variable.file_name, f"{variable.name} is set too: one of them must go")
+            return own
+        try:
+            return _in_file(path)
+        except ValueError as error:
+            self._fault(variable.file_name, str(error))
+        return None
 
-    def required(self, name: str) -> str:
-        text = self.text(name)
+    def word(self, variable: Word) -> str:
+        return self.text(variable) or variable.default
+
+    def required(self, variable: Variable) -> str:
+        text = self.text(variable)
         if text is None:
-            self.faults.append(f"{name}: is missing")
+            self._missing(variable)
         return text or ""
 
     def pooler_url(self) -> str | None:
-        text = self.text("DATABASE_POOLER_URL")
-        if text is not None and self.text("DATABASE_URL") is None:
-            self.faults.append("DATABASE_POOLER_URL: needs DATABASE_URL too, which leads past the pooler")
+        text = self.text(variables.DATABASE_POOLER_URL)
+        if text is not None and self.text(variables.DATABASE_URL) is None:
+            self._fault(variables.DATABASE_POOLER_URL.name, "needs DATABASE_URL too, which leads past the pooler")
         return text
 
-    def number(self, name: str, default: int, *, least: int, most: int) -> int:
-        text = self.text(name)
+    def number(self, variable: Number) -> int:
+        text = self.text(variable)
         if text is None:
-            return default
-        if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:  # noqa: PLR2004
+            return variable.default
+        bounds = range(variable.least, variable.most + 1)
+        if text.isascii() and text.isdigit() and len(text) < 10 and int(text) in bounds:  # noqa: PLR2004
             return int(text)
-        self.faults.append(f"{name}: must be a whole number, {least} to {most}")
-        return default
+        self._fault(variable.name, f"must be a whole number, {variable.bounds_said()}")
+        return variable.default
 
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self.text(name)
+    def flag(self, variable: Flag) -> bool:
+        text = self.text(variable)
         if text is None:
-            return default
+            return variable.default
         if text.lower() not in ("true", "false", "1", "0"):
-            self.faults.append(f"{name}: must be true or false")
+            self._fault(variable.name, "must be true or false")
         return text.lower() in ("true", "1")
 
-    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
-        text = self.text(name) or default
-        if text in choices:
+    def choice(self, variable: Choice) -> str:
+        text = self.text(variable) or variable.default
+        if text in variable.choices:
             return text
-        self.faults.append(f"{name}: must be one of {', '.join(choices)}")
-        return default
+        self._fault(variable.name, f"must be one of {', '.join(variable.choices)}")
+        return variable.default
 
-    def url(self, name: str, default: str) -> str:
-        text = self.text(name) or default
+    def url(self, variable: Address) -> str:
+        text = self.text(variable) or variable.default
         parts = self._attempt(lambda: urlsplit(text))
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            self.faults.append(f"{name}: must be an http or https address")
+            self._fault(variable.name, "must be an http or https address")
         return text.rstrip("/")
 
-    def origin(self, name: str, default: str) -> str:
+    def origin(self, variable: Address) -> str:
         """An address of a scheme, a host and maybe a port alone, as browsers write it (RFC 6454 section 6.2)."""
-        text = self.text(name)
+        text = self.text(variable)
+        default = variable.default.replace(
+            variables.PORT.name, self.text(variables.PORT) or str(variables.PORT.default)
+        )
         if text is None:
             return default
         parts = self._attempt(lambda: urlsplit(text))
         host = parts.hostname if parts else None
         if parts is None or parts.scheme not in _DEFAULT_PORTS or not host:
-            self.faults.append(f"{name}: must be an http or https address")
+            self._fault(variable.name, "must be an http or https address")
             return default
         port = self._attempt(lambda: parts.port or _DEFAULT_PORTS[parts.scheme])
         faults = {
@@ -299,45 +340,58 @@ class _Reader:
             "has a port that is none": port is None,
             "must name its host in letters of ASCII (`xn--...`), digits, dots and dashes": not _HOST.fullmatch(host),
         }
-        self.faults += [f"{name}: {fault}" for fault, is_there in faults.items() if is_there]
+        for fault, is_there in faults.items():
+            if is_there:
+                self._fault(variable.name, fault)
         authority = f"[{host}]" if ":" in host else host
         return f"{parts.scheme}://{authority}" + ("" if port == _DEFAULT_PORTS[parts.scheme] else f":{port}")
 
-    def secrets(self, name: str, shortest: int) -> tuple[Secret, ...]:
-        parts = [part.strip() for part in (self.text(name) or "").split(",")]
-        if parts == [""]:
-            self.faults.append(f"{name}: is missing")
+    def secrets(self, variable: SecretText) -> tuple[Secret, ...]:
+        text = self.text(variable)
+        if text is None:
+            self._missing(variable)
             return ()
+        parts = [part.strip() for part in text.split(",")]
         for part in parts:
-            self._check_secret(name, part, shortest)
+            self._check_secret(variable, part)
         return tuple(Secret(part) for part in parts)
 
-    def optional_secret(self, name: str, shortest: int) -> Secret | None:
-        text = self.text(name)
+    def optional_secret(self, variable: SecretText) -> Secret | None:
+        text = self.text(variable)
         if text is None:
             return None
-        self._check_secret(name, text, shortest)
+        self._check_secret(variable, text)
         return Secret(text)
 
-    def _check_secret(self, name: str, text: str, shortest: int) -> None:
+    def _check_secret(self, variable: SecretText, text: str) -> None:
         if not text:
-            self.faults.append(f"{name}: holds an empty secret")
-        elif self._demo or shortest == 1:
+            self._fault(variable.name, "holds an empty secret")
+        elif self._demo or variable.shortest == 1:
             return
-        elif len(text) < shortest:
-            self.faults.append(f"{name}: is shorter than {shortest} characters")
+        elif len(text) < variable.shortest:
+            self._fault(variable.name, f"is shorter than {variable.shortest} characters")
         elif _is_known_default(text):
-            self.faults.append(f"{name}: is a well-known default; make a secret of your own (openssl rand -hex 32)")
+            self._fault(variable.name, "is a well-known default; make a secret of your own (openssl rand -hex 32)")
 
-    def addresses(self, name: str) -> tuple[str, ...]:
-        listed = tuple(part.strip() for part in (self.text(name) or "").split(",") if part.strip())
+    def addresses(self, variable: Variable) -> tuple[str, ...]:
+        listed = tuple(part.strip() for part in (self.text(variable) or "").split(",") if part.strip())
         for address in listed:
             if self._attempt(lambda address=address: ipaddress.ip_network(address, strict=False)) is None:  # type: ignore[misc]
-                self.faults.append(f"{name}: {address!r} is not an address or network")
+                self._fault(variable.name, f"{address!r} is not an address or network")
         return listed
 
+    def _missing(self, variable: Variable) -> None:
+        """Say so, unless the fault is in the file that should hold it."""
+        if _file_of(variable, self._values) is None:
+            self._fault(variable.name, "is missing")
+
+    def _fault(self, name: str, what: str) -> None:
+        fault = f"{name}: {what}"
+        if fault not in self.faults:  # some variables matter to several settings
+            self.faults.append(fault)
+
     def catalog(self) -> Catalog:
-        path = self.text("TENANTRY_PLANS")
+        path = self.text(variables.TENANTRY_PLANS)
         try:
             if path is None:
                 text = resources.files("tenantry").joinpath("plans.toml").read_text("utf-8")
@@ -353,44 +407,46 @@ class _Reader:
     def billing(self) -> BillingPolicy:
         return BillingPolicy(
             catalog=self.catalog(),
-            subscriptions=SubscriptionRule(self.choice("SUBSCRIPTIONS", "any", ("any", "newest"))),
-            checkout_reference_links=self.flag("CHECKOUT_REFERENCE_LINKS", default=False),
-            parked_mail_hours=self.number("PARKED_MAIL_HOURS", 72, least=0, most=8760),
-            livemode=mode_of_key(Secret(self.text("PROVIDER_SECRET_KEY") or "")),
+            subscriptions=SubscriptionRule(self.choice(variables.SUBSCRIPTIONS)),
+            checkout_reference_links=self.flag(variables.CHECKOUT_REFERENCE_LINKS),
+            parked_mail_hours=self.number(variables.PARKED_MAIL_HOURS),
+            livemode=mode_of_key(Secret(self.text(variables.PROVIDER_SECRET_KEY) or "")),
         )
 
     def oidc(self) -> OidcConfig | None:
-        issuer, audience = self.text("OIDC_ISSUER"), self.text("OIDC_AUDIENCE")
+        issuer, audience = self.text(variables.OIDC_ISSUER), self.text(variables.OIDC_AUDIENCE)
         if issuer is None:
             return None
         if audience is None:
-            self.faults.append("OIDC_AUDIENCE: is missing; it is the audience of access tokens for this API")
-        allow_http = self.flag("OIDC_ALLOW_HTTP", default=False)
+            self._fault(variables.OIDC_AUDIENCE.name, "is missing; it is the audience of access tokens for this API")
+        allow_http = self.flag(variables.OIDC_ALLOW_HTTP)
         if not is_secure(issuer, allow_http=allow_http):
-            self.faults.append("OIDC_ISSUER: must be https (plain http only on loopback, or with OIDC_ALLOW_HTTP=true)")
+            self._fault(
+                variables.OIDC_ISSUER.name, "must be https (plain http only on loopback, or with OIDC_ALLOW_HTTP=true)"
+            )
         return OidcConfig(
             issuer=issuer,
             audience=audience or "",
-            client_id=self.text("OIDC_CLIENT_ID"),
-            org_claim=self.text("OIDC_ORG_CLAIM") or "org_id",
-            role_claim=self.text("OIDC_ROLE_CLAIM") or "org_role",
+            client_id=self.text(variables.OIDC_CLIENT_ID),
+            org_claim=self.word(variables.OIDC_ORG_CLAIM),
+            role_claim=self.word(variables.OIDC_ROLE_CLAIM),
             allow_http=allow_http,
         )
 
     def smtp(self) -> SmtpConfig | None:
-        url = self.text("SMTP_URL")
+        url = self.text(variables.SMTP_URL)
         if url is None:
             return None
-        sender = self.text("MAIL_FROM")
+        sender = self.text(variables.MAIL_FROM)
         if sender is None:
-            self.faults.append("MAIL_FROM: is missing; mail needs a sender where SMTP_URL is set")
-        plaintext = self.flag("SMTP_ALLOW_PLAINTEXT", default=False)
+            self._fault(variables.MAIL_FROM.name, "is missing; mail needs a sender where SMTP_URL is set")
+        plaintext = self.flag(variables.SMTP_ALLOW_PLAINTEXT)
         config = None
         for name, address in (("SMTP_URL", _ANY_SENDER), ("MAIL_FROM", sender or _ANY_SENDER)):
             try:
                 config = parse_smtp_url(url, address, allow_plaintext=plaintext)
             except ValueError as error:
-                self.faults.append(f"{name}: {error}")
+                self._fault(name, str(error))
                 break
         return config
 
@@ -399,6 +455,29 @@ class _Reader:
             return act()
         except ValueError:
             return None
+
+
+def _file_of(variable: Variable, values: Mapping[str, str]) -> str | None:
+    """The path of the file that is to hold a secret, where one is named."""
+    return (values.get(variable.file_name, "").strip() or None) if variable.secret else None
+
+
+def _in_file(path: str) -> str:
+    """What a file of one secret holds, without the white space around it. Raises `ValueError`."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_LARGEST_SECRET_FILE + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(content) > _LARGEST_SECRET_FILE:
+        raise ValueError(f"{path} is larger than 64 KiB")
+    try:
+        text = content.decode().strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no UTF-8 text") from error
+    if not text or "\0" in text:
+        raise ValueError(f"{path} {'holds a NUL' if text else 'is empty'}")
+    return text
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:

@@ -73,3 +73,23 @@ async def test_signal_ends_every_process(address: str, tmp_path: Path, how: sign
     host, port = deployment.base_url.removeprefix("http://").split(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))
+
+
+async def test_secrets_in_files_reach_every_process(address: str, tmp_path: Path, deployment: Deployment) -> None:
+    files: dict[str, str] = {}
+    for name, secret in {**SECRETS, "DATABASE_URL": address}.items():
+        (tmp_path / name).write_text(f"{secret}\n")
+        files |= {name: "", f"{name}_FILE": str(tmp_path / name)}
+    key = ("admin", "create-key", "--org", "acme", "--name", "from files", "--owner")
+    made = await run(*key, folder=tmp_path, **files)
+    async with deployed(address, tmp_path, credential=made.out.strip(), **files) as from_files:
+        async with from_files.client() as client:
+            answers = [await client.get("/api/v1/auth/whoami") for _ in range(10)]
+        assert [answer.status_code for answer in answers] == [200] * len(answers)
+
+
+async def test_a_database_whose_file_is_missing_is_not_taken_for_the_embedded_one(tmp_path: Path) -> None:
+    done = await run("migrate", folder=tmp_path, DATABASE_URL_FILE=str(tmp_path / "none"))
+    assert done.code == 1
+    assert "DATABASE_URL_FILE: " in done.err
+    assert not (tmp_path / ".tenantry").exists()

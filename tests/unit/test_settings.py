@@ -1,10 +1,12 @@
 """The settings: what they default to, and the one message that names every fault."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tenantry.settings import Settings, SettingsError, load, load_for_admin
+from tenantry import variables
+from tenantry.settings import Settings, SettingsError, load, load_database_url, load_for_admin
 
 SECRETS = {
     "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef",
@@ -313,3 +315,100 @@ def test_operator_commands_read_what_they_need_of_billing() -> None:
     with pytest.raises(SettingsError) as error:
         load_for_admin({"PERIOD_NEWS_HOURS": "0"}, needs_pepper=False)
     assert error.value.faults == ["PERIOD_NEWS_HOURS: must be a whole number, 1 to 8760"]
+
+
+class Watched(Mapping[str, str]):
+    """Values that note which of them are asked for."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.asked.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def test_the_table_of_variables_has_every_setting_that_is_read_and_no_other() -> None:
+    values = Watched(
+        {**SECRETS, "OIDC_ISSUER": "https://id.example", "OIDC_AUDIENCE": "api", "SMTP_URL": "smtp://127.0.0.1:25",
+         "MAIL_FROM": "a@b.example"}
+    )  # fmt: skip
+    load(values)
+    files = {variable.file_name for variable in variables.SECRETS}
+    assert values.asked - files - {"TENANTRY_DEMO"} == {variable.name for variable in variables.ALL}
+    assert files <= values.asked
+
+
+@pytest.mark.parametrize("variable", variables.SECRETS, ids=[variable.name for variable in variables.SECRETS])
+def test_a_secret_may_be_in_a_file(variable: variables.Variable, tmp_path: Path) -> None:
+    value = {
+        "DATABASE_URL": "postgresql://me:hunter2-hunter2@db.example/a",
+        "DATABASE_POOLER_URL": "postgresql://me:hunter2-hunter2@pooler.example/a",
+        "SMTP_URL": "smtps://me:hunter2-hunter2@mail.example",
+    }.get(variable.name, "hunter2-hunter2-0123456789-0123456789")
+    (tmp_path / "secret").write_text(f"{value}\n")
+    others = {"MAIL_FROM": "a@b.example", "DATABASE_URL": "postgresql://db.example/a", **SECRETS}
+    others.pop(variable.name, None)
+    settings = load({**others, variable.file_name: str(tmp_path / "secret")})
+    assert any("hunter2-hunter2" in secret.reveal() for secret in settings.secrets())
+
+
+def test_a_setting_that_is_no_secret_is_in_no_file(tmp_path: Path) -> None:
+    (tmp_path / "port").write_text("8080")
+    assert loaded(PORT_FILE=str(tmp_path / "port")).port == 3001
+
+
+def faults_of_file(path: Path, **values: str) -> list[str]:
+    rest = {name: value for name, value in SECRETS.items() if name != "API_KEY_PEPPER"}
+    with pytest.raises(SettingsError) as error:
+        load({**rest, "API_KEY_PEPPER_FILE": str(path), **values})
+    return error.value.faults
+
+
+def test_a_file_of_a_secret_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "pepper"
+    assert faults_of_file(path) == [f"API_KEY_PEPPER_FILE: {path} cannot be read: No such file or directory"]
+    assert faults_of_file(tmp_path) == [f"API_KEY_PEPPER_FILE: {tmp_path} cannot be read: Is a directory"]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [(b"", "is empty"), (b" \n", "is empty"), (b"\xff" * 40, "is no UTF-8 text"), (b"hunter2" * 10_000, "is larger"),
+     (b"hunter2\0" * 5, "holds a NUL")],
+)  # fmt: skip
+def test_a_file_of_no_use_is_named_and_never_shown(tmp_path: Path, content: bytes, fault: str) -> None:
+    (tmp_path / "pepper").write_bytes(content)
+    (found,) = faults_of_file(tmp_path / "pepper")
+    assert found.startswith(f"API_KEY_PEPPER_FILE: {tmp_path / 'pepper'} {fault}")
+    assert "hunter2" not in found
+
+
+def test_a_secret_from_a_file_is_held_to_the_same_rules(tmp_path: Path) -> None:
+    (tmp_path / "pepper").write_text("short\n")
+    assert faults_of_file(tmp_path / "pepper") == ["API_KEY_PEPPER: is shorter than 32 characters"]
+
+
+def test_a_secret_that_is_given_in_both_ways_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pepper").write_text("hunter2" * 10)
+    (fault,) = faults_of_file(tmp_path / "pepper", API_KEY_PEPPER=SECRETS["API_KEY_PEPPER"])
+    assert fault == "API_KEY_PEPPER_FILE: API_KEY_PEPPER is set too: one of them must go"
+
+
+def test_an_empty_name_of_a_file_and_an_empty_secret_beside_a_file_count_as_unset(tmp_path: Path) -> None:
+    (tmp_path / "pepper").write_text("hunter2" * 10)
+    assert faults_of(API_KEY_PEPPER="", API_KEY_PEPPER_FILE=" ") == ["API_KEY_PEPPER: is missing"]
+    loaded(API_KEY_PEPPER=" ", API_KEY_PEPPER_FILE=str(tmp_path / "pepper"))
+
+
+def test_what_only_asks_for_the_database_finds_the_fault_of_its_file(tmp_path: Path) -> None:
+    assert load_database_url({}) is None
+    with pytest.raises(SettingsError) as error:
+        load_database_url({"DATABASE_URL_FILE": str(tmp_path / "none")})
+    assert error.value.faults[0].startswith("DATABASE_URL_FILE: ")

@@ -40,7 +40,7 @@ def demo_here(environment: Mapping[str, str]) -> Demo | None:
     """
     values = {**_read(Path(".env")), **environment}
     file = data_dir(values) / DEMO_FILE
-    if values.get("DATABASE_URL"):
+    if values.get("DATABASE_URL") or values.get("DATABASE_URL_FILE"):
         return None
     made = _read(file)
     address, key = made.get(ADDRESS, ""), made.get(LIVE_KEY, "")

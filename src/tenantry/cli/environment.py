@@ -11,7 +11,8 @@ from tenantry.cli.demo_folder import DEMO_FILE, data_dir
 from tenantry.cli.exit_codes import FAILED, fail
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 from tenantry.kit.logs import redact
-from tenantry.settings import DEMO_FLAG, SettingsError, read_environment
+from tenantry.settings import DEMO_FLAG, SettingsError, load_database_url, read_environment
+from tenantry.variables import DATABASE_URL
 
 
 def fail_on_settings(error: SettingsError) -> NoReturn:
@@ -27,7 +28,7 @@ def command_values() -> tuple[dict[str, str], bool]:
     """
     values = read_environment()
     file = data_dir(values) / DEMO_FILE
-    if values.get("DATABASE_URL") or not file.exists():
+    if values.get(DATABASE_URL.name) or values.get(DATABASE_URL.file_name) or not file.exists():
         return values, False
     demo = {name: value for name, value in dotenv_values(file).items() if value is not None}
     return {**demo, **values, DEMO_FLAG: "true"}, True
@@ -36,8 +37,11 @@ def command_values() -> tuple[dict[str, str], bool]:
 @contextmanager
 def database(values: dict[str, str]) -> Iterator[str]:
     """The connection string of DATABASE_URL, or of the embedded server, which runs for the length of the block."""
-    url = values.get("DATABASE_URL", "").strip()
-    if url:
+    try:
+        url = load_database_url(values)
+    except SettingsError as error:
+        fail_on_settings(error)
+    if url is not None:
         yield url
         return
     server = EmbeddedServer(data_dir(values))
