@@ -4,6 +4,7 @@ import click
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.processes import end_on_sigterm, run_server
+from tenantry.cli.service_manager import tell_ready
 from tenantry.settings import SettingsError, load, read_environment
 
 
@@ -26,10 +27,9 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
     with database(values) as conninfo:
         if migrate:
             migrated(conninfo)
-        running = f"({settings.workers} process(es)); Ctrl-C stops it"
-        run_server(
-            settings,
-            conninfo,
-            values,
-            on_ready=lambda address: click.echo(f"tenantry is ready at {address} {running}", err=True),
-        )
+        run_server(settings, conninfo, values, on_ready=lambda address: _tell(address, settings.workers))
+
+
+def _tell(address: str, workers: int) -> None:
+    click.echo(f"tenantry is ready at {address} ({workers} process(es)); Ctrl-C stops it", err=True)
+    tell_ready()

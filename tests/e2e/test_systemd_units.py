@@ -1,0 +1,101 @@
+"""The units of examples/systemd, in a systemd that really runs."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.commands import SECRETS
+from tests.support.findings import free_port
+from tests.support.postgres import PostgresServer
+from tests.support.required import debian_program
+from tests.support.systemd import UNITS, Machine, running_systemd
+
+PORT: Final = free_port()
+SERVER: Final = f"tenantry@{PORT}.service"
+WORKER: Final = "tenantry-worker.service"
+MIGRATION: Final = "tenantry-migrate.service"
+ADDRESS: Final = f"http://127.0.0.1:{PORT}"
+EXPOSURE: Final = 15
+"""The most that `systemd-analyze security` may say, in tenths: below 2 is OK."""
+
+
+@pytest.fixture(scope="module")
+def machine(postgres: PostgresServer) -> Iterator[Machine]:
+    """systemd, with everything stopped."""
+    with postgres.database(migrated=False) as conninfo:
+        parts = conninfo_to_dict(conninfo)
+        secrets = {
+            "database_url": f"postgresql:///{parts['dbname']}?host=/run/postgresql&user={parts['user']}",
+            **{name.lower(): secret for name, secret in SECRETS.items()},
+        }
+        with running_systemd(Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}", secrets, {}) as machine:
+            yield machine
+
+
+@pytest.fixture
+def started(machine: Machine) -> Machine:
+    """systemd, with a server and a worker; those that a test before has left running go on."""
+    machine.start(SERVER, WORKER)
+    return machine
+
+
+def test_a_started_server_is_ready_on_a_database_that_was_empty(started: Machine) -> None:
+    answer = httpx2.get(f"{ADDRESS}/readyz", trust_env=False)
+    assert (answer.status_code, started.shown(MIGRATION, "Result")) == (200, "success")
+
+
+@pytest.mark.parametrize("unit", [SERVER, WORKER])
+def test_a_service_can_change_nothing_and_gain_nothing(started: Machine, unit: str) -> None:
+    process = started.process(unit)
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    assert process.uids().real not in (0, 65534)
+    assert (status["NoNewPrivs"], status["Seccomp"], status["CapEff"].strip("0")) == ("1", "2", "")
+    for place in ("/etc/tenantry", "/opt/tenantry", "/usr", "/var/lib"):
+        assert "ro" in mounted_at(process.pid, place)
+    assert SECRETS["API_KEY_PEPPER"] not in " ".join(process.environ().values())
+
+
+def mounted_at(pid: int, place: str) -> list[str]:
+    """How the file system is mounted that holds a place, as a process sees it."""
+    rows = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    holding = [row for row in rows if place == row[4] or place.startswith(row[4].rstrip("/") + "/")]
+    return max(enumerate(holding), key=lambda found: (len(found[1][4]), found[0]))[1][5].split(",")
+
+
+@pytest.mark.parametrize("unit", [SERVER, WORKER])
+def test_a_service_that_dies_is_started_again(started: Machine, unit: str) -> None:
+    before = int(started.shown(unit, "NRestarts"))
+    started.process(unit).send_signal(signal.SIGKILL)
+    started.until(unit, "NRestarts", str(before + 1))
+    started.until(unit, "ActiveState", "active")
+
+
+def test_a_stop_ends_both_in_order_and_in_time(started: Machine) -> None:
+    stopped = started.run("systemctl", "stop", SERVER, WORKER)
+    assert stopped.code == 0
+    for unit in (SERVER, WORKER):
+        assert (started.shown(unit, "Result"), started.shown(unit, "ExecMainStatus")) == ("success", "0")
+    assert "Traceback" not in started.log()
+
+
+def test_the_units_are_well_formed(machine: Machine) -> None:
+    files = [str(UNITS / name) for name in (SERVER, WORKER, MIGRATION)]
+    assert machine.run("systemd-analyze", "verify", "--recursive-errors=no", *files) == (0, "")
+
+
+@pytest.mark.parametrize("unit", ["tenantry@.service", WORKER, MIGRATION])
+def test_the_units_leave_little_exposed(unit: str) -> None:
+    program = debian_program("systemd-analyze")
+    judged = subprocess.run(
+        [program, "security", "--offline=yes", f"--threshold={EXPOSURE}", "--no-pager", str(UNITS / unit)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert judged.returncode == 0, judged.stdout
