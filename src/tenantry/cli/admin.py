@@ -8,16 +8,17 @@ from typing import TypeVar
 import click
 import msgspec
 
+from tenantry.cli.after_restore import after_restore, export_audit
 from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
 from tenantry.cli.exit_codes import NOT_FOUND, USAGE, fail
 from tenantry.db.database import Database
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, is_scope
+from tenantry.domain.access import AccessLevel, Mode, is_scope
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import DomainError, NotFoundError, ValidationError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.kit.clock import system_clock
-from tenantry.services.api_keys import OPERATOR, ApiKeyService
+from tenantry.services.api_keys import ApiKeyService, operator_principal
 from tenantry.services.tenants import TenantService, TenantWishes
 from tenantry.settings import AdminSettings, SettingsError, load_for_admin
 
@@ -108,6 +109,10 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
     click.echo(_run(act, needs_pepper=False))
 
 
+admin.add_command(export_audit)
+admin.add_command(after_restore)
+
+
 def _run(act: Act[Result], *, needs_pepper: bool) -> Result:
     values, _ = command_values()
     try:
@@ -144,21 +149,6 @@ async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -
         return await act(settings, tenants, keys)
     finally:
         await connected.close()
-
-
-def operator_principal(org_id: str, plan: str) -> Principal:
-    """Whoever can reach the database holds everything."""
-    return Principal(
-        kind=PrincipalKind.USER,
-        id=OPERATOR,
-        org_id=org_id,
-        mode=Mode.LIVE,
-        scopes=("*:*",),
-        access_level=AccessLevel.OWNER,
-        plan=plan,
-        subscription_status="none",
-        expires_at=None,
-    )
 
 
 def _moment(text: str | None) -> datetime | None:

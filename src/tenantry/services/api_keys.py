@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain import api_keys as rules
-from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal
+from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (
@@ -23,7 +23,7 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.pages import Count, Page, Room, SoughtPage
-from tenantry.domain.plans import Catalog
+from tenantry.domain.plans import FREE, Catalog
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
 from tenantry.kit.ids import new_id
@@ -284,6 +284,21 @@ async def _save(
     await api_keys.update(connection, after)
     await audit.record(
         connection, author, action, org_id=after.org_id, target_id=after.id, before=before, after=after, now=now
+    )
+
+
+def operator_principal(org_id: str, plan: str = FREE) -> Principal:
+    """Whoever can reach the database holds everything."""
+    return Principal(
+        kind=PrincipalKind.USER,
+        id=OPERATOR,
+        org_id=org_id,
+        mode=Mode.LIVE,
+        scopes=(ANYTHING,),
+        access_level=AccessLevel.OWNER,
+        plan=plan,
+        subscription_status="none",
+        expires_at=None,
     )
 
 

@@ -150,6 +150,40 @@ async def read_all(connection: Connection, org_id: str) -> list[AuditEvent]:
             return found[::-1]
 
 
+async def known(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Those of these entries that are there."""
+    cursor = await connection.execute("SELECT id FROM audit_events WHERE id = ANY(%s)", (list(ids),))
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def newest_by_target(
+    connection: Connection, targets: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], datetime]:
+    """When each of these keys, members and tenants was changed last; each is named by its tenant and its id."""
+    cursor = await connection.execute(
+        "SELECT org_id, target_id, max(at) FROM audit_events "
+        "WHERE (org_id, target_id) IN (SELECT * FROM unnest(%s::text[], %s::text[])) GROUP BY org_id, target_id",
+        ([org_id for org_id, _ in targets], [target for _, target in targets]),
+    )
+    return {(org_id, target): at for org_id, target, at in await cursor.fetchall()}
+
+
+async def tenants_after(connection: Connection, tenant_id: str, most: int) -> list[str]:
+    """The ids of tenants that come after an id, ended ones too."""
+    cursor = await connection.execute("SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s", (tenant_id, most))
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def read_of_tenants(connection: Connection, org_ids: list[str], since: datetime | None) -> list[AuditEvent]:
+    """The entries of several tenants since a moment, each tenant's oldest first."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM audit_events WHERE org_id = ANY(%s) "  # noqa: S608  # our own
+        "AND at >= coalesce(%s::timestamptz, '-infinity') ORDER BY org_id, at, id",
+        (org_ids, since),
+    )
+    return [_event(row) for row in await cursor.fetchall()]
+
+
 def _event(row: Sequence[Any]) -> AuditEvent:
     event_id, org_id, at, action, actor_kind, *rest = row
     return AuditEvent(event_id, org_id, at, Action(action), ActorKind(actor_kind), *rest)

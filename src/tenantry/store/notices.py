@@ -77,6 +77,14 @@ async def mark_attempt(connection: Connection, notification_id: UUID, error: str
     )
 
 
+async def give_up(connection: Connection, why: str) -> int:
+    """Let all that are queued fail for good; returns how many."""
+    cursor = await connection.execute(
+        "UPDATE notifications SET status = 'failed', last_error = %s WHERE status = 'queued'", (why,)
+    )
+    return cursor.rowcount
+
+
 async def count_by_status(connection: Connection) -> dict[str, int]:
     """How many notifications are queued, and how many have failed for good."""
     cursor = await connection.execute(

@@ -97,6 +97,11 @@ async def delete_of_user(connection: Connection, issuer: str, subject: str, *, b
     return cursor.rowcount
 
 
+async def delete_all(connection: Connection) -> int:
+    """End everybody's sessions; returns how many."""
+    return (await connection.execute("DELETE FROM dashboard_sessions")).rowcount
+
+
 _TENANTS_OF_USER: Final = """
 WITH own AS (
     SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended

@@ -1,0 +1,13 @@
+#!/bin/sh
+# The whole cluster, from which the archived WAL leads to any later moment: base-backup.sh FOLDER
+#
+# The server is named as for psql; the role needs REPLICATION. Prints the backup's path.
+set -eu
+umask 077
+folder=${1:?usage: base-backup.sh FOLDER}
+base=$folder/base-$(date -u +%Y%m%dT%H%M%SZ)
+
+pg_basebackup --no-password --pgdata="$base.part" --checkpoint=fast --wal-method=stream
+pg_verifybackup --quiet "$base.part"
+mv "$base.part" "$base"
+echo "$base"

@@ -1,0 +1,235 @@
+"""A restored database: what had been taken away since the backup is taken away again, by the exported audit trail."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psycopg
+import pytest
+
+from tests.support.app import running_app
+from tests.support.backup import run_script
+from tests.support.billing import rows
+from tests.support.commands import Done, run
+from tests.support.issuer import AUDIENCE, CLIENT_ID
+from tests.support.members import add_member, change_role, path_of, remove_member
+from tests.support.outbox import add_notification, delivery_of
+from tests.support.postgres import PostgresServer, as_url
+from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal, running_service
+
+READS: Final = "projects:read"
+LATER: Final = "2030-01-01T00:00:00Z"
+
+
+class Restored(NamedTuple):
+    """The service on the restored database, and what the command said before it started."""
+
+    service: Service
+    done: Done
+
+
+class Loss:
+    """A service, a backup of it, and the loss of everything that happened since."""
+
+    def __init__(self, service: Service, postgres: PostgresServer, folder: Path) -> None:
+        self.service = service
+        self._postgres = postgres
+        self._folder = folder
+        self._backup = ""
+        self.trail = folder / "audit.ndjson"
+
+    async def back_up(self) -> None:
+        """Make a backup of what there is now."""
+        done = await asyncio.to_thread(run_script, "backup.sh", self._folder, conninfo=self.service.conninfo)
+        assert done.returncode == 0, done.stderr
+        self._backup = done.stdout.strip()
+
+    @asynccontextmanager
+    async def restored(self, *arguments: str) -> AsyncIterator[Restored]:
+        """The service on what the backup holds, after `tenantry admin after-restore` with these arguments."""
+        done = await self._admin(self.service.conninfo, "export-audit")
+        assert done.code == 0, done.err
+        self.trail.write_text(done.out)
+        with self._postgres.database(migrated=False) as conninfo:
+            restored = await asyncio.to_thread(run_script, "restore.sh", self._backup, conninfo=conninfo)
+            assert restored.returncode == 0, restored.stderr
+            done = await self.after_restore(conninfo, *(arguments or ("--audit", str(self.trail))))
+            identity = {"OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+            issuer, clock = self.service.issuer, self.service.clock
+            async with running_app(conninfo, clock=clock, OIDC_ISSUER=issuer.url, **identity) as client:
+                yield Restored(Service(client, clock, issuer, conninfo), done)
+
+    async def after_restore(self, conninfo: str, *arguments: str) -> Done:
+        """What the command comes to."""
+        return await self._admin(conninfo, "after-restore", *arguments)
+
+    async def _admin(self, conninfo: str, *arguments: str) -> Done:
+        identity = {"OIDC_ISSUER": self.service.issuer.url, "OIDC_AUDIENCE": AUDIENCE}
+        return await run("admin", *arguments, folder=self._folder, DATABASE_URL=as_url(conninfo), **identity)
+
+
+@pytest.fixture
+async def loss(conninfo: str, postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Loss]:
+    async with running_service(conninfo) as service:
+        yield Loss(service, postgres, tmp_path)
+
+
+async def test_keys_that_were_revoked_after_the_backup_are_refused(loss: Loss) -> None:
+    org = await loss.service.organization()
+    revoked, leaked, rotated, kept = [await loss.service.key(org.owner, org.id, READS) for _ in range(4)]
+    await loss.back_up()
+    assert (await org.owner.delete(revoked.path)).status_code == 204
+    report = {"secret": leaked.caller.credential}
+    assert (await loss.service.nobody.post(f"{KEYS}/report-leak", report)).status_code == 200
+    assert (await org.owner.post(f"{rotated.path}/rotate", {"overlapSeconds": 0})).status_code in (200, 201)
+    async with loss.restored() as (service, done):
+        assert done.code == 0, done.err
+        for key in (revoked, leaked, rotated):
+            assert refusal(await service.caller(key.caller.credential).get(PROJECTS)) == (401, "api_key_revoked")
+        for key in (org.key, kept):
+            assert (await service.caller(key.caller.credential).get(PROJECTS)).status_code == 200
+    assert done.out.count("  redone\n") == 3
+
+
+async def test_without_the_trail_they_work_again_and_the_command_says_so(loss: Loss) -> None:
+    org = await loss.service.organization()
+    revoked = await loss.service.key(org.owner, org.id, READS)
+    await loss.back_up()
+    await org.owner.delete(revoked.path)
+    async with loss.restored("--no-audit") as (service, done):
+        assert (await service.caller(revoked.caller.credential).get(PROJECTS)).status_code == 200
+        assert done.out.startswith("Nothing is known of what was taken away after the backup: keys revoked since then")
+
+
+async def test_keys_that_could_do_less_or_end_earlier_do_so_again(loss: Loss) -> None:
+    org = await loss.service.organization()
+    key = await loss.service.key(org.owner, org.id, READS, "projects:write")
+    ended = await loss.service.key(org.owner, org.id, READS)
+    await loss.back_up()
+    assert (await org.owner.call("PATCH", key.path, {"scopes": [READS], "expiresAt": LATER})).status_code == 200
+    soon = (loss.service.clock.now.replace(microsecond=0)).isoformat().replace("+00:00", "Z").replace("T12", "T18")
+    assert (await org.owner.call("PATCH", ended.path, {"expiresAt": soon})).status_code == 200
+    async with loss.restored() as (service, _):
+        who = (await service.caller(key.caller.credential).get(WHOAMI)).json()
+        assert (who["scopes"], who["expiresAt"]) == ([READS], LATER)
+        assert refusal(await service.caller(ended.caller.credential).get(PROJECTS)) == (401, "api_key_revoked")
+
+
+async def test_members_that_were_removed_or_made_less_are_so_again(loss: Loss) -> None:
+    org = await loss.service.organization()
+    gone, less = await add_member(org.owner, "gone", "admin"), await add_member(org.owner, "less", "admin")
+    await loss.back_up()
+    await remove_member(org.owner, gone)
+    await change_role(org.owner, less, "member")
+    async with loss.restored() as (service, _):
+        owner = service.caller(org.owner.credential)
+        assert (await owner.get(path_of(gone))).json()["status"] == "removed"
+        assert (await owner.get(path_of(less))).json()["role"] == "member"
+
+
+async def test_tenants_that_were_ended_or_suspended_are_so_again(loss: Loss) -> None:
+    ended, suspended = await loss.service.organization(), await loss.service.organization()
+    await loss.back_up()
+    assert (await loss.service.operator.delete(ended.path)).status_code in (200, 204)
+    wishes = {"name": suspended.id, "ownerEmail": "owner@x.example", "suspended": True}
+    assert (await loss.service.operator.put(suspended.path, wishes)).status_code == 200
+    async with loss.restored() as (service, _):
+        assert (await service.caller(ended.owner.credential).get(PROJECTS)).status_code == 401
+        assert (await service.caller(suspended.owner.credential).get(PROJECTS)).status_code == 403
+
+
+async def test_what_was_made_after_the_backup_is_told_as_gone(loss: Loss) -> None:
+    org = await loss.service.organization()
+    await loss.back_up()
+    late = await loss.service.key(org.owner, org.id, READS)
+    await loss.service.organization()
+    async with loss.restored() as (service, done):
+        assert (await service.caller(late.caller.credential).get(PROJECTS)).status_code == 401
+    assert f"api_key.created  {late.id}  {org.id}  gone: it was made after the backup\n" in done.out
+    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 so already, 3 gone, 0 by hand; ")
+
+
+async def test_what_cannot_be_redone_is_left_to_the_operator(loss: Loss) -> None:
+    org = await loss.service.organization()
+    await loss.back_up()
+    wishes = {"name": "Another name", "ownerEmail": "owner@x.example"}
+    assert (await loss.service.operator.put(org.path, wishes)).status_code == 200
+    async with loss.restored() as (_, done):
+        assert done.code == 1
+        assert f"tenant.updated  {org.id}  {org.id}  by hand: it has its name of before\n" in done.out
+
+
+async def test_it_can_be_repeated_and_undoes_nothing_that_was_changed_since(loss: Loss) -> None:
+    org = await loss.service.organization()
+    revoked, renamed = [await loss.service.key(org.owner, org.id, READS) for _ in range(2)]
+    await loss.back_up()
+    await org.owner.delete(revoked.path)
+    await org.owner.call("PATCH", renamed.path, {"name": "before the loss"})
+    async with loss.restored() as (service, first):
+        service.clock.advance(days=1)
+        owner = service.caller(org.owner.credential)
+        assert (await owner.call("PATCH", renamed.path, {"name": "after it"})).status_code == 200
+        again = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--audit", str(loss.trail))
+        assert (await owner.get(renamed.path)).json()["name"] == "after it"
+    assert (first.out.count("  redone\n"), again.out.count("  so already")) == (2, 2)
+
+
+async def test_a_dry_run_writes_nothing(loss: Loss) -> None:
+    org = await loss.service.organization()
+    revoked = await loss.service.key(org.owner, org.id, READS)
+    await loss.back_up()
+    await org.owner.delete(revoked.path)
+    arguments = ("--audit", str(loss.trail), "--hold-mail", "--dry-run")
+    async with loss.restored(*arguments) as (service, done):
+        assert (await service.caller(revoked.caller.credential).get(PROJECTS)).status_code == 200
+    assert done.out.splitlines()[-1].endswith("; nothing written")
+
+
+async def test_mails_that_were_queued_at_the_backup_are_held_back_where_that_is_asked_for(loss: Loss) -> None:
+    async with await psycopg.AsyncConnection.connect(loss.service.conninfo) as connection:
+        queued = await add_notification(connection)
+    await loss.back_up()
+    async with loss.restored() as (service, _):
+        assert (await delivery_of(service.conninfo, queued))[0] == "queued"
+        done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--hold-mail")
+        assert done.out.endswith("; 1 mail held back\n")
+        status, _, why = await delivery_of(service.conninfo, queued)
+        assert (status, why) == ("failed", "held back by the operator after a restore")
+
+
+async def test_sessions_of_the_dashboard_are_ended(loss: Loss) -> None:
+    session = (
+        "INSERT INTO dashboard_sessions (digest, issuer, subject, claims, proved_at, started_at, used_at) "
+        "VALUES (sha256('a'), 'https://id.example', 'ada', '{}', now(), now(), now())"
+    )
+    await rows(loss.service.conninfo, session)
+    await loss.back_up()
+    async with loss.restored() as (service, done):
+        assert await rows(service.conninfo, "SELECT FROM dashboard_sessions") == []
+    assert "; 1 session ended" in done.out
+
+
+async def test_the_trail_is_exported_from_a_moment_on(loss: Loss) -> None:
+    org = await loss.service.organization()
+    loss.service.clock.advance(hours=1)
+    since = loss.service.clock.now.isoformat()
+    late = await loss.service.key(org.owner, org.id, READS)
+    done = await loss._admin(loss.service.conninfo, "export-audit", "--since", since)
+    assert [json.loads(line)["targetId"] for line in done.out.splitlines()] == [late.id]
+
+
+async def test_nothing_is_restored_into_a_database_that_holds_something(loss: Loss) -> None:
+    await loss.back_up()
+    again = await asyncio.to_thread(run_script, "restore.sh", loss._backup, conninfo=loss.service.conninfo)
+    assert again.returncode == 1
+    assert again.stderr.strip().endswith("restore into an empty database.")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-audit", "--audit", "audit.ndjson"), ("--audit", "audit.ndjson")])
+async def test_wrong_use_exits_with_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "audit.ndjson").write_text('{"id": 1}\n')
+    done = await run("admin", "after-restore", *arguments, folder=tmp_path, DATABASE_URL="postgresql://127.0.0.1:1/a")
+    assert (done.code, done.out) == (2, "")

@@ -1,0 +1,80 @@
+"""The scripts of examples/backup, on PostgreSQL servers of their own."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tenantry.db.embedded import EmbeddedServer, wheel_binaries
+from tenantry.db.migrate import migrate
+from tests.support.postgres import OTHER_BINARIES
+
+SCRIPTS: Final = Path(__file__).parents[2] / "examples" / "backup"
+_VARIABLES: Final = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
+
+
+class Cluster:
+    """A PostgreSQL below a folder; with ``archive`` its WAL is archived there."""
+
+    def __init__(self, folder: Path, archive: Path | None = None) -> None:
+        other = os.environ.get(OTHER_BINARIES)
+        options: tuple[str, ...] = ("max_connections=100",)
+        if archive is not None:
+            script = shutil.copy(SCRIPTS / "archive-wal.sh", folder / "archive-wal.sh")
+            options += ("archive_mode=on", f"archive_command=sh {script} %p %f {archive}")
+        self.folder = folder
+        self.data = folder / "postgres"
+        self.server = EmbeddedServer(folder, options, Path(other) if other else None, durable=False)
+
+    @property
+    def conninfo(self) -> str:
+        return self.server.conninfo
+
+    @contextmanager
+    def running(self, *, migrated: bool = False) -> Iterator[None]:
+        """The server, for the time of the block."""
+        self.server.start()
+        try:
+            if migrated:
+                migrate(self.conninfo)
+            yield
+        finally:
+            self.server.stop()
+
+    def script(self, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """What a script comes to on this server."""
+        return run_script(name, *arguments, conninfo=self.conninfo)
+
+    def archived(self) -> None:
+        """Have all that was written so far in the archive."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            [row] = connection.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchall()
+            ask = "SELECT coalesce(last_archived_wal >= %s, false), last_failed_wal FROM pg_stat_archiver"
+            while not (found := connection.execute(ask, row).fetchall()[0])[0]:
+                assert found[1] is None, f"archiving fails: {(self.folder / 'postgres.log').read_text()[-2000:]}"
+
+
+def run_script(name: str, *arguments: str | Path, conninfo: str = "") -> subprocess.CompletedProcess[str]:
+    """What a script comes to, with PostgreSQL's programs of the same release as its server."""
+    other = os.environ.get(OTHER_BINARIES)
+    binaries = other or str(wheel_binaries())
+    parts = conninfo_to_dict(conninfo)
+    named = {variable: str(parts[key]) for key, variable in _VARIABLES.items() if key in parts}
+    return subprocess.run(
+        ["sh", str(SCRIPTS / name), *map(str, arguments)],
+        env={"PATH": f"{binaries}:{os.environ['PATH']}", **named},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def hand_over(folder: Path, like: Path) -> None:
+    """Let the account that PostgreSQL runs as here have a folder and all that is in it."""
+    owner = like.stat()
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
