@@ -15,7 +15,7 @@ import pytest
 from tenantry.kit.clock import system_clock
 from tenantry.simulator import SECRET_KEY
 from tests.support.app import PEPPER, WEBHOOK_SECRET
-from tests.support.backup import Cluster, debian_binaries, hand_over, tests_binaries
+from tests.support.backup import Cluster, debian_binaries, hand_over, own_binaries
 from tests.support.billing import rows
 from tests.support.commands import Done, run, running
 from tests.support.findings import free_port
@@ -61,7 +61,7 @@ class Dump(Method):
     """pg_dump."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, tests_binaries())
+        super().__init__(folder, own_binaries())
 
     def begin(self) -> None:
         pass

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import psycopg
 import pytest
 
+from tenantry.db.connection import Connection
 from tests.support.app import running_app
 from tests.support.backup import run_script
 from tests.support.billing import rows
@@ -189,7 +189,7 @@ async def test_a_dry_run_writes_nothing(loss: Loss) -> None:
 
 
 async def test_mails_that_were_queued_at_the_backup_are_held_back_where_that_is_asked_for(loss: Loss) -> None:
-    async with await psycopg.AsyncConnection.connect(loss.service.conninfo) as connection:
+    async with await Connection.connect(loss.service.conninfo) as connection:
         queued = await add_notification(connection)
     await loss.back_up()
     async with loss.restored() as (service, _):

@@ -69,12 +69,12 @@ def run_script(
     named = {variable: str(parts[key]) for key, variable in _VARIABLES.items() if key in parts}
     return subprocess.run(
         ["sh", str(SCRIPTS / name), *map(str, arguments)],
-        env={"PATH": f"{binaries or tests_binaries()}:{os.environ['PATH']}", **named},
+        env={"PATH": f"{binaries or own_binaries()}:{os.environ['PATH']}", **named},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
 
-def tests_binaries() -> Path:
+def own_binaries() -> Path:
     """The programs of the PostgreSQL that the tests run on."""
     other = os.environ.get(OTHER_BINARIES)
     return Path(other) if other else wheel_binaries()

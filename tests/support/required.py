@@ -21,11 +21,11 @@ def lacking(what: str) -> NoReturn:
     pytest.skip(what)
 
 
-def debian_program(name: str) -> str:
-    """Where a program is that has a package of its own name in Debian; servers are not on everybody's path."""
+def debian_program(name: str, package: str | None = None) -> str:
+    """Where a program is that a package of Debian has, of its own name or another; servers are not on everybody's path."""
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if found is None:
-        lacking(f"{name} is not installed; on Debian: apt-get install {name}")
+        lacking(f"{name} is not installed; on Debian: apt-get install {package or name}")
     return found
 
 

@@ -34,7 +34,8 @@ def export_audit(since: datetime | None) -> None:
     """
 
     async def act(_: AdminSettings, database: Database) -> None:
-        encoder, out = msgspec.json.Encoder(), click.get_binary_stream("stdout")
+        encoder = msgspec.json.Encoder()
+        out = click.get_binary_stream("stdout")
         async with aclosing(export_trail(database, since)) as parts:
             async for entries in parts:
                 out.write(encoder.encode_lines(entries))

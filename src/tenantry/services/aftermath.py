@@ -3,7 +3,7 @@
 What the restored database does not know any more is told by the audit trail, as it was exported before the loss.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -162,7 +162,7 @@ def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow) -> Lost | None:
     return None
 
 
-async def export_trail(database: Database, since: datetime | None) -> AsyncIterator[list[AuditEvent]]:
+async def export_trail(database: Database, since: datetime | None) -> AsyncGenerator[list[AuditEvent], None]:
     """The audit trail of all tenants since a moment, in parts; each tenant's oldest first."""
     after = ""
     while True:

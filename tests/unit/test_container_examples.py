@@ -1,0 +1,63 @@
+"""The container file and the compose file: what no test can run here is at least said as it should be."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from tenantry import variables
+from tests.support.installed import ROOT
+
+FOLDER: Final = ROOT / "examples" / "container"
+CONTAINERFILE: Final = (FOLDER / "Containerfile").read_text("utf-8").replace("\\\n", " ")
+COMPOSE: Final[dict[str, Any]] = msgspec.yaml.decode((FOLDER / "compose.yaml").read_bytes())
+OURS: Final = [name for name in COMPOSE["services"] if name != "postgres"]
+
+
+def test_everything_that_is_installed_is_pinned_with_hashes_or_was_built_here() -> None:
+    installs = re.findall(r"pip (?:install|wheel) [^&\n]*", CONTAINERFILE)
+    assert len(installs) == 4
+    assert all("--require-hashes" in install or "--no-index" in install for install in installs)
+
+
+def test_base_images_are_named_by_their_usual_names() -> None:
+    named = [*re.findall(r"^FROM (\S+)", CONTAINERFILE, re.MULTILINE), COMPOSE["services"]["postgres"]["image"]]
+    assert named == ["python:3.12-slim", "python:3.12-slim", "postgres:17"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_part_runs_without_privileges_on_a_read_only_file_system(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["read_only"] is True
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert [mount.partition(":")[0] for mount in service["tmpfs"]] == ["/tmp"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_setting_is_one_and_every_secret_is_a_file_that_is_handed_over(name: str) -> None:
+    service = COMPOSE["services"][name]
+    files = {variable.file_name: variable for variable in variables.SECRETS}
+    plain = {variable.name for variable in variables.ALL if not variable.secret}
+    for setting, value in service["environment"].items():
+        assert setting in files or setting in plain
+        if setting in files:
+            assert value == f"/run/secrets/{files[setting].name.lower()}"
+            assert value.rpartition("/")[2] in service["secrets"]
+
+
+def test_the_schema_is_there_before_anything_uses_it() -> None:
+    for name in ("service", "worker"):
+        assert COMPOSE["services"][name]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
+    assert COMPOSE["services"]["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+
+
+def test_only_loopback_is_published() -> None:
+    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert published == ["127.0.0.1:3001:3001"]
+
+
+def test_secrets_are_files_that_git_leaves_alone() -> None:
+    held = COMPOSE["secrets"]
+    assert {name: secret["file"] for name, secret in held.items()} == {name: f"secrets/{name}" for name in held}
+    assert "examples/container/secrets/" in (ROOT / ".gitignore").read_text().splitlines()

@@ -1,0 +1,44 @@
+"""The units of examples/systemd and their environment file, beside the settings that there are."""
+
+import re
+import subprocess
+from typing import Final
+
+import pytest
+
+from tenantry import variables
+from tests.support.installed import ROOT
+from tests.support.required import debian_program
+
+FOLDER: Final = ROOT / "examples" / "systemd"
+UNITS: Final = sorted(path.name for path in FOLDER.glob("*.service"))
+EXPOSURE: Final = 15
+"""The most that `systemd-analyze security` may say, in tenths: up to 2 is its best word, OK."""
+
+
+def test_the_environment_file_has_settings_that_are_no_secrets() -> None:
+    named = re.findall(r"^#?([A-Z][A-Z_]+)=", (FOLDER / "tenantry.env").read_text(), re.MULTILINE)
+    assert "BASE_URL" in named
+    assert set(named) <= {variable.name for variable in variables.ALL if not variable.secret}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_each_secret_of_a_unit_is_a_credential_of_it(unit: str) -> None:
+    text = (FOLDER / unit).read_text()
+    credentials = dict(re.findall(r"^LoadCredential=(\w+):(\S+)$", text, re.MULTILINE))
+    files = dict(re.findall(r"^Environment=(\w+_FILE)=%d/(\w+)$", text, re.MULTILINE))
+    assert files == {f"{name.upper()}_FILE": name for name in credentials}
+    assert credentials == {name: f"/etc/tenantry/secrets/{name}" for name in credentials}
+    assert files.keys() <= {variable.file_name for variable in variables.SECRETS}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_leave_little_exposed(unit: str) -> None:
+    judged = subprocess.run(
+        [
+            debian_program("systemd-analyze", "systemd"), "security", "--offline=yes", f"--threshold={EXPOSURE}", "--no-pager",
+            str(FOLDER / unit),
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert judged.returncode == 0, judged.stdout
