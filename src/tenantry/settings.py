@@ -34,7 +34,6 @@ DEMO_PEOPLE: Final = "TENANTRY_DEMO_PEOPLE"
 """Set likewise: whom the dashboard's sign-in page offers, as `sub=What to call them`, joined by semicolons."""
 DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
 """Set likewise: the demo's own pages on other ports, as `What to call it=address`, joined by semicolons."""
-PROVIDER_API: Final = variables.PROVIDER_API_BASE.default
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
 _ANY_SENDER: Final = "anybody@localhost"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -105,6 +104,10 @@ def read_environment() -> dict[str, str]:
     be read, or that is given in both ways, stays as it is, for whoever reads the settings to find the fault.
     """
     file = {name: value for name, value in dotenv_values(Path.cwd() / ".env").items() if value is not None}
+    for variable in variables.SECRETS:  # however the environment gives one, it goes before the file
+        if variable.name in os.environ or variable.file_name in os.environ:
+            file.pop(variable.name, None)
+            file.pop(variable.file_name, None)
     values = {**file, **os.environ}
     for variable in variables.SECRETS:
         path = _file_of(variable, values)

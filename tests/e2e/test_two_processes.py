@@ -10,8 +10,9 @@ from typing import Final
 
 import pytest
 
-from tests.support.commands import SECRETS, run, still_running
+from tests.support.commands import SECRETS, run, running, still_running
 from tests.support.deployment import WORKERS, Deployment, deployed
+from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
 
 TIMES: Final = 200
@@ -76,16 +77,17 @@ async def test_signal_ends_every_process(address: str, tmp_path: Path, how: sign
 
 
 async def test_secrets_in_files_reach_every_process(address: str, tmp_path: Path, deployment: Deployment) -> None:
-    files: dict[str, str] = {}
+    lines = []
     for name, secret in {**SECRETS, "DATABASE_URL": address}.items():
         (tmp_path / name).write_text(f"{secret}\n")
-        files |= {name: "", f"{name}_FILE": str(tmp_path / name)}
-    key = ("admin", "create-key", "--org", "acme", "--name", "from files", "--owner")
-    made = await run(*key, folder=tmp_path, **files)
-    async with deployed(address, tmp_path, credential=made.out.strip(), **files) as from_files:
-        async with from_files.client() as client:
+        lines.append(f"{name}_FILE={tmp_path / name}\n")
+    (tmp_path / ".env").write_text("".join(lines))
+    port = str(free_port())
+    async with running("serve", "--no-jobs", folder=tmp_path, PORT=port, WORKERS=str(WORKERS)) as command:
+        await command.until("tenantry is ready", "err")
+        async with Deployment(command, f"http://127.0.0.1:{port}", deployment.credential).client() as client:
             answers = [await client.get("/api/v1/auth/whoami") for _ in range(10)]
-        assert [answer.status_code for answer in answers] == [200] * len(answers)
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
 
 
 async def test_a_database_whose_file_is_missing_is_not_taken_for_the_embedded_one(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def lacking(what: str) -> NoReturn:
 
 
 def debian_program(name: str, package: str | None = None) -> str:
-    """Where a program is that a package of Debian has, of its own name or another; servers are not on everybody's path."""
+    """Where a program is that is in Debian, in a package of its name or of another; servers may be off the path."""
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if found is None:
         lacking(f"{name} is not installed; on Debian: apt-get install {package or name}")

@@ -34,11 +34,9 @@ def test_each_secret_of_a_unit_is_a_credential_of_it(unit: str) -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_units_leave_little_exposed(unit: str) -> None:
+    program = debian_program("systemd-analyze", "systemd")
     judged = subprocess.run(
-        [
-            debian_program("systemd-analyze", "systemd"), "security", "--offline=yes", f"--threshold={EXPOSURE}", "--no-pager",
-            str(FOLDER / unit),
-        ],
+        [program, "security", "--offline=yes", f"--threshold={EXPOSURE}", "--no-pager", str(FOLDER / unit)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert judged.returncode == 0, judged.stdout
