@@ -25,7 +25,7 @@ BASE: Final = "python:3.12-slim"
 _IMAGE: Final = "tenantry"
 _VERSION: Final = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT: Final = ("test", "idlelib", "tkinter", "turtledemo", "lib2to3", "__pycache__", "site-packages", "config-*")
-_PROGRAMS: Final = ("/bin/sh",)
+_PROGRAMS: Final = (Path("/bin/sh"),)
 _LIBRARY: Final = re.compile(r"(?:=> )?(/\S+) \(0x")
 # An unprivileged process without any capability, whose root file system is read-only but for /tmp.
 _RUN: Final = """\
@@ -93,9 +93,9 @@ def built_image() -> Iterator[Image]:
         _make_base(folder / "base", buildah)
         _download(folder / "wheels")
         buildah(
-            "build", "--isolation", "chroot", "--pull-never", "--format", "docker", "--network", "none",
-            "--volume", f"{folder / 'wheels'}:/registry:ro", "--env", "PIP_NO_INDEX=1",
-            "--env", "PIP_FIND_LINKS=/registry", "--file", str(CONTAINERFILE), "--tag", _IMAGE, str(ROOT),
+            "build", "--isolation", "chroot", "--pull-never", "--format", "docker",
+            "--volume", f"{folder / 'wheels'}:/registry:ro",
+            "--file", str(CONTAINERFILE), "--tag", _IMAGE, str(ROOT),
         )  # fmt: skip
         config = json.loads(buildah("inspect", "--type", "image", _IMAGE))["Docker"]["config"]
         made = buildah("from", "--pull-never", _IMAGE)
@@ -116,13 +116,14 @@ def _make_base(tree: Path, buildah: Any) -> None:
         (local / "bin" / alias).symlink_to(_VERSION)
     packages = Path(sys.prefix) / "lib" / _VERSION / "site-packages"
     needing = [*_PROGRAMS, local / "bin" / _VERSION, *standard.rglob("*.so"), *packages.rglob("*.so")]
-    for library in {found for each in needing for found in _libraries(Path(each))}:
+    for library in {found for each in needing for found in _libraries(each)}:
         _copy_as_it_lies(library, tree)
     for program in _PROGRAMS:
-        _copy_as_it_lies(Path(program), tree)
+        _copy_as_it_lies(program, tree)
     for place in ("tmp", "etc", "proc", "dev", "run"):
         (tree / place).mkdir(exist_ok=True)
     (tree / "tmp").chmod(0o1777)
+    (tree / "etc" / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /registry\n")
     (tree / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
     made = buildah("from", "scratch")
     buildah("add", made, str(tree), "/")
@@ -147,7 +148,5 @@ def _copy_as_it_lies(path: Path, tree: Path) -> None:
 def _download(folder: Path) -> None:
     """What the image installs, with its hashes checked once more there."""
     pinned = [word for name in ("build", "runtime") for word in ("-r", str(ROOT / "requirements" / f"{name}.txt"))]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--dest", str(folder), *pinned],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    subprocess.run([*download, "--dest", str(folder), *pinned], check=True, capture_output=True)

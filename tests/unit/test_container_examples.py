@@ -16,7 +16,7 @@ OURS: Final = [name for name in COMPOSE["services"] if name != "postgres"]
 
 
 def test_everything_that_is_installed_is_pinned_with_hashes_or_was_built_here() -> None:
-    installs = re.findall(r"pip (?:install|wheel) [^&\n]*", CONTAINERFILE)
+    installs = re.findall(r"pip (?:--python \S+ )?(?:install|wheel) [^&\n]*", CONTAINERFILE)
     assert len(installs) == 4
     assert all("--require-hashes" in install or "--no-index" in install for install in installs)
 

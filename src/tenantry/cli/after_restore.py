@@ -35,7 +35,7 @@ def export_audit(since: datetime | None) -> None:
 
     async def act(_: AdminSettings, database: Database) -> None:
         encoder = msgspec.json.Encoder()
-        out = click.get_binary_stream("stdout")
+        out = sys.stdout.buffer
         async with aclosing(export_trail(database, since)) as parts:
             async for entries in parts:
                 out.write(encoder.encode_lines(entries))
