@@ -15,6 +15,7 @@ from tests.support.commands import SECRETS
 from tests.support.container import Image, built_image
 from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer
+from tests.support.required import debian_program
 
 FILES: Final = {f"{name}_FILE": f"/run/secrets/{name.lower()}" for name in (*SECRETS, "DATABASE_URL")}
 _PATIENCE: Final = 120
@@ -87,7 +88,7 @@ def until_healthy(containers: Containers, port: int, process: "subprocess.Popen[
     environment = {"PATH": "/opt/tenantry/bin:/usr/local/bin", "LD_LIBRARY_PATH": "/usr/local/lib", "PORT": str(port)}
     deadline = time.monotonic() + _PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
-        inside = ["chroot", str(containers.image.tree), *check]
+        inside = [debian_program("chroot", "coreutils"), str(containers.image.tree), *check]
         if subprocess.run(inside, env=environment, capture_output=True, check=False).returncode == 0:
             return psutil.Process(process.pid).children()[0]
     process.kill()

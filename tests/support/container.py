@@ -41,8 +41,9 @@ mount --bind "$DATABASE" "$TREE/run/postgresql/.s.PGSQL.5432"
 mount --bind "$SECRETS" "$TREE/run/secrets"
 mount -t tmpfs tmpfs "$TREE/tmp"
 mount -o remount,bind,ro "$TREE"
-exec env -i $(cat "$SETTINGS") setpriv --no-new-privs --bounding-set=-all,+sys_chroot,+setuid,+setgid \
-  chroot --userspec="$ACCOUNT" "$TREE" "$@"
+setpriv=$(command -v setpriv) chroot=$(command -v chroot)
+exec env -i $(cat "$SETTINGS") "$setpriv" --no-new-privs --bounding-set=-all,+sys_chroot,+setuid,+setgid \
+  "$chroot" --userspec="$ACCOUNT" "$TREE" "$@"
 """
 
 
