@@ -8,6 +8,7 @@ tenant's ledger again must find what is stored. The service logs to stderr.
 """
 
 import argparse
+import asyncio
 import contextlib
 import sys
 import tempfile
@@ -63,17 +64,17 @@ def main() -> None:
     seconds = parser.parse_args().minutes * 60
     with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as folder, support.database(Path(folder)) as conninfo:
         keys, port = support.load(conninfo), support.free_port()
-        load = Load(port, keys, _make_owners(conninfo), OPERATOR)
+        load = Load(port, keys, make_owners(conninfo), OPERATOR)
         service = support.service(port, conninfo, WORKERS=str(PROCESSES), OPERATOR_TOKEN=OPERATOR)
         with _counted_connections(conninfo) as connections, service:
             began = time.perf_counter()
-            uvloop.run(load.run(seconds))
+            uvloop.run(load.run(asyncio.sleep(seconds)))
             took = time.perf_counter() - began
-        books = uvloop.run(_audit(conninfo))
+        books = uvloop.run(audit(conninfo))
     _print(load.notes, books, connections, took)
 
 
-def _make_owners(conninfo: str) -> list[str]:
+def make_owners(conninfo: str) -> list[str]:
     """OWNER keys of the first tenants."""
     secrets = [api_keys.compose_secret(Mode.LIVE, b"%032d" % number) for number in range(OWNERS)]
     with psycopg.connect(conninfo) as connection:
@@ -113,7 +114,8 @@ def _counted_connections(conninfo: str) -> Iterator[list[int]]:
         thread.join()
 
 
-async def _audit(conninfo: str) -> Books:
+async def audit(conninfo: str) -> Books:
+    """What the database says, once nothing is under way."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         rows = await (await connection.execute("SELECT id, outcome FROM billing_events")).fetchall()
         cursor = await connection.execute(
@@ -144,7 +146,7 @@ def _print(notes: Notes, books: Books, connections: Sequence[int], took: float) 
         print(f"  {kind:12} {total:10,} {total / took:8,.0f}/s   {told}")
     print(f"events: {', '.join(f'{outcome} {count:,}' for outcome, count in books.outcomes.most_common())}")
     print(f"connections to PostgreSQL: {max(connections)} at most; transactions committed: {books.commits:,}")
-    wrong = list(_faults(notes, books))
+    wrong = list(faults(notes, books))
     print(
         f"acknowledged {len(notes.acknowledged):,}, in the ledger {len(books.entries):,}; deadlocks {books.deadlocks}; "
         f"replay: {books.folded:,} tenants folded, {books.differing} differing"
@@ -154,7 +156,16 @@ def _print(notes: Notes, books: Books, connections: Sequence[int], took: float) 
     sys.exit(1 if wrong else 0)
 
 
-def _faults(notes: Notes, books: Books) -> Iterator[str]:
+def failed(notes: Notes) -> int:
+    """How many requests had no answer, or not the one that they must have."""
+    return sum(
+        count for kind, answers in notes.answers.items() for status, count in answers.items()
+        if status not in _ALLOWED[kind]
+    )  # fmt: skip
+
+
+def faults(notes: Notes, books: Books) -> Iterator[str]:
+    """What is wrong, in words."""
     if lost := notes.acknowledged - books.entries:
         yield f"{len(lost):,} events had a 200 and are not in the ledger, such as {min(lost)}"
     if strange := books.entries - notes.sent:

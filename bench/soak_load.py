@@ -9,7 +9,7 @@ import json
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any, Final
 
 from bench.events import sign
@@ -53,10 +53,18 @@ class Notes:
         """Those of them that had a 200."""
         self.answers: dict[str, Counter[int]] = {}
         """How often each kind of request had each status."""
+        self.longest = 0.0
+        """Seconds that the slowest answer took."""
 
-    def note(self, kind: str, status: int) -> None:
-        """Note an answer."""
+    @property
+    def answered(self) -> int:
+        """How many requests were answered."""
+        return sum(counts.total() - counts[NO_ANSWER] for counts in self.answers.values())
+
+    def note(self, kind: str, status: int, seconds: float) -> None:
+        """Note an answer, and what it took."""
         self.answers.setdefault(kind, Counter())[status] += 1
+        self.longest = max(self.longest, seconds)
 
 
 class Client:
@@ -86,7 +94,10 @@ class Client:
         writer.write(head.encode() + body)
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         lengths = [int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")]
-        return int(first.split()[1]), await reader.readexactly(sum(lengths))
+        answer = int(first.split()[1]), await reader.readexactly(sum(lengths))
+        if b"connection: close" in lines:
+            self.close()
+        return answer
 
     def close(self) -> None:
         """Hang up."""
@@ -111,10 +122,10 @@ class Load:
         self._awaited: deque[str] = deque()
         self._is_over = False
 
-    async def run(self, seconds: float) -> None:
-        """Everything at once for so long; then tenants that events wait for are made."""
-        asyncio.get_running_loop().call_later(seconds, self._end)
+    async def run(self, until: Awaitable[object]) -> None:
+        """Everything at once until that is over; then tenants that events wait for are made."""
         await asyncio.gather(
+            self._end(until),
             *(self._events() for _ in range(EVENT_CLIENTS)),
             *(self._get("list", _LIST) for _ in range(LIST_CLIENTS)),
             *(self._get("check", _CHECK) for _ in range(CHECK_CLIENTS)),
@@ -125,8 +136,11 @@ class Load:
             for tenant in self._awaited:
                 await self._make_tenant(client, tenant)
 
-    def _end(self) -> None:
-        self._is_over = True
+    async def _end(self, until: Awaitable[object]) -> None:
+        try:
+            await until
+        finally:
+            self._is_over = True
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Client]:
@@ -139,16 +153,18 @@ class Load:
     async def _told(
         self, kind: str, client: Client, method: str, path: str, credential: str, wish: dict[str, Any] | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """The status and the decoded body of an answer, which is noted."""
+        """The status of an answer, which is noted, and what a good one says."""
         body = b"" if wish is None else json.dumps(wish).encode()
+        begun = time.perf_counter()
         status, text = await client.send(method, path, f"Authorization: Bearer {credential}", body)
-        self.notes.note(kind, status)
-        return status, json.loads(text or "{}")
+        self.notes.note(kind, status, time.perf_counter() - begun)
+        return status, json.loads(text) if text and status in (OK, CREATED) else {}
 
     async def _deliver(self, kind: str, client: Client, body: bytes) -> int:
         """The status of the answer to an event, signed now."""
+        begun = time.perf_counter()
         status, _ = await client.send("POST", _WEBHOOK, f"Provider-Signature: {sign(body, SECRET)}", body)
-        self.notes.note(kind, status)
+        self.notes.note(kind, status, time.perf_counter() - begun)
         return status
 
     async def _events(self) -> None:

@@ -103,8 +103,13 @@ def process(arguments: list[str], port: int, **variables: str) -> Iterator[int]:
 
 def service(port: int, conninfo: str, **variables: str) -> contextlib.AbstractContextManager[int]:
     """The service in one process, with further settings."""
-    settings = {"PROVIDER_WEBHOOK_SECRET": SECRET, "API_KEY_PEPPER": PEPPER, "SESSION_SECRET": PEPPER, **variables}
-    return process(["tenantry", "serve"], port, DATABASE_URL=conninfo, PORT=str(port), **settings)
+    return process(["tenantry", "serve"], port, **{**settings(port, conninfo), "DRAIN_SECONDS": "0", **variables})
+
+
+def settings(port: int, conninfo: str) -> dict[str, str]:
+    """What the service needs to be told to run on this port and this database."""
+    secrets = {"PROVIDER_WEBHOOK_SECRET": SECRET, "API_KEY_PEPPER": PEPPER, "SESSION_SECRET": PEPPER}
+    return {"DATABASE_URL": conninfo, "PORT": str(port), **secrets}
 
 
 async def send_paced(port: int, key: str, pace: Mapping[str, int], seconds: float) -> list[float | None]:

@@ -92,7 +92,8 @@ def is_current(revision: str | None) -> bool:
 
 
 async def stop(task: "asyncio.Task[None]") -> None:
-    """Cancel a task and wait for its end."""
-    task.cancel()
+    """Cancel a task, if that was not done, and wait for its end."""
+    if not task.cancelling():
+        task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -34,6 +34,7 @@ from tenantry.http.dashboard.billing import is_way_to_provider
 from tenantry.http.dashboard.event_stream import is_stream
 from tenantry.http.dashboard.routes import Dashboard, DashboardParts
 from tenantry.http.dashboard.sign_in import CALLBACK
+from tenantry.http.ending import Ending
 from tenantry.http.front import Front, HotRoutes
 from tenantry.http.health import health_routes
 from tenantry.http.leaks import leak_routes
@@ -87,6 +88,7 @@ def build_app(
 ) -> Front:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
     parts = Parts(settings, conninfo, clock, monotonic)
+    ending = Ending(draining=parts.end_jobs, closing=parts.news.end)
     document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
@@ -98,7 +100,7 @@ def build_app(
     access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
     dashboard = Dashboard(parts.dashboard(settings))
     routes = [
-        *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges),
+        *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges, ending),
         *auth_routes(access),
         *project_routes(parts.projects, access),
         *api_key_routes(parts.api_keys, access),
@@ -128,7 +130,7 @@ def build_app(
         parts.metrics,
         paced=lambda: refusals.waiting,
         unhurried=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
-        stopping=parts.news.end,
+        ending=ending,
         page_of=dashboard.page_in_front,
     )
 
@@ -192,6 +194,7 @@ class Parts:
         self.news = LedgerNews(self.database)
         self.trail = AuditService(self.database)
         self.clock = clock
+        self._jobs: asyncio.Task[None] | None = None
 
     def dashboard(self, settings: Settings) -> DashboardParts:
         """What the dashboard is made of."""
@@ -256,8 +259,14 @@ class Parts:
             stack.push_async_callback(self.webhooks.close)
             stack.push_async_callback(self.fetched.close)
             if with_jobs:
-                stack.push_async_callback(stop, asyncio.create_task(self.queue.run_worker(self.work)))
+                self._jobs = asyncio.create_task(self.queue.run_worker(self.work))
+                stack.push_async_callback(stop, self._jobs)
             yield
+
+    def end_jobs(self) -> None:
+        """Begin no more jobs, and let those under way end."""
+        if self._jobs is not None:
+            self._jobs.cancel()
 
     async def check_database(self) -> str | None:
         """What is wrong with the database, for readiness."""

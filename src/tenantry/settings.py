@@ -63,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     base_url: str
     workers: int
+    drain_seconds: int
     run_jobs: bool
     log_format: str
     webhook_secrets: tuple[Secret, ...]
@@ -157,6 +158,7 @@ def load(values: Mapping[str, str]) -> Settings:
         port=reader.number(variables.PORT),
         base_url=reader.origin(variables.BASE_URL),
         workers=reader.number(variables.WORKERS),
+        drain_seconds=reader.number(variables.DRAIN_SECONDS),
         run_jobs=reader.flag(variables.RUN_JOBS),
         log_format=reader.choice(variables.LOG_FORMAT),
         webhook_secrets=reader.secrets(variables.PROVIDER_WEBHOOK_SECRET),

@@ -204,6 +204,14 @@ BASE_URL: Final = Address(
     "own port make no difference. A path in front of the service's own is not supported.",
 )
 WORKERS: Final = Number(name="WORKERS", default=1, least=1, most=64, meaning="Server processes.")
+DRAIN_SECONDS: Final = Number(
+    name="DRAIN_SECONDS",
+    default=5,
+    least=0,
+    most=3600,
+    meaning="How long a service that is told to stop goes on answering while `/readyz` says 503, so that whoever sends "
+    "it requests finds out ([stopping.md](../stopping.md)). In seconds.",
+)
 RUN_JOBS: Final = Flag(
     name="RUN_JOBS",
     default=True,
@@ -365,7 +373,7 @@ SECTIONS: Final = (
     Section(
         title="Server",
         about="",
-        variables=(HOST, PORT, BASE_URL, WORKERS, RUN_JOBS, TRUSTED_PROXIES, LOG_FORMAT, OPERATOR_TOKEN),
+        variables=(HOST, PORT, BASE_URL, WORKERS, DRAIN_SECONDS, RUN_JOBS, TRUSTED_PROXIES, LOG_FORMAT, OPERATOR_TOKEN),
     ),
     Section(
         title="Payment provider",

@@ -36,6 +36,7 @@ async def deployed(address: str, folder: Path, *, credential: str = "", **values
     """The service on the database at this address; ``values`` are settings."""
     port = str(free_port())
     fixed = {**SECRETS, "DATABASE_URL": address, "PORT": port, "WORKERS": str(WORKERS), "RUN_JOBS": "false"}
+    fixed["DRAIN_SECONDS"] = "0"
     async with running("serve", folder=folder, **{**fixed, **values}) as command:
         await command.until("tenantry is ready", "err")
         yield Deployment(command, f"http://127.0.0.1:{port}", credential)

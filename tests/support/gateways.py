@@ -8,10 +8,7 @@ import asyncio
 import http.client
 import io
 import json
-import os
-import pwd
 import re
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -20,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tenantry.http.raw import Receive, Scope, Send
+from tests.support import proxies
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.browser import LOOPBACK, served
 from tests.support.commands import Running
@@ -29,31 +27,16 @@ from tests.support.findings import free_port
 from tests.support.issuer import AUDIENCE, CLIENT_ID, running_issuer
 from tests.support.link import Link
 from tests.support.postgres import as_url
+from tests.support.proxies import NGINX_READY, example, start, start_nginx
 from tests.support.required import debian_program
 from tests.support.service import ManualClock, Service
 
-EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "gateways"
+EXAMPLES: Final = proxies.EXAMPLES / "gateways"
 CLIENT: Final = "127.0.0.2"
 """The address that test clients have: another than the gateway's own."""
 
 IDENTITY: Final = ("X-Tenant-Id", "X-Principal-Id", "X-Principal-Kind", "X-Plan", "X-Subscription-Status")
 _HOST: Final = "api.example"
-_NGINX: Final = """\
-error_log stderr notice;
-pid {folder}/nginx.pid;
-user {user};
-worker_processes 1;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    include {folder}/example.conf;
-}}
-"""
 Headers = Sequence[tuple[str, str]]
 
 
@@ -246,40 +229,13 @@ async def running_gateway(
 
 
 async def _start_nginx(program: str, folder: Path, changes: dict[str, str]) -> tuple[Running, str]:
-    (folder / "example.conf").write_text(example("nginx.conf", changes))
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, user=user))
-    arguments = ("-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr", "-g", "daemon off;")
-    return await _start(program, *arguments, folder=folder), "start worker process "
+    return await start_nginx(program, folder, example("gateways/nginx.conf", changes)), NGINX_READY
 
 
 async def _start_caddy(program: str, folder: Path, changes: dict[str, str]) -> tuple[Running, str]:
-    (folder / "Caddyfile").write_text(example("Caddyfile", changes))
+    (folder / "Caddyfile").write_text(example("gateways/Caddyfile", changes))
     arguments = ("run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile")
-    return await _start(program, *arguments, folder=folder), "serving initial configuration"
-
-
-async def _start(program: str, *arguments: str, folder: Path) -> Running:
-    own = {name: str(folder) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
-    process = await asyncio.create_subprocess_exec(
-        program,
-        *arguments,
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], **own},
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    return Running(process)
-
-
-def example(name: str, changes: dict[str, str]) -> str:
-    """An example's text with these parts replaced in turn, each of which must be there."""
-    text = (EXAMPLES / name).read_text("utf-8")
-    for old, new in changes.items():
-        assert old in text, f"{old} is not in {name}"
-        text = text.replace(old, new)
-    return text
+    return await start(program, *arguments, folder=folder), "serving initial configuration"
 
 
 def _head(method: str, target: str, headers: Headers) -> bytes:

@@ -83,7 +83,9 @@ def _run_demo() -> None:
         file.keep(made_here)
         people = ";".join(f"{user.sub}={_introduced(user)}" for user in setup.USERS)
         pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
-        values = {**file.values, **environment, DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages}
+        # nothing stands before it that would have to notice its end
+        values = {"DRAIN_SECONDS": "0", **file.values, **environment}
+        values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages}
         values[_WEBHOOK_SECRETS] = _with_listener(values)
         try:
             settings = load(values)

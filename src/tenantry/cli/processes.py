@@ -16,17 +16,17 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
-from uvicorn.supervisors import Multiprocess
 
 from tenantry.cli.exit_codes import fail
+from tenantry.cli.supervisor import Supervisor
 from tenantry.http.listening import Loop
 from tenantry.http.raw import AsgiApp
+from tenantry.http.server import REQUEST_SECONDS, Server
 from tenantry.http.shedding import SheddingProtocol
 from tenantry.kit import collector, logs
-from tenantry.settings import Settings, export_environment, load
+from tenantry.settings import Settings, export_environment, load, read_environment
 
 _POLL_SECONDS: Final = 0.05
-_DRAIN_SECONDS: Final = 20
 
 
 def end_on_sigterm() -> None:
@@ -83,22 +83,29 @@ def _run_one(settings: Settings, conninfo: str, bound: socket.socket) -> None:
 
     app = build_app(settings, conninfo)
     collector.set_for_serving()
-    uvicorn.Server(server_config(settings, app=app)).run(sockets=[bound])
+    Server(server_config(settings, app=app), settings.drain_seconds).run(sockets=[bound])
 
 
 def _run_several(settings: Settings, conninfo: str, values: dict[str, str], bound: socket.socket) -> None:
     with _metrics_directory() as directory:
         export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
-        config = server_config(settings, app="tenantry.main:create_app", factory=True, workers=settings.workers)
-        Multiprocess(config, sockets=[bound]).run()
+        if not Supervisor(_serve_as_one_of_several, bound, settings.workers, settings.drain_seconds).run():
+            fail("A server process could not start; its log says why.")
 
 
-def server_config(settings: Settings, *, app: AsgiApp | str, factory: bool = False, workers: int = 1) -> uvicorn.Config:
+def _serve_as_one_of_several(bound: socket.socket, supervisor: int) -> None:
+    end_on_sigterm()
+    with bound, contextlib.suppress(KeyboardInterrupt):
+        settings = load(read_environment())
+        config = server_config(settings, app="tenantry.main:create_app", factory=True)
+        Server(config, settings.drain_seconds, supervisor).run(sockets=[bound])
+
+
+def server_config(settings: Settings, *, app: AsgiApp | str, factory: bool = False) -> uvicorn.Config:
     """What the server is set to, for an application or the name of what makes one."""
     return uvicorn.Config(
         app,
         factory=factory,
-        workers=workers,
         loop=f"{Loop.__module__}:{Loop.__qualname__}",
         http=SheddingProtocol,
         ws="none",
@@ -108,7 +115,7 @@ def server_config(settings: Settings, *, app: AsgiApp | str, factory: bool = Fal
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_graceful_shutdown=REQUEST_SECONDS,
         backlog=4096,
     )
 

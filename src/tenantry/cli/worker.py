@@ -1,7 +1,6 @@
 """``tenantry worker``: the background jobs alone."""
 
 import asyncio
-import contextlib
 import signal
 
 import click
@@ -24,8 +23,7 @@ def worker() -> None:
     end_on_sigterm()
     with database(values) as conninfo:
         migrated(conninfo)
-        with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(_run(settings, conninfo))
+        asyncio.run(_run(settings, conninfo))
         click.echo("worker: stopped", err=True)
 
 
@@ -33,8 +31,17 @@ async def _run(settings: Settings, conninfo: str) -> None:
     from tenantry.main import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
 
     jobs = asyncio.ensure_future(run_jobs(settings, conninfo))
+    at_once = asyncio.Event()
+
+    def end() -> None:
+        if jobs.cancelling():
+            at_once.set()
+        jobs.cancel()
+
     # an exception raised by a signal's handler could break off the loop anywhere, a cancelled task ends in order
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, jobs.cancel)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end)
     click.echo("worker: running the jobs; Ctrl-C stops", err=True)
-    with contextlib.suppress(asyncio.CancelledError):
-        await jobs
+    await asyncio.wait((jobs, asyncio.ensure_future(at_once.wait())), return_when=asyncio.FIRST_COMPLETED)
+    if jobs.done() and not jobs.cancelled():
+        jobs.result()

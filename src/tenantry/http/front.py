@@ -12,13 +12,13 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from tenantry.domain.errors import DomainError
+from tenantry.http.ending import ENDING, Ending
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
 from tenantry.http.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
     HOT_DOOR,
-    STOPPING,
     AsgiApp,
     ClientGoneError,
     HotRoute,
@@ -83,9 +83,9 @@ class Front:
     What is put around it sees no request of the hot routes then: they come in by that door.
 
     ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``. ``paced`` says how
-    many requests wait because they are made to. ``stopping`` is called when the server begins to stop, maybe several
-    times, to end answers that would go on. ``page_of`` gives the page for a request that does not get as far as
-    ``app``, or no answer of it; None where it is to be a problem document.
+    many requests wait because they are made to. ``ending`` says how far the end of the process is. ``page_of`` gives
+    the page for a request that does not get as far as ``app``, or no answer of it; None where it is to be a problem
+    document.
 
     A HEAD is answered as a GET would be, without the body (RFC 9110 section 9.3.2).
     """
@@ -98,7 +98,7 @@ class Front:
         *,
         paced: Callable[[], int] = lambda: 0,
         unhurried: Callable[[str], bool] = lambda _: False,
-        stopping: Callable[[], None] = lambda: None,
+        ending: Ending | None = None,
         page_of: PageOf = lambda _scope, _status, _request_id: None,
         deadline: float = _DEADLINE,
     ) -> None:
@@ -113,7 +113,7 @@ class Front:
         self.state: Final = {
             GATE: Gate(metrics, lambda: self._waiting + paced()),
             HOT_DOOR: self,
-            STOPPING: stopping,
+            ENDING: ending or Ending(),
         }
         """What the server's protocol finds in the state of the lifespan."""
         self._counters: dict[tuple[str, str, int], Counter] = {}

@@ -7,6 +7,7 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from tenantry.http.ending import Ending
 from tenantry.http.metrics import Metrics
 
 Check = Callable[[], Awaitable[str | None]]
@@ -19,13 +20,15 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(msgspec.Struct, frozen=True, rename="camel"):
-    """``ok``, or what is not ready."""
+    """``ok``; ``not ready``, and what is waited for; or ``draining``: the process is about to end."""
 
     status: str
     waiting_for: list[str] = []
 
 
-def health_routes(checks: Sequence[Check], metrics: Metrics, gauges: Gauges) -> Sequence[HTTPRouteHandler]:
+def health_routes(
+    checks: Sequence[Check], metrics: Metrics, gauges: Gauges, ending: Ending
+) -> Sequence[HTTPRouteHandler]:
     """The routes for orchestrators and monitoring."""
 
     @get("/healthz", summary="Liveness", opt={"public": True})
@@ -34,6 +37,8 @@ def health_routes(checks: Sequence[Check], metrics: Metrics, gauges: Gauges) -> 
 
     @get("/readyz", summary="Readiness", opt={"public": True})
     async def readyz() -> Response[Health]:
+        if ending.is_draining:  # whatever else is wrong: it goes away
+            return Response(Health("draining"), status_code=503, headers={"Retry-After": "1"})
         faults = [fault for check in checks if (fault := await check())]
         if faults:
             return Response(Health("not ready", faults), status_code=503, headers={"Retry-After": "1"})

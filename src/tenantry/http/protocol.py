@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -11,8 +11,12 @@ from typing import Any, Final, cast
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from tenantry.http.ending import ENDING, Ending
 from tenantry.http.problems import Header
-from tenantry.http.raw import HOT_DOOR, STOPPING, HotDoor, HotRoute, RawAnswer, RawRequest
+from tenantry.http.raw import HOT_DOOR, HotDoor, HotRoute, RawAnswer, RawRequest
+
+LAST_WAIT: Final = 0.5
+"""Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""
 
 _MOST_HELD: Final = 65_536
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
@@ -40,7 +44,8 @@ class LeanProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
         self._door: HotDoor | None = self.app_state.get(HOT_DOOR)
-        self._stopping: Callable[[], None] | None = self.app_state.get(STOPPING)
+        self._longest_idle: float = self.timeout_keep_alive
+        self._ending: Ending = self.app_state.get(ENDING) or Ending()
         self._proxies = _looking_through(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._hot: HotCycle | None = None
         self.is_reading = False
@@ -51,7 +56,7 @@ class LeanProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin on a transport of the event loop."""
         self._joined = _JoinedWrites(cast("asyncio.Transport", transport), self.loop)
-        self._idle_since: float | None = None
+        self._idle_since: float | None = self.loop.time()
         self.write_now = self._joined.write_now
         super().connection_made(cast("asyncio.Transport", self._joined))
 
@@ -65,11 +70,19 @@ class LeanProtocol(HttpToolsProtocol):
         if self.is_reading and self._hot is not None and self._door is not None:
             self._door.count_gone(self._hot.route, self._hot.request)
 
+    def drain(self) -> None:
+        """Let the answer under way be the connection's last one, if nothing of it is sent yet."""
+        if not getattr(self.cycle, "response_started", True):
+            self.cycle.keep_alive = False
+
     def shutdown(self) -> None:
-        """The server stops: let what is under way end, and take no more."""
-        super().shutdown()
-        if self._stopping is not None:
-            self._stopping()
+        """The server closes: let what is under way end, and then the connection once it is idle for `LAST_WAIT`."""
+        self._ending.close()
+        self.drain()
+        self._longest_idle = LAST_WAIT
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+        self.timeout_keep_alive_handler()
 
     def on_message_begin(self) -> None:
         """A request's first byte is there."""
@@ -95,6 +108,8 @@ class LeanProtocol(HttpToolsProtocol):
         for name, value in headers:
             super().on_header(name, value)
         super().on_headers_complete()
+        if self._ending.is_draining:
+            self.cycle.keep_alive = False
         self.is_arriving = not self.pipeline
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser would take a body for the next request
@@ -146,7 +161,7 @@ class LeanProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = None
         if self._idle_since is None:
             return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        left = self._idle_since + self._longest_idle - self.loop.time()
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
         else:
@@ -155,9 +170,7 @@ class LeanProtocol(HttpToolsProtocol):
     def _wait_for_the_next(self) -> None:
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self.timeout_keep_alive_task = self.loop.call_later(self._longest_idle, self.timeout_keep_alive_handler)
 
     def _unset_keepalive_if_required(self) -> None:
         """Something came in. The timer stays: it looks for itself when it is due."""
@@ -193,7 +206,7 @@ class LeanProtocol(HttpToolsProtocol):
             return None
         if header(b"transfer-encoding") is not None or header(b"expect") is not None:
             return None
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive() and not self._ending.is_draining
         return HotCycle(route, request, keep_alive=keep_alive)
 
     async def _serve(self, cycle: "HotCycle") -> None:
@@ -246,6 +259,11 @@ class HotCycle:
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
+
+    @property
+    def response_started(self) -> bool:
+        """Whether some of the answer was sent; it is sent in one."""
+        return self.response_complete
 
 
 @lru_cache(256)

@@ -124,9 +124,6 @@ class HotRoute(msgspec.Struct, frozen=True):
 HOT_DOOR: Final = "tenantry.hot_door"
 """Where the state of the ASGI lifespan holds the `HotDoor`."""
 
-STOPPING: Final = "tenantry.stopping"
-"""Where the state of the ASGI lifespan holds what ends answers that go on, when the server begins to stop."""
-
 
 class HotDoor(Protocol):
     """Where the server's protocol hands in requests of hot routes, past ASGI."""

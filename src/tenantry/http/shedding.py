@@ -77,7 +77,8 @@ class SheddingProtocol(LeanProtocol):
             return False
         self._rest = end + length - len(data)
         named = _ID.search(data, 0, end) if b"\nx-request-id" in head else None
-        closes = request[2] == b"0" or (b"\nconnection" in head and _CONNECTION.search(head) is None)
+        is_last = request[2] == b"0" or self._ending.is_draining
+        closes = is_last or (b"\nconnection" in head and _CONNECTION.search(head) is None)
         self._answer(
             gate,
             request_id_of(named[1] if named else None),

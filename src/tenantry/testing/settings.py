@@ -51,6 +51,7 @@ def complete(given: Mapping[str, str]) -> Variables:
         "MAIL_FROM": "tenantry tests <billing@tenantry.example>",
         # tenants are compared with the provider when a test asks for it, not while it runs
         "RECONCILE_HOURS": "0",
+        "DRAIN_SECONDS": "0",  # nothing stands before it that would have to notice its end
         **given,
         **({"TENANTRY_PLANS": str(Path(plans).absolute())} if plans else {}),
         "HOST": "127.0.0.1",

@@ -1,0 +1,117 @@
+"""Several server processes on one socket, and the one that starts them, starts them again, and ends them."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from time import monotonic
+from types import FrameType
+from typing import Final
+
+from uvicorn.config import STARTUP_FAILURE
+
+from tenantry.http.listening import HANDSHAKE, refuse_newcomers
+
+_spawning: Final = multiprocessing.get_context("spawn")
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs ``serve(socket, own process id)`` in ``count`` processes until SIGTERM or SIGINT, which it passes on.
+
+    A process that ends by itself is started again, unless it could not start. Processes have ``drain_seconds`` between
+    SIGTERM and the end of their listening; only this one knows that all of them end, so it is the one that lets the
+    kernel refuse newcomers then. A second signal kills what is still there.
+    """
+
+    def __init__(
+        self, serve: Callable[[socket.socket, int], None], bound: socket.socket, count: int, drain_seconds: float
+    ) -> None:
+        self._serve = serve
+        self._bound = bound
+        self._count = count
+        self._drain_seconds = drain_seconds
+        self._processes: list[SpawnProcess] = []
+        self._signals: list[int] = []
+        self._is_ending = False
+        self._refuses_at: float | None = None
+
+    def run(self) -> bool:
+        """Run until all have ended; false where one of them could not start."""
+        is_sound = True
+        woken, waker = socket.socketpair()
+        woken.setblocking(False)  # noqa: FBT003  # the standard library's own
+        waker.setblocking(False)  # noqa: FBT003  # the same
+        with woken, waker:
+            signal.set_wakeup_fd(waker.fileno())
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._note)
+            for _ in range(self._count):
+                self._start()
+            while self._processes:
+                sentinels = [process.sentinel for process in self._processes]
+                if woken in wait([*sentinels, woken], self._seconds_left()):
+                    woken.recv(64)
+                while self._signals:
+                    self._heed(self._signals.pop(0))
+                if self._seconds_left() == 0:
+                    self._refuse()
+                is_sound = self._replace_ended() and is_sound
+            signal.set_wakeup_fd(-1)
+        return is_sound
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _start(self) -> None:
+        process = _spawning.Process(target=self._serve, args=(self._bound, os.getpid()))
+        process.start()
+        self._processes.append(process)
+
+    def _heed(self, number: int) -> None:
+        if self._is_ending:
+            for process in self._processes:
+                process.kill()
+            return
+        self._end(number)
+
+    def _end(self, number: int) -> None:
+        self._is_ending = True
+        seconds = self._drain_seconds - HANDSHAKE if number == signal.SIGTERM else 0
+        self._refuses_at = monotonic() + max(0, seconds)
+        if seconds <= 0:
+            self._refuse()
+        for process in self._processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+    def _seconds_left(self) -> float | None:
+        """Until newcomers are to be refused; None where that is not ahead."""
+        return None if self._refuses_at is None else max(0, self._refuses_at - monotonic())
+
+    def _refuse(self) -> None:
+        self._refuses_at = None
+        refuse_newcomers(self._bound)
+        self._bound.close()
+
+    def _replace_ended(self) -> bool:
+        """Bury who has ended, and start another unless it is the end; false where one could not start."""
+        is_sound = True
+        for process in [process for process in self._processes if not process.is_alive()]:
+            process.join()
+            self._processes.remove(process)
+            if self._is_ending:
+                continue
+            if process.exitcode == STARTUP_FAILURE:
+                logger.error("server process %s could not start; the others end", process.pid)
+                is_sound = False
+                self._end(signal.SIGTERM)
+            else:
+                logger.error("server process %s ended with %s; another is started", process.pid, process.exitcode)
+                self._start()
+        return is_sound

@@ -1,0 +1,99 @@
+"""Debian's gateways and load balancers, started with the configurations of ``examples/``."""
+
+import asyncio
+import os
+import pwd
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.support.browser import LOOPBACK
+from tests.support.commands import Running
+from tests.support.findings import free_port
+from tests.support.required import debian_program
+
+BALANCERS: Final = ("nginx", "haproxy")
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+
+_NGINX: Final = """\
+error_log stderr notice;
+pid {folder}/nginx.pid;
+user {user};
+worker_processes 1;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {folder}/example.conf;
+}}
+"""
+
+
+@asynccontextmanager
+async def running_balancer(name: str, folder: Path, services: Sequence[int]) -> AsyncIterator[int]:
+    """The port of one of `BALANCERS` in front of two services on these ports, as in ``examples/load-balancing``.
+
+    Nothing but the addresses is changed. It is required (`tests.support.required`).
+    """
+    program, port = debian_program(name), free_port()
+    wanted = (port, *services)
+    changes = {
+        f"127.0.0.1:{old}": f"{LOOPBACK}:{new}" for old, new in zip((8080, 3001, 3002), wanted, strict=True)
+    }  # fmt: skip
+    if name == "nginx":
+        command = await start_nginx(program, folder, example("load-balancing/nginx.conf", changes))
+        ready = NGINX_READY
+    else:
+        file = folder / "haproxy.cfg"
+        file.write_text(example("load-balancing/haproxy.cfg", changes))
+        command = await start(program, "-W", "-f", str(file), folder=folder)
+        ready = "Loading success"
+    try:
+        await command.until(ready, "err")
+        yield port
+    finally:
+        command.kill()
+        await command.wait()
+
+
+def example(name: str, changes: Mapping[str, str]) -> str:
+    """An example's text with these parts replaced in turn, each of which must be there."""
+    text = (EXAMPLES / name).read_text("utf-8")
+    for old, new in changes.items():
+        assert old in text, f"{old} is not in {name}"
+        text = text.replace(old, new)
+    return text
+
+
+NGINX_READY: Final = "start worker process "
+"""What nginx says once it listens."""
+
+
+async def start_nginx(program: str, folder: Path, configuration: str) -> Running:
+    """Debian's nginx with what a file in ``conf.d`` says."""
+    (folder / "example.conf").write_text(configuration)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, user=user))
+    arguments = ("-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr", "-g", "daemon off;")
+    return await start(program, *arguments, folder=folder)
+
+
+async def start(program: str, *arguments: str, folder: Path) -> Running:
+    """A program in this folder, with no variables of ours."""
+    own = {name: str(folder) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *arguments,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **own},
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    return Running(process)
