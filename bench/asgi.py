@@ -13,7 +13,7 @@ _SETTINGS = {"PROVIDER_WEBHOOK_SECRET": PEPPER, "API_KEY_PEPPER": PEPPER, "SESSI
 
 def serve(app: AsgiApp, port: int) -> None:
     """Answer on a port of this machine until a signal comes, in one process."""
-    config = processes.server_config(load(_SETTINGS), app=app)
+    config = processes.server_config(load(_SETTINGS), app)
     collector.set_for_serving()
     with processes.bind("127.0.0.1", port) as bound:
         uvicorn.Server(config).run(sockets=[bound])

@@ -48,7 +48,6 @@ from tenantry.http.tenants import operator_routes, tenant_routes
 from tenantry.http.webhooks import WebhookEndpoint
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import Work
-from tenantry.kit import collector, logs
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.audit import AuditService
@@ -69,18 +68,9 @@ from tenantry.services.sessions import SessionService
 from tenantry.services.silence import SilenceWatch
 from tenantry.services.tenants import TenantService
 from tenantry.services.webhooks import WebhookService
-from tenantry.settings import Settings, load, read_environment
+from tenantry.settings import Settings
 
 logger = logging.getLogger(__name__)
-
-
-def create_app() -> AsgiApp:
-    """The application of one of several server processes, from the environment that the first one left."""
-    settings = load(read_environment())
-    logs.configure_service(settings.log_format, settings.secrets())
-    app = build_app(settings, settings.database_url or "")
-    collector.set_for_serving()
-    return app
 
 
 def build_app(

@@ -12,7 +12,8 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from tenantry.http.raw import AsgiApp, Receive, Scope, Send
-from tenantry.main import create_app
+from tenantry.main import build_app
+from tenantry.settings import load, read_environment
 
 SECONDS: Final = 10.0
 READY: Final = "the caching service listens"
@@ -20,7 +21,8 @@ READY: Final = "the caching service listens"
 
 def create_caching_app() -> AsgiApp:
     """The service; what let a credential in is repeated for ten seconds."""
-    app = create_app()
+    settings = load(read_environment())
+    app = build_app(settings, settings.database_url or "")
     kept: dict[tuple[str, bytes | None], tuple[float, list[Any]]] = {}
 
     async def cached(scope: Scope, receive: Receive, send: Send) -> None:

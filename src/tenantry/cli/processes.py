@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
 
+import click
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
 from tenantry.cli.exit_codes import fail
 from tenantry.cli.supervisor import Supervisor
@@ -24,7 +26,7 @@ from tenantry.http.raw import AsgiApp
 from tenantry.http.server import REQUEST_SECONDS, Server
 from tenantry.http.shedding import SheddingProtocol
 from tenantry.kit import collector, logs
-from tenantry.settings import Settings, export_environment, load, read_environment
+from tenantry.settings import Settings, SettingsError, export_environment, load, read_environment
 
 _POLL_SECONDS: Final = 0.05
 
@@ -78,12 +80,12 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _run_one(settings: Settings, conninfo: str, bound: socket.socket) -> None:
+def _run_one(settings: Settings, conninfo: str, bound: socket.socket, supervisor: int | None = None) -> None:
     from tenantry.main import build_app  # noqa: PLC0415  # the library for metrics reads the environment on import
 
     app = build_app(settings, conninfo)
     collector.set_for_serving()
-    Server(server_config(settings, app=app), settings.drain_seconds).run(sockets=[bound])
+    Server(server_config(settings, app), settings.drain_seconds, supervisor).run(sockets=[bound])
 
 
 def _run_several(settings: Settings, conninfo: str, values: dict[str, str], bound: socket.socket) -> None:
@@ -94,18 +96,22 @@ def _run_several(settings: Settings, conninfo: str, values: dict[str, str], boun
 
 
 def _serve_as_one_of_several(bound: socket.socket, supervisor: int) -> None:
+    """One of several processes; its settings are in the environment, as the supervisor has left them."""
     end_on_sigterm()
     with bound, contextlib.suppress(KeyboardInterrupt):
-        settings = load(read_environment())
-        config = server_config(settings, app="tenantry.main:create_app", factory=True)
-        Server(config, settings.drain_seconds, supervisor).run(sockets=[bound])
+        try:
+            settings = load(read_environment())
+        except SettingsError as error:
+            click.echo(f"The settings are not what they were:\n{error}", err=True)
+            sys.exit(STARTUP_FAILURE)
+        logs.configure_service(settings.log_format, settings.secrets())
+        _run_one(settings, settings.database_url or "", bound, supervisor)
 
 
-def server_config(settings: Settings, *, app: AsgiApp | str, factory: bool = False) -> uvicorn.Config:
-    """What the server is set to, for an application or the name of what makes one."""
+def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
+    """What the server is set to, for an application."""
     return uvicorn.Config(
         app,
-        factory=factory,
         loop=f"{Loop.__module__}:{Loop.__qualname__}",
         http=SheddingProtocol,
         ws="none",

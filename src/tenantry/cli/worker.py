@@ -36,7 +36,9 @@ async def _run(settings: Settings, conninfo: str) -> None:
     def end() -> None:
         if jobs.cancelling():
             at_once.set()
+            return
         jobs.cancel()
+        click.echo("worker: ending; jobs under way have 15 s", err=True)
 
     # an exception raised by a signal's handler could break off the loop anywhere, a cancelled task ends in order
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,9 +1,13 @@
 """Bringing a database's schema up to date.
 
 Two histories: our own tables (Alembic, `migrations/`) and the job queue's, whose SQL comes with
-procrastinate and is applied file by file as new releases bring new files.
+procrastinate and is applied file by file as new releases bring new files. The release before goes on running
+meanwhile: what a migration may do is in docs/decisions/0031.
 """
 
+import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +16,14 @@ from psycopg import sql
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time
+_LOOK: Final = 0.2
+_SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
+"""How long a statement waits for a lock: whoever wants the table after it waits behind it."""
+_PAUSE: Final = 3.0
+_TRIES: Final = 100
+"""A transaction that runs for some minutes, such as a backup, is outlasted."""
+
+logger = logging.getLogger(__name__)
 
 _GRANTS: Final = (
     "GRANT USAGE ON SCHEMA {schema} TO {role}",
@@ -24,9 +36,9 @@ _GRANTS: Final = (
 )
 
 
-def newest_revision() -> str:
-    """The revision that this release of tenantry needs."""
-    return max(path.name for path in (MIGRATIONS / "versions").glob("[0-9]*.py")).partition("_")[0]
+def newest_revision(migrations: Path = MIGRATIONS) -> str:
+    """The revision that this release of tenantry needs, or the last one of other ``migrations``."""
+    return max(path.name for path in (migrations / "versions").glob("[0-9]*.py")).partition("_")[0]
 
 
 def current_revision(connection: psycopg.Connection[tuple[str | None, ...]]) -> str | None:
@@ -38,22 +50,44 @@ def current_revision(connection: psycopg.Connection[tuple[str | None, ...]]) -> 
     return row[0] if row else None
 
 
-def migrate(conninfo: str) -> tuple[str | None, str]:
+def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, str]:
     """Bring the schema to `newest_revision`; returns the revisions before and after.
 
-    Safe to call from several processes at once, and cheap when there is nothing to do.
-    Raises `psycopg.OperationalError` when the database is out of reach.
+    Safe to call from several processes at once, while services run, and cheap when there is nothing to do. It waits for
+    a table's lock for 2 seconds, then lets others through and tries again, `_TRIES` times.
+    Raises `psycopg.OperationalError` when the database is out of reach, or a lock cannot be had.
     """
     with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
-        connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+        _take_turns(connection)
         try:
-            before, newest = current_revision(connection), newest_revision()
+            before, newest = current_revision(connection), newest_revision(migrations)
             if before is None or before < newest:
-                _upgrade(conninfo)
-            _upgrade_queue(connection)
+                _patiently(lambda: _upgrade(conninfo, migrations))
+            _patiently(lambda: _upgrade_queue(connection))
             return before, max(before or newest, newest)
         finally:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def _take_turns(connection: psycopg.Connection[tuple[str | None, ...]]) -> None:
+    # asked again and again: an index that is built concurrently waits for every statement under way, also for one
+    # that would wait here for the end of that very migration
+    while connection.execute("SELECT pg_try_advisory_lock(%s)::text", (_LOCK,)).fetchone() != ("true",):
+        time.sleep(_LOOK)
+
+
+def _patiently(change: Callable[[], None]) -> None:
+    """Make a change, again where it has not got its locks in time; it leaves nothing of a try that failed."""
+    for left in reversed(range(_TRIES)):
+        try:
+            change()
+        except psycopg.errors.LockNotAvailable:
+            if not left:
+                raise
+            logger.warning("a migration waits for a table that is in use; it tries again in %g s", _PAUSE)
+            time.sleep(_PAUSE)
+        else:
+            return
 
 
 def grant(conninfo: str, role: str) -> None:
@@ -70,19 +104,29 @@ def grant(conninfo: str, role: str) -> None:
             connection.execute(sql.SQL(statement).format(role=grantee, schema=schema))
 
 
-def _upgrade(conninfo: str) -> None:
+def _upgrade(conninfo: str, migrations: Path) -> None:
     # Alembic takes longer to import than an up-to-date service takes to start.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from sqlalchemy import create_engine  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
     from sqlalchemy.pool import NullPool  # noqa: PLC0415
 
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool)
-    with engine.begin() as connection:
+    def connect() -> psycopg.Connection:
+        connection = psycopg.connect(conninfo)
+        connection.execute(_SET_LOCK_TIMEOUT)
+        connection.commit()
+        return connection
+
+    engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
+    with engine.connect() as connection:
         config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
+        config.set_main_option("script_location", str(migrations))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, "head")
+        except DBAPIError as error:
+            raise error.orig or error from error
 
 
 def _upgrade_queue(connection: psycopg.Connection[tuple[str | None, ...]]) -> None:
@@ -95,6 +139,7 @@ def _upgrade_queue(connection: psycopg.Connection[tuple[str | None, ...]]) -> No
     if not new:
         return
     with connection.transaction():
+        connection.execute(_SET_LOCK_TIMEOUT)
         if done:
             for file in new:
                 connection.execute(file.read_bytes())

@@ -73,6 +73,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take in who waits in the queue and nobody else, and end what is under way."""
+        if self.force_exit:
+            logger.warning("ending at once, whatever is under way")
+            self.lifespan.logger.disabled = True  # it is broken off, and would tell where
         is_last = self._supervisor is None or self._is_orphan
         for listener in cast("list[Listener]", self.servers):
             await listener.drain(is_last=is_last)

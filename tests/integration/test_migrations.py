@@ -1,0 +1,138 @@
+"""Migrations while services run: one at a time, never in the way for long, and nothing that the release before needs
+is taken away.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from tenantry.db.migrate import current_revision, migrate, newest_revision
+from tests.support.migrations import Schema, breaches, history, revisions, text_of
+from tests.support.postgres import PostgresServer
+
+BOUND_FROM: Final = "0005"
+"""The first revision that keeps to the rule; those before it were never released."""
+INDEX: Final = """
+SET lock_timeout = 0;
+DROP INDEX CONCURRENTLY IF EXISTS tenants_by_name;
+CREATE INDEX CONCURRENTLY tenants_by_name ON tenants (name)
+"""
+COLUMN: Final = "ALTER TABLE tenants ADD COLUMN colour text"
+PATIENCE: Final = 30
+
+
+@pytest.fixture
+def empty(postgres: PostgresServer) -> Iterator[str]:
+    """The connection string of a database that was never migrated."""
+    with postgres.database(migrated=False) as conninfo:
+        yield conninfo
+
+
+def revision_of(conninfo: str) -> str | None:
+    with psycopg.connect(conninfo) as connection:
+        return current_revision(connection)
+
+
+def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(conninfo, options=f"-c statement_timeout={PATIENCE}s") as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+@asynccontextmanager
+async def writing(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Somebody who writes tenants, in a transaction that goes on."""
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute("LOCK TABLE tenants IN ROW EXCLUSIVE MODE")
+        yield connection
+
+
+async def until_it_waits(conninfo: str) -> None:
+    """Return once somebody waits for another's lock."""
+    async with asyncio.timeout(PATIENCE):
+        while not await asyncio.to_thread(ask, conninfo, "SELECT FROM pg_locks WHERE NOT granted"):
+            pass
+
+
+async def test_four_that_migrate_a_new_database_at_once_take_turns(empty: str) -> None:
+    done = await asyncio.gather(*(asyncio.to_thread(migrate, empty) for _ in range(4)))
+    newest = newest_revision()
+    assert sorted(done, key=str) == [("0005", newest)] * 3 + [(None, newest)]
+    assert revision_of(empty) == newest
+
+
+async def test_index_is_built_concurrently_while_others_want_to_migrate(conninfo: str, tmp_path: Path) -> None:
+    folder = history(tmp_path / "migrations", newest_revision(), r0099=INDEX)
+    async with writing(conninfo) as writer:
+        building = asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder))
+        await until_it_waits(conninfo)  # for the writer, as it must
+        waiting = [asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder)) for _ in range(3)]
+        await writer.rollback()
+        done = await asyncio.gather(building, *waiting)
+    assert done == [(newest_revision(), "0099")] + [("0099", "0099")] * 3
+    assert ask(conninfo, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'tenants_by_name'::regclass") == [(True,)]
+
+
+async def test_migration_that_waits_for_a_table_lets_others_use_it_and_comes_back(
+    conninfo: str, tmp_path: Path
+) -> None:
+    folder = history(tmp_path / "migrations", newest_revision(), r0099=COLUMN)
+    async with writing(conninfo) as writer:
+        migrating = asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder))
+        await until_it_waits(conninfo)
+        # behind the migration, which would wait for the writer for ever, and so would this
+        assert await asyncio.to_thread(ask, conninfo, "SELECT FROM tenants") == []
+        await writer.rollback()
+        assert (await migrating)[1] == "0099"
+    assert ask(conninfo, "SELECT colour FROM tenants") == []
+
+
+@pytest.mark.parametrize("revision", [revision for revision in revisions() if revision >= BOUND_FROM])
+def test_the_release_before_survives_each_migration(empty: str, tmp_path: Path, revision: str) -> None:
+    before = revisions()[revisions().index(revision) - 1]
+    migrate(empty, history(tmp_path / "before", before))
+    was = Schema.of(empty)
+    migrate(empty, history(tmp_path / "after", revision))
+    assert list(breaches(was, Schema.of(empty), text_of(revision))) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "breach"),
+    [
+        ("ALTER TABLE tenants DROP COLUMN owner_id", "tenants.owner_id is gone"),
+        ("ALTER TABLE tenants RENAME name TO title", "tenants.name is gone"),
+        ("DROP TABLE dashboard_names", "dashboard_names.name is gone"),
+        ("ALTER TABLE tenants ALTER plan TYPE varchar(9)", "tenants.plan was text and is character varying(9)"),
+        ("ALTER TABLE tenants ALTER current_period_end SET NOT NULL", "current_period_end takes no NULL any more"),
+        ("ALTER TABLE tenants ADD colour text NOT NULL", "tenants.colour is new, and has to be named in every new row"),
+        ("ALTER TABLE tenants ADD born timestamptz DEFAULT clock_timestamp()", "tenants was rewritten"),
+        ("ALTER TABLE tenants ADD CHECK (name <> '')", "tenants has a new rule, tenants_name_check"),
+        ("CREATE UNIQUE INDEX CONCURRENTLY u ON tenants (name)", "tenants has a new unique index, u"),
+        ("CREATE INDEX tenants_by_name ON tenants (name)", "an index on tenants is not built concurrently"),
+        ("DROP FUNCTION purge_tenant", "function purge_tenant"),
+    ],
+)
+def test_breach_of_the_rule_is_found(conninfo: str, tmp_path: Path, statement: str, breach: str) -> None:
+    was = Schema.of(conninfo)
+    migrate(conninfo, history(tmp_path / "migrations", newest_revision(), r0099=statement))
+    assert breach in "; ".join(breaches(was, Schema.of(conninfo), statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE tenants ADD colour text",
+        "ALTER TABLE tenants ADD colour text NOT NULL DEFAULT 'red'",
+        "CREATE INDEX CONCURRENTLY tenants_by_name ON tenants (name)",
+        "CREATE TABLE colours (name text PRIMARY KEY); CREATE INDEX colours_by_name ON colours (name)",
+        "ALTER TABLE tenants ALTER name DROP NOT NULL",
+    ],
+)
+def test_what_only_adds_keeps_to_the_rule(conninfo: str, tmp_path: Path, statement: str) -> None:
+    was = Schema.of(conninfo)
+    migrate(conninfo, history(tmp_path / "migrations", newest_revision(), r0099=statement))
+    assert list(breaches(was, Schema.of(conninfo), statement)) == []
