@@ -266,9 +266,7 @@ async def test_job_under_way_is_finished(conninfo: str, tmp_path: Path, command:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("command", ["serve", "worker"])
-async def test_second_signal_waits_for_no_job(
-    conninfo: str, tmp_path: Path, command: str, how: signal.Signals
-) -> None:
+async def test_second_signal_waits_for_no_job(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
     async with delivering(command, conninfo, tmp_path) as (process, _, _):
         os.kill(process.pid, signal.SIGTERM)
         await process.until("ending" if command == "worker" else "closing", "err")

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from logging.handlers import QueueHandler
 from typing import Any
 
+import pytest
+
 from tenantry.http import listening
 from tenantry.http.listening import MOST_IN_A_TURN, Loop
 
@@ -84,6 +86,38 @@ def test_what_is_closed_takes_in_no_more() -> None:
                 await arrivals.all.wait()
             other.close()
         assert arrivals.number == 1
+
+    with bound_socket() as bound:
+        run(main(bound))
+
+
+def test_the_last_one_takes_in_who_waits_and_refuses_newcomers() -> None:
+    async def main(bound: socket.socket) -> None:
+        arrivals = Arrivals(CLIENTS)
+        server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
+        clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
+        draining = asyncio.create_task(server.drain(is_last=True))
+        await arrivals.all.wait()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(bound.getsockname())
+        await draining
+        for client in clients:
+            client.close()
+
+    with bound_socket() as bound:
+        run(main(bound))
+
+
+def test_one_of_several_takes_in_who_waits_and_leaves_newcomers_to_the_others() -> None:
+    async def main(bound: socket.socket) -> None:
+        arrivals = Arrivals(CLIENTS)
+        server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
+        clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
+        await server.drain(is_last=False)
+        with socket.create_connection(bound.getsockname()):
+            assert arrivals.number == CLIENTS
+        for client in clients:
+            client.close()
 
     with bound_socket() as bound:
         run(main(bound))

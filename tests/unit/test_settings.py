@@ -41,6 +41,7 @@ def test_three_secrets_are_enough() -> None:
     assert settings.trusted_proxies == ()
     assert settings.log_format == "console"
     assert settings.run_jobs
+    assert settings.drain_seconds == 5
     assert not settings.demo
 
 
@@ -125,6 +126,7 @@ def test_demo_still_needs_secrets() -> None:
 BOUNDS = [
     ("PORT", 0, 65535),
     ("WORKERS", 1, 64),
+    ("DRAIN_SECONDS", 0, 3600),
     ("DATABASE_POOL_SIZE", 1, 1000),
     ("PROVIDER_WEBHOOK_TOLERANCE", 1, 86400),
     ("PARKED_MAIL_HOURS", 0, 8760),

@@ -1,6 +1,7 @@
 """``tenantry serve``: the service."""
 
 import click
+import psycopg
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.processes import end_on_sigterm, run_server
@@ -27,9 +28,28 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
     with database(values) as conninfo:
         if migrate:
             migrated(conninfo)
+        else:
+            _look_at_schema(conninfo)
         run_server(settings, conninfo, values, on_ready=lambda address: _tell(address, settings.workers))
 
 
 def _tell(address: str, workers: int) -> None:
     click.echo(f"tenantry is ready at {address} ({workers} process(es)); Ctrl-C stops it", err=True)
     tell_ready()
+
+
+def _look_at_schema(conninfo: str) -> None:
+    """Say so where the schema is older than this release; it may become new, or reachable, while the service runs."""
+    from tenantry.db.migrate import current_revision, newest_revision  # noqa: PLC0415  # slow to import
+
+    try:
+        with psycopg.connect(conninfo, connect_timeout=5) as connection:
+            revision, newest = current_revision(connection), newest_revision()
+    except psycopg.OperationalError:
+        return
+    if revision is None or revision < newest:
+        found = revision or "nothing yet"
+        click.echo(
+            f"The schema is at {found}, and this release needs {newest}. "
+            "It is not ready before `tenantry migrate` has run.", err=True,
+        )  # fmt: skip

@@ -45,6 +45,8 @@ class Server(uvicorn.Server):
         self._captured_signals.append(sig)
         if self.should_exit and self._supervisor is None:
             self.force_exit = True
+            if self.started:
+                self.lifespan.logger.disabled = True  # it is about to be broken off, and would tell where
         self.should_exit = True
         self._is_hurried = self._is_hurried or sig == signal.SIGINT
         if self.started:
@@ -73,9 +75,6 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take in who waits in the queue and nobody else, and end what is under way."""
-        if self.force_exit:
-            logger.warning("ending at once, whatever is under way")
-            self.lifespan.logger.disabled = True  # it is broken off, and would tell where
         is_last = self._supervisor is None or self._is_orphan
         for listener in cast("list[Listener]", self.servers):
             await listener.drain(is_last=is_last)
@@ -83,7 +82,13 @@ class Server(uvicorn.Server):
             one.close()
         self.servers = []
         logger.info("closing: no more connections are taken, requests under way have %d s", REQUEST_SECONDS)
-        await super().shutdown()
+        ending = asyncio.ensure_future(super().shutdown())
+        while not ending.done():
+            await asyncio.wait({ending}, timeout=_TICK)
+            if self.force_exit:
+                ending.cancel()
+        if not ending.cancelled():
+            ending.result()
 
     @property
     def _ending(self) -> Ending:

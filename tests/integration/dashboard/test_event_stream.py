@@ -13,6 +13,7 @@ from psycopg import sql
 
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
+from tenantry.http.ending import ENDING
 from tenantry.http.gate import GATE
 from tenantry.services.news import MOST_OF_ONE
 from tenantry.store.news import arrivals_after
@@ -196,3 +197,14 @@ async def test_a_stop_waits_for_no_stream(dashboard: Dashboard) -> None:
     async with listening(await dashboard.sign_in()) as heard:
         dashboard.server.should_exit = True
         assert await heard.rest() == []
+
+
+async def test_a_stream_goes_on_while_the_process_drains(dashboard: Dashboard) -> None:
+    async with listening(await dashboard.sign_in()) as heard:
+        dashboard.server.lifespan.state[ENDING].drain()
+        await dashboard.deliver(updated())
+        await heard.until("event: news")
+        async with listening(await dashboard.sign_in(MIA)) as another:
+            dashboard.server.should_exit = True
+            assert await another.rest() == []
+        assert (await heard.rest())[-1] != "event: bye"
