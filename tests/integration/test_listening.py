@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tenantry.http import listening
-from tenantry.http.listening import MOST_IN_A_TURN, Loop
+from tenantry.http.listening import MOST_IN_A_TURN, Listener, Loop
 
 CLIENTS = 2 * MOST_IN_A_TURN
 
@@ -96,6 +96,7 @@ def test_the_last_one_takes_in_who_waits_and_refuses_newcomers() -> None:
         arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
+        assert isinstance(server, Listener)
         draining = asyncio.create_task(server.drain(is_last=True))
         await arrivals.all.wait()
         with pytest.raises(ConnectionRefusedError):
@@ -113,6 +114,7 @@ def test_one_of_several_takes_in_who_waits_and_leaves_newcomers_to_the_others() 
         arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
+        assert isinstance(server, Listener)
         await server.drain(is_last=False)
         with socket.create_connection(bound.getsockname()):
             assert arrivals.number == CLIENTS
