@@ -209,8 +209,8 @@ DRAIN_SECONDS: Final = Number(
     default=5,
     least=0,
     most=3600,
-    meaning="How long a service that got SIGTERM goes on taking connections, while `/readyz` says 503: as long as a load "
-    "balancer needs to notice; in the demo 0. [stopping.md](../stopping.md) says what follows from it.",
+    meaning="How long a service that got SIGTERM goes on taking connections, while `/readyz` says 503: as long as a "
+    "load balancer needs to notice; in the demo 0. [stopping.md](../stopping.md) says what follows from it.",
 )
 RUN_JOBS: Final = Flag(
     name="RUN_JOBS",
