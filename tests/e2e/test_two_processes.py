@@ -95,3 +95,15 @@ async def test_a_database_whose_file_is_missing_is_not_taken_for_the_embedded_on
     assert done.code == 1
     assert "DATABASE_URL_FILE: " in done.err
     assert not (tmp_path / ".tenantry").exists()
+
+
+async def test_processes_end_with_a_supervisor_that_is_killed_so_that_another_can_take_its_place(
+    address: str, tmp_path: Path
+) -> None:
+    async with deployed(address, tmp_path) as deployment:
+        family = deployment.command.family()
+        await deployment.command.end(signal.SIGKILL)
+        assert await still_running(family) == []
+        port = deployment.base_url.rpartition(":")[2]
+        async with deployed(address, tmp_path, PORT=port) as another, another.client("nobody") as client:
+            assert (await client.get("/readyz")).status_code == 200

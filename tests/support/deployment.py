@@ -34,7 +34,7 @@ class Deployment(NamedTuple):
 @asynccontextmanager
 async def deployed(address: str, folder: Path, *, credential: str = "", **values: str) -> AsyncIterator[Deployment]:
     """The service on the database at this address; ``values`` are settings."""
-    port = str(free_port())
+    port = values.get("PORT") or str(free_port())
     fixed = {**SECRETS, "DATABASE_URL": address, "PORT": port, "WORKERS": str(WORKERS), "RUN_JOBS": "false"}
     fixed["DRAIN_SECONDS"] = "0"
     async with running("serve", folder=folder, **{**fixed, **values}) as command:
