@@ -171,3 +171,31 @@ async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
     await database.close()
     assert removed.request_counts == 2
     assert await counted(connection) == 2
+
+
+async def test_requests_that_a_clock_far_ahead_has_counted_keep_nobody_else_waiting(
+    limiter: RateLimiter, conninfo: str
+) -> None:
+    ahead = ManualClock()
+    ahead.advance(hours=26)
+    async with limiter_on(conninfo, ahead, CATALOG) as mistaken:
+        assert await let_through(mistaken, 10, SMALL) == 5
+        assert await let_through(limiter, 10, SMALL) == 5
+
+
+async def test_a_clock_that_is_set_back_keeps_nobody_waiting(limiter: RateLimiter, clock: ManualClock) -> None:
+    clock.advance(hours=26)
+    assert await let_through(limiter, 10, SMALL) == 5
+    clock.advance(hours=-26)
+    assert await let_through(limiter, 10, SMALL) == 5
+
+
+async def test_what_was_taken_before_the_clock_was_set_back_is_forgotten(
+    limiter: RateLimiter, clock: ManualClock, connection: Connection
+) -> None:
+    clock.advance(hours=26)
+    assert await let_through(limiter, 1, WIDE) == 1
+    clock.advance(hours=-26)
+    await limiter.give_back()
+    await limiter.give_back()
+    assert await counted(connection) == 0

@@ -113,8 +113,8 @@ class RateLimiter:
     async def give_back(self) -> None:
         """Give back what was not used of earlier seconds, and forget subjects that are past the window."""
         second = self._second()
-        unused = [share for share in _until(self._recent, second - 1, self._past) if share.unused]
-        past = list(_until(self._past, second - SLOTS))
+        unused = [share for share in _aged(self._recent, second, 1, self._past) if share.unused]
+        past = list(_aged(self._past, second, SLOTS))
         for share in past:
             share.expire()
         _hold(past)
@@ -292,15 +292,18 @@ def _standing(shares: Sequence[Share], second: int) -> Standing:
     return tuple([share.quota(second) for share in shares])
 
 
-def _until(
-    queue: deque[tuple[int, Share]], until: int, onto: deque[tuple[int, Share]] | None = None
+def _aged(
+    queue: deque[tuple[int, Share]], second: int, seconds: int, onto: deque[tuple[int, Share]] | None = None
 ) -> Iterator[Share]:
-    """The shares that were last taken in seconds up to ``until``; their entries are moved on."""
-    while queue and queue[0][0] <= until:
-        second, share = queue.popleft()
-        if share.second == second:
+    """The shares that were last taken so many ``seconds`` ago or longer; their entries are moved on.
+
+    So are those that were taken in a second still to come, before the clock was set back.
+    """
+    while queue and not 0 <= second - queue[0][0] < seconds:
+        taken_in, share = queue.popleft()
+        if share.second == taken_in:
             if onto is not None:
-                onto.append((second, share))
+                onto.append((taken_in, share))
             yield share
 
 

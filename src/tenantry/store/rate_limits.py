@@ -15,7 +15,8 @@ LOCK_SUBJECTS: Final = Statement(
     "SELECT pg_advisory_xact_lock(hashtextextended(subject, 0)) FROM unnest($1) AS asked (subject)", TEXTS
 )
 # Each subject's rows are found by index, whatever the planner knows of the table: hence the OFFSET 0. What goes back is
-# of an earlier second, or nothing is wanted with it: so no row is written twice.
+# of an earlier second, or nothing is wanted with it: so no row is written twice. Clocks differ a little; what is more
+# than a window ahead was counted by a clock that was wrong, and nobody is to wait for that second.
 TAKE: Final = Statement(
     """
 WITH asked AS (
@@ -30,7 +31,7 @@ measured AS (
                  FROM (SELECT c.second,
                               c.number - CASE WHEN c.second = a.taken_in THEN least(a.unused, c.number) ELSE 0 END
                          FROM request_counts c
-                        WHERE c.subject = a.subject AND c.second > $8 - $9
+                        WHERE c.subject = a.subject AND c.second > $8 - $9 AND c.second <= $8 + $9
                        OFFSET 0) n (second, number)) u
 ),
 lacking AS (
@@ -51,7 +52,7 @@ removed AS (
                  FROM asked a
                 CROSS JOIN LATERAL (
                           SELECT c.ctid FROM request_counts c
-                           WHERE c.subject = a.subject AND c.second <= $8 - $9
+                           WHERE c.subject = a.subject AND (c.second <= $8 - $9 OR c.second > $8 + $9)
                           OFFSET 0) r))
 ),
 returned AS (
@@ -61,7 +62,7 @@ returned AS (
      CROSS JOIN LATERAL (
                SELECT r.ctid FROM request_counts r
                 WHERE a.unused > 0 AND r.subject = a.subject AND r.second = a.taken_in
-                  AND r.second > $8 - $9
+                  AND r.second > $8 - $9 AND r.second <= $8 + $9
                OFFSET 0) r
      WHERE c.ctid = r.ctid
 ),
@@ -76,7 +77,7 @@ SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
                     FROM (SELECT c.second, sum(c.number - CASE WHEN c.second = g.taken_in THEN least(g.unused, c.number)
                                                                ELSE 0 END) OVER (ORDER BY c.second) AS by_then
                             FROM request_counts c
-                           WHERE c.subject = g.subject AND c.second > $8 - $9
+                           WHERE c.subject = g.subject AND c.second > $8 - $9 AND c.second <= $8 + $9
                           OFFSET 0) n
                    WHERE n.by_then > g.used + g.number - g.quota)
             ELSE coalesce(g.oldest, $8) END
