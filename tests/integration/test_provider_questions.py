@@ -23,6 +23,12 @@ FAILED: Final = "invoice.payment_failed"
 SUCCEEDED: Final = "invoice.payment_succeeded"
 AT_ONCE: Final = "UPDATE procrastinate_jobs SET scheduled_at = now() - interval '1 second' WHERE status = 'todo'"
 
+TWICE: Final = """
+INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args, scheduled_at)
+SELECT queue_name, task_name, lock, args, scheduled_at FROM procrastinate_jobs RETURNING id
+"""
+"""What is left where a worker was killed over a question while the next one waited: both wait."""
+
 WAITS: Final = "SELECT scheduled_at > now() AS waits FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
 
 
@@ -185,6 +191,13 @@ async def test_of_many_questions_about_a_tenant_one_waits(world: World, conninfo
     for _ in range(3):
         await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
     assert len(await questions(conninfo)) == 1
+
+
+async def test_while_two_questions_about_a_tenant_wait_its_events_are_taken_in(world: World, conninfo: str) -> None:
+    subscriber = await checked_out(world, UPDATED)
+    await rows(conninfo, TWICE)
+    await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
+    assert len(await questions(conninfo)) == 2
 
 
 async def test_a_provider_that_refuses_the_key_is_not_asked_again(world: World, conninfo: str) -> None:

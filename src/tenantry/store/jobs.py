@@ -15,11 +15,12 @@ SELECT job.id
          WHERE event.job_id = job.id AND event.type = 'started') < now() - %s
 """
 
-# By their locks; a queueing lock would refuse a job that is to be tried again while another waits.
+# By their locks; a queueing lock would refuse a job that is to be tried again while another waits. So several may.
 WAITING: Final = """
 SELECT asked.tenant_id
   FROM unnest(%s::text[]) AS asked (tenant_id)
-  JOIN procrastinate_jobs job ON job.lock = %s || ' ' || asked.tenant_id AND job.status = 'todo'
+ WHERE EXISTS (SELECT FROM procrastinate_jobs job
+                WHERE job.lock = %s || ' ' || asked.tenant_id AND job.status = 'todo')
 """
 
 
