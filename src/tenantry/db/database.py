@@ -16,6 +16,12 @@ _POOL_TIMEOUT: Final = 3.0
 _CONNECT_TIMEOUT: Final = 3
 _RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody waits long once the database is back
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_UNAVAILABLE: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    # A standby, or a primary that an operator or a full disk has closed. A new connection may lead to another server.
+    psycopg.errors.ReadOnlySqlTransaction,
+)
 # Times come back in the session's zone, and are answered as they come.
 _SESSION: Final = "-c statement_timeout=4000 -c TimeZone=UTC"
 _FOR_TRANSACTION: Final = Statement(
@@ -46,8 +52,20 @@ def with_statement_timeout(conninfo: str) -> str:
     return _with_options(_with_keepalives(conninfo), _SESSION)
 
 
-def _with_keepalives(conninfo: str) -> str:
+def for_writes(conninfo: str) -> str:
+    """The connection string with which, of several hosts that it names, the one is meant that takes writes.
+
+    A standby lags behind: whoever asked it would let in keys that have been revoked.
+    """
     given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    is_of_several = any("," in str(given.get(name, "")) for name in ("host", "hostaddr"))
+    if not is_of_several or "target_session_attrs" in given:
+        return conninfo
+    return psycopg.conninfo.make_conninfo(conninfo, target_session_attrs="read-write")
+
+
+def _with_keepalives(conninfo: str) -> str:
+    given = psycopg.conninfo.conninfo_to_dict(for_writes(conninfo))
     with_keepalives = psycopg.conninfo.make_conninfo("", **{**_KEEPALIVE, **given})
     return psycopg.conninfo.make_conninfo(with_keepalives, connect_timeout=_CONNECT_TIMEOUT)
 
@@ -118,8 +136,12 @@ class Database:
             async with self._pool.connection() as connection:
                 if self._is_by_pooler:
                     await connection.together(_FOR_TRANSACTION())
-                yield connection
-        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
+                try:
+                    yield connection
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    await connection.close()
+                    raise
+        except (*_UNAVAILABLE, PoolTimeout) as error:
             raise unavailable(error) from error
 
     def lane(self, options: str = "") -> "Lane":
@@ -135,12 +157,14 @@ class Database:
 class Lane:
     """One connection for one batcher: its statements stay prepared, and no pool is asked. They look up by index.
 
-    Not for concurrent use.
+    Not for concurrent use. Connecting goes on where nobody waits for it any more: with several hosts in the connection
+    string it may take longer to come to the one that answers than anybody waits.
     """
 
     def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
+        self._conninfo = for_writes(conninfo)
         self._connection: Connection | None = None
+        self._connecting: asyncio.Task[Connection] | None = None
 
     @asynccontextmanager
     async def use(self, *, autocommit: bool = False) -> AsyncIterator[Connection]:
@@ -154,14 +178,14 @@ class Lane:
         except _RETRYABLE:
             await self._recover()
             raise
-        except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError) as error:
-            await self.close()
+        except (*_UNAVAILABLE, TimeoutError) as error:
+            await self._drop()
             raise unavailable(error) from error
         except Exception:
             await self._recover()
             raise
         except BaseException:
-            await self.close()
+            await self._drop()
             raise
 
     async def _recover(self) -> None:
@@ -169,20 +193,36 @@ class Lane:
             if self._connection is not None:
                 await self._connection.rollback()
         except psycopg.Error:
-            await self.close()
+            await self._drop()
 
     async def _connected(self, *, autocommit: bool) -> Connection:
         if self._connection is not None and is_lost(self._connection):
-            await self.close()
+            await self._drop()
         if self._connection is None:
-            async with asyncio.timeout(_CONNECT_TIMEOUT):
-                self._connection = await Connection.connect(
-                    _with_options(self._conninfo, _BY_INDEX), autocommit=autocommit, prepare_threshold=0
+            if self._connecting is None:
+                self._connecting = asyncio.create_task(
+                    Connection.connect(
+                        _with_options(self._conninfo, _BY_INDEX), autocommit=autocommit, prepare_threshold=0
+                    )
                 )
+            _, late = await asyncio.wait([self._connecting], timeout=_CONNECT_TIMEOUT)
+            if late:
+                raise TimeoutError
+            connecting, self._connecting = self._connecting, None
+            self._connection = await connecting
         return self._connection
 
-    async def close(self) -> None:
-        """Drop the connection; the next use makes a new one."""
+    async def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+    async def close(self) -> None:
+        """Drop the connection; the next use makes a new one."""
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+            for made in await asyncio.gather(connecting, return_exceptions=True):
+                if isinstance(made, Connection):
+                    await made.close()
+        await self._drop()

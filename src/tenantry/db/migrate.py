@@ -14,6 +14,8 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from tenantry.db.database import for_writes
+
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time
 _LOOK: Final = 0.2
@@ -57,6 +59,7 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
     a table's lock for 2 seconds, then lets others through and tries again, `_TRIES` times.
     Raises `psycopg.OperationalError` when the database is out of reach, or a lock cannot be had.
     """
+    conninfo = for_writes(conninfo)
     with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
         _take_turns(connection)
         try:

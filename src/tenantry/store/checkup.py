@@ -16,7 +16,9 @@ MOST_ASKED: Final = 10_000
 PATIENCE: Final = 30.0
 """Seconds that a statement may take: some look at every tenant."""
 BE_PATIENT: Final = "SELECT set_config('statement_timeout', %s, false)"
-VERSION: Final = "SELECT current_setting('server_version_num')::int, current_setting('server_version')"
+SERVER: Final = (
+    "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery()"
+)
 HAS_REVISION: Final = "SELECT to_regclass('alembic_version') IS NOT NULL"
 REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 OLD_KEYS: Final = """
@@ -114,6 +116,7 @@ class Server(msgspec.Struct, frozen=True):
 
     number: int
     version: str
+    is_standby: bool = False
 
 
 class OldKey(msgspec.Struct, frozen=True):
@@ -164,10 +167,10 @@ async def be_patient(connection: Connection, seconds: float) -> None:
 
 
 async def read_server(connection: Connection) -> Server:
-    """The server's version."""
-    cursor = await connection.execute(VERSION)
-    [(number, version)] = await cursor.fetchall()
-    return Server(number, version)
+    """The server's version, and whether it follows another."""
+    cursor = await connection.execute(SERVER)
+    [row] = await cursor.fetchall()
+    return Server(*row)
 
 
 async def read_revision(connection: Connection) -> str | None:

@@ -142,7 +142,10 @@ def _trouble(cause: BaseException | None) -> str:
 
 
 def judge_server(server: Server) -> Finding:
-    """Whether the server's version will do."""
+    """Whether the server will do: its version, and that it takes writes."""
+    if server.is_standby:
+        remedy = "Name the primary, or both separated by a comma: then the one that takes writes is used."
+        return error(_DATABASE, f"PostgreSQL {server.version} is a standby, which takes no writes", remedy)
     if server.number < OLDEST_SERVER * _VERSION_UNIT:
         remedy = f"Upgrade the server to PostgreSQL {OLDEST_SERVER} or newer."
         return error(_DATABASE, f"PostgreSQL {server.version} is too old", remedy)

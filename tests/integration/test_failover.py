@@ -1,0 +1,153 @@
+"""A primary that dies, a standby that takes its place, and addresses that name both."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tenantry.db.migrate import migrate
+from tenantry.services.checkup.database import check_database
+from tenantry.services.checkup.finding import Finding, Level
+from tests.support import events
+from tests.support.database_link import DatabaseLink, database_link
+from tests.support.database_server import HASTE, Pair, server_folder
+from tests.support.findings import billing_terms, levels, only
+from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal, running_service
+from tests.support.signing import deliver
+
+AWAY = (503, "database_unavailable")
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A primary and a synchronous standby, with the service's schema."""
+    with server_folder() as folder:
+        pair = Pair(folder, HASTE)
+        pair.start()
+        try:
+            pair.demand(synchronous=True)
+            migrate(pair.conninfo)
+            yield pair
+        finally:
+            pair.stop()
+
+
+async def served(call: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
+    """The first answer to a request, sent again and again, that is not a 503; each 503 says when to come again."""
+    async with asyncio.timeout(30):
+        while (answer := await call()).status_code == 503:
+            assert "retry-after" in answer.headers
+    return answer
+
+
+async def ledger(conninfo: str) -> list[str]:
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        cursor = await connection.execute("SELECT id FROM billing_events ORDER BY id")
+        return [row[0] for row in await cursor.fetchall()]
+
+
+async def test_what_was_acknowledged_is_there_on_the_synchronous_standby_that_takes_over(pair: Pair) -> None:
+    async with running_service(pair.conninfo) as service:
+        org = await service.organization(stripeCustomerId="cus_1")
+        kept = await service.key(org.owner, org.id, "projects:read")
+        revoked = await service.key(org.owner, org.id, "projects:*")
+        sent: list[dict[str, Any]] = [events.failed(customer="cus_1", event_id=f"evt_{n}") for n in range(20)]
+        answers = await asyncio.gather(*(deliver(service.client, event, at=now(service)) for event in sent))
+        assert {answer.status_code for answer in answers} == {200}
+        assert (await org.owner.delete(revoked.path)).status_code == 204
+        pair.fail_over()
+        pair.demand(synchronous=False)
+        assert (await served(lambda: kept.caller.get(PROJECTS))).status_code == 200
+        refused = await served(lambda: revoked.caller.get(PROJECTS))
+        assert refusal(refused) == (401, "api_key_revoked")
+        again = await served(lambda: deliver(service.client, sent[0], at=now(service)))
+        assert (again.status_code, again.text) == (200, "OK")
+        added = events.failed(customer="cus_1", event_id="evt_99")
+        assert (await served(lambda: deliver(service.client, added, at=now(service)))).status_code == 200
+        assert (await served(lambda: org.owner.get(KEYS))).status_code == 200
+    assert await ledger(pair.conninfo) == sorted([*(event["id"] for event in sent), "evt_99"])
+
+
+def now(service: Service) -> int:
+    return int(service.clock.now.timestamp())
+
+
+async def test_of_several_hosts_the_one_that_takes_writes_is_used(pair: Pair) -> None:
+    both = f"host={pair.standby.sockets},{pair.primary.sockets} user=postgres dbname=postgres"
+    migrate(both)
+    async with running_service(both) as service:
+        org = await service.organization()
+        assert (await org.owner.get(PROJECTS)).status_code == 200
+    assert Level.ERROR not in levels(await doctor(both))
+    assert "standby" in only(await doctor(pair.standby.conninfo), Level.ERROR).message
+
+
+async def doctor(conninfo: str) -> list[Finding]:
+    return await check_database(conninfo, billing_terms(), datetime.now(UTC), sends_mail=True, peppers=())
+
+
+@pytest.fixture
+async def first_link(conninfo: str) -> AsyncIterator[DatabaseLink]:
+    async with database_link(conninfo) as link:
+        yield link
+
+
+async def test_a_host_that_has_gone_silent_does_not_keep_the_service_from_the_next_one(
+    conninfo: str, first_link: DatabaseLink
+) -> None:
+    direct = conninfo_to_dict(conninfo)
+    both = make_conninfo(
+        conninfo,
+        host=f"127.0.0.1,{direct['host']}",
+        port=f"{first_link.port},{direct['port']}",
+        target_session_attrs="read-write",
+    )
+    async with running_service(both) as service:
+        org = await service.organization()
+        assert (await org.owner.get(PROJECTS)).status_code == 200
+        first_link.block()
+        await first_link.cut()
+        await first_link.restore()
+        try:
+            assert (await served(lambda: org.owner.get(PROJECTS))).status_code == 200
+            assert (await served(lambda: org.owner.get(KEYS))).status_code == 200
+        finally:
+            first_link.unblock()
+
+
+async def test_a_database_that_takes_no_writes_is_out_of_reach_until_it_takes_them_again(
+    conninfo: str, service_on_link: tuple[Service, DatabaseLink]
+) -> None:
+    service, link = service_on_link
+    org = await service.organization(stripeCustomerId="cus_1")
+    name = conninfo_to_dict(conninfo)["dbname"]
+    await run(conninfo, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await link.cut()
+    await link.restore()
+    event = events.failed(customer="cus_1")
+    answer = await deliver(service.client, event, at=now(service))
+    assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (503, "Service unavailable", "1")
+    assert refusal(await service.operator.put(f"{TENANTS}/new", {"name": "x", "ownerEmail": "a@x.example"})) == AWAY
+    assert refusal(await org.owner.get(PROJECTS)) == (503, "auth_unavailable")  # its requests cannot be counted
+    await run(conninfo, f"SET default_transaction_read_only = off; ALTER DATABASE {name} RESET ALL")
+    assert (await served(lambda: deliver(service.client, event, at=now(service)))).status_code == 200
+    made = await served(lambda: service.operator.put(f"{TENANTS}/new", {"name": "x", "ownerEmail": "a@x.example"}))
+    assert made.status_code == 201
+    assert (await served(lambda: org.owner.get(PROJECTS))).status_code == 200
+
+
+@pytest.fixture
+async def service_on_link(first_link: DatabaseLink) -> AsyncIterator[tuple[Service, DatabaseLink]]:
+    async with running_service(first_link.conninfo) as service:
+        yield service, first_link
+
+
+async def run(conninfo: str, statement: str) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        for each in statement.split("; "):
+            await connection.execute(each)

