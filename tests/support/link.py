@@ -14,6 +14,7 @@ class Link:
         self._connect = connect
         self._open = asyncio.Event()
         self._open.set()
+        self._last_word: bytes | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.asked: list[bytearray] = []
@@ -42,23 +43,37 @@ class Link:
         """Pass on what has been held back, and all that follows."""
         self._open.set()
 
+    def hold_answers_after(self, text: bytes) -> None:
+        """Pass nothing back any more on a connection on which this is passed on."""
+        self._last_word = text
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = bytearray()
         self.asked.append(asked)
+        is_over = asyncio.Event()
         with contextlib.suppress(OSError):
             await self._open.wait()
             far_reader, far_writer = await self._connect()
             self._writers |= {writer, far_writer}
             await asyncio.gather(
-                self._pass_on(reader, far_writer, asked), self._pass_on(far_reader, writer, bytearray())
+                self._pass_on(reader, far_writer, lambda data: self._note(data, asked, is_over)),
+                self._pass_on(far_reader, writer, lambda _: not is_over.is_set()),
             )
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, noted: bytearray) -> None:
+    def _note(self, data: bytes, asked: bytearray, is_over: asyncio.Event) -> bool:
+        asked += data
+        if self._last_word is not None and self._last_word in data:
+            is_over.set()
+        return True
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may_pass: Callable[[bytes], bool]
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 await self._open.wait()
-                noted += data
-                writer.write(data)
-                await writer.drain()
+                if may_pass(data):
+                    writer.write(data)
+                    await writer.drain()
         writer.close()
         self._writers.discard(writer)
