@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Self
 import uvloop
 
 from bench import soak, support
+from bench.books import read_books
 from bench.soak_load import Load, Notes
 from tests.support.proxies import BALANCERS, running_balancer
 
@@ -99,7 +100,7 @@ def main() -> None:
         notes = outcome.notes
         print(
             f"{outcome.balancer:8} {notes.answered:10,} {soak.failed(notes):8,} {outcome.restarts:10} "
-            f"{max(outcome.stops, default=0):12.1f} s {notes.longest:14.2f} s"
+            f"{max(outcome.stops, default=0):12.1f} s {max(notes.longest.values()):14.2f} s"
         )
     for outcome in outcomes:
         for fault in outcome.faults:
@@ -110,15 +111,18 @@ def main() -> None:
 async def _run(balancer: str, requests: int, workers: int) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name, support.database(Path(name) / "db") as conninfo:
         folder = Path(name)
-        keys, owners = support.load(conninfo), soak.make_owners(conninfo)
+        keys, owners = support.load(conninfo), support.make_owners(conninfo, soak.OWNERS)
         async with (
             _services(conninfo, workers) as services,
             running_balancer(balancer, folder, [service.port for service in services]) as port,
         ):
-            load = Load(port, keys, owners, soak.OPERATOR)
+            load = Load([port], keys, owners, soak.OPERATOR)
             stops: list[float] = []
-            await load.run(_restart(services, stops, load.notes, requests))
-        books = await soak.audit(conninfo)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(load.run())
+                await _restart(services, stops, load.notes, requests)
+                load.end()
+        books = await read_books(conninfo)
         return Outcome(balancer, load.notes, len(stops), stops, list(soak.faults(load.notes, books)))
 
 

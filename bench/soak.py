@@ -14,26 +14,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
 import uvloop
 
 from bench import support
+from bench.books import Books, read_books
 from bench.soak_load import HOT, NO_ANSWER, OK, Load, Notes
-from tenantry.db.database import Database
-from tenantry.domain import api_keys
-from tenantry.domain.access import Mode
-from tenantry.kit.clock import system_clock
-from tenantry.services.replay import ReplayService, Selection
-from tenantry.settings import load_for_admin
 
 PROCESSES: Final = 2
-OWNERS: Final = 2
+OWNERS: Final = ("t0", "t1")
 OPERATOR: Final = "operator-of-the-soak-0123456789abcdef"
 SAMPLE: Final = 0.5
 _ALLOWED: Final = {
@@ -44,19 +37,6 @@ _ALLOWED: Final = {
 """The statuses of each kind of request; 403 is for the keys of suspended tenants."""
 
 
-class Books(NamedTuple):
-    """What the database says at the end."""
-
-    entries: set[str]
-    """Ids in the ledger."""
-    outcomes: Counter[str]
-    deadlocks: int
-    commits: int
-    differing: int
-    """Tenants whose folded ledger is not what is stored."""
-    folded: int
-
-
 def main() -> None:
     """Load, run, check; exits with 1 where anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak")
@@ -64,30 +44,19 @@ def main() -> None:
     seconds = parser.parse_args().minutes * 60
     with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as folder, support.database(Path(folder)) as conninfo:
         keys, port = support.load(conninfo), support.free_port()
-        load = Load(port, keys, make_owners(conninfo), OPERATOR)
+        load = Load([port], keys, support.make_owners(conninfo, OWNERS), OPERATOR)
         service = support.service(port, conninfo, WORKERS=str(PROCESSES), OPERATOR_TOKEN=OPERATOR)
         with _counted_connections(conninfo) as connections, service:
             began = time.perf_counter()
-            uvloop.run(load.run(asyncio.sleep(seconds)))
+            uvloop.run(_run(load, seconds))
             took = time.perf_counter() - began
-        books = uvloop.run(audit(conninfo))
+        books = uvloop.run(read_books(conninfo))
     _print(load.notes, books, connections, took)
 
 
-def make_owners(conninfo: str) -> list[str]:
-    """OWNER keys of the first tenants."""
-    secrets = [api_keys.compose_secret(Mode.LIVE, b"%032d" % number) for number in range(OWNERS)]
-    with psycopg.connect(conninfo) as connection:
-        for number, secret in enumerate(secrets):
-            connection.execute(
-                "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
-                "created_by) VALUES (%s, %s, %s, 'owner', '{*:*}', 'OWNER', 'live', %s, %s, now(), 'bench')",
-                (
-                    f"key_owner{number}", f"t{number}", api_keys.digest(secret.encode(), support.PEPPER.encode()),
-                    *api_keys.shown_parts(secret),
-                ),
-            )  # fmt: skip
-    return secrets
+async def _run(load: Load, seconds: float) -> None:
+    asyncio.get_running_loop().call_later(seconds, load.end)
+    await load.run()
 
 
 @contextlib.contextmanager
@@ -114,36 +83,12 @@ def _counted_connections(conninfo: str) -> Iterator[list[int]]:
         thread.join()
 
 
-async def audit(conninfo: str) -> Books:
-    """What the database says, once nothing is under way."""
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        rows = await (await connection.execute("SELECT id, outcome FROM billing_events")).fetchall()
-        cursor = await connection.execute(
-            "SELECT deadlocks, xact_commit FROM pg_stat_database WHERE datname = current_database()"
-        )
-        [(deadlocks, commits)] = await cursor.fetchall()
-    entries = {str(event_id) for event_id, _ in rows}
-    assert len(entries) == len(rows)
-    database = Database(conninfo, pool_size=2)
-    await database.open()
-    try:
-        policy = load_for_admin({}, needs_pepper=False).billing
-        folded = differing = 0
-        async with aclosing(ReplayService(database, policy, system_clock).run(Selection(), dry_run=True)) as chunks:
-            async for chunk in chunks:
-                folded += chunk.tenants
-                differing += sum(not checked.is_right for checked in chunk.checked)
-    finally:
-        await database.close()
-    return Books(entries, Counter(str(outcome) for _, outcome in rows), deadlocks, commits, differing, folded)
-
-
 def _print(notes: Notes, books: Books, connections: Sequence[int], took: float) -> None:
     print(f"\n{PROCESSES} processes, {took / 60:.1f} minutes, {HOT} hot tenants of {support.TENANTS}")
     for kind, answers in sorted(notes.answers.items()):
         total = sum(answers.values())
         told = ", ".join(f"{status or 'none'}: {count:,}" for status, count in sorted(answers.items()))
-        print(f"  {kind:12} {total:10,} {total / took:8,.0f}/s   {told}")
+        print(f"  {kind:12} {total:10,} {total / took:8,.0f}/s   {told}; {notes.longest[kind]:.1f} s at most")
     print(f"events: {', '.join(f'{outcome} {count:,}' for outcome, count in books.outcomes.most_common())}")
     print(f"connections to PostgreSQL: {max(connections)} at most; transactions committed: {books.commits:,}")
     wrong = list(faults(notes, books))

@@ -9,8 +9,9 @@ import json
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
 
 from bench.events import sign
 from bench.support import SECRET, TENANTS
@@ -37,10 +38,10 @@ _KINDS: Final = {"updated": 70, "deleted": 5, "failed": 8, "succeeded": 7, "comp
 """Of a hundred events; an unknown one is about a tenant that is made later."""
 _PAUSE: Final = 0.05
 _WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
-_LIST: Final = "/api/v1/projects"
+LIST: Final = "/api/v1/projects"
 _CHECK: Final = "/api/v1/auth/verify/projects:read"
-_KEYS: Final = "/api/v1/api-keys"
-_TENANTS: Final = "/api/v1/tenants"
+KEYS: Final = "/api/v1/api-keys"
+TENANTS_PATH: Final = "/api/v1/tenants"
 
 
 class Notes:
@@ -53,39 +54,52 @@ class Notes:
         """Those of them that had a 200."""
         self.answers: dict[str, Counter[int]] = {}
         """How often each kind of request had each status."""
-        self.longest = 0.0
-        """Seconds that the slowest answer took."""
+        self.longest: dict[str, float] = {}
+        """Seconds that an answer of each kind took."""
 
     @property
     def answered(self) -> int:
         """How many requests were answered."""
         return sum(counts.total() - counts[NO_ANSWER] for counts in self.answers.values())
 
-    def note(self, kind: str, status: int, seconds: float) -> None:
-        """Note an answer, and what it took."""
-        self.answers.setdefault(kind, Counter())[status] += 1
-        self.longest = max(self.longest, seconds)
+    def note(self, kind: str, answer: "Answer", began: float) -> None:
+        """Note an answer, and when its request was sent, on the monotonic clock."""
+        self.answers.setdefault(kind, Counter())[answer.status] += 1
+        self.longest[kind] = max(self.longest.get(kind, 0.0), time.monotonic() - began)
+
+
+class Answer(NamedTuple):
+    """An answer; its status is `NO_ANSWER` where there was none in time."""
+
+    status: int
+    body: bytes = b""
+    is_told: bool = False
+    """Whether it says when to come again."""
 
 
 class Client:
-    """A connection that is kept open; its requests follow each other."""
+    """A connection that is kept open; its requests follow each other. A new one is made to any of the ports."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, ports: Sequence[int], chance: random.Random, patience: float = _PATIENCE) -> None:
+        self._ports = ports
+        self._chance = chance
+        self._patience = patience
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def send(self, method: str, path: str, header: str, body: bytes = b"") -> tuple[int, bytes]:
-        """The status and body of the answer; status `NO_ANSWER` where there is none in time. Then it connects anew."""
+    async def send(self, method: str, path: str, header: str, body: bytes = b"") -> Answer:
+        """The answer. Where there is none in time, it connects anew."""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(self._patience):
                 return await self._exchange(method, path, header, body)
         except (OSError, EOFError):
             self.close()
-            return NO_ANSWER, b""
+            return Answer(NO_ANSWER)
 
-    async def _exchange(self, method: str, path: str, header: str, body: bytes) -> tuple[int, bytes]:
+    async def _exchange(self, method: str, path: str, header: str, body: bytes) -> Answer:
+        if self._streams is not None and self._streams[0].at_eof():
+            self.close()
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+            self._streams = await asyncio.open_connection("127.0.0.1", self._chance.choice(self._ports))
         reader, writer = self._streams
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n"
@@ -93,11 +107,11 @@ class Client:
         )
         writer.write(head.encode() + body)
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
-        lengths = [int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")]
-        answer = int(first.split()[1]), await reader.readexactly(sum(lengths))
-        if b"connection: close" in lines:
+        headers = dict(line.split(b": ", 1) for line in lines if line)
+        body = await reader.readexactly(int(headers.get(b"content-length", 0)))
+        if headers.get(b"connection") == b"close":
             self.close()
-        return answer
+        return Answer(int(first.split()[1]), body, b"retry-after" in headers)
 
     def close(self) -> None:
         """Hang up."""
@@ -109,63 +123,87 @@ class Client:
 class Load:
     """Sends until told to stop."""
 
-    def __init__(self, port: int, keys: Sequence[str], owners: Sequence[str], operator: str, seed: int = 1) -> None:
-        """``owners`` are OWNER keys of the tenants ``t0``, ``t1`` ... that make and revoke keys."""
-        self.notes = Notes()
-        self._port = port
+    def __init__(
+        self,
+        ports: Sequence[int],
+        keys: Sequence[str],
+        owners: Sequence[str],
+        operator: str,
+        *,
+        seed: int = 1,
+        notes: Notes | None = None,
+        pause: float = 0.0,
+    ) -> None:
+        """``owners`` are OWNER keys of the tenants ``t0``, ``t1`` ... that make and revoke keys.
+
+        ``pause`` is how many seconds each client waits between two requests, on the average.
+        """
+        self.notes = notes or Notes()
+        self._ports = ports
         self._keys = keys
         self._owners = owners
         self._operator = operator
+        self._pause = pause
         self._random = random.Random(seed)  # noqa: S311  # no secret
         self._numbers = itertools.count()
-        self._recent: deque[bytes] = deque(maxlen=_RECENT)
+        self._recent: deque[tuple[bytes, str]] = deque(maxlen=_RECENT)
         self._awaited: deque[str] = deque()
         self._is_over = False
 
-    async def run(self, until: Awaitable[object]) -> None:
-        """Everything at once until that is over; then tenants that events wait for are made."""
-        await asyncio.gather(
-            self._end(until),
-            *(self._events() for _ in range(EVENT_CLIENTS)),
-            *(self._get("list", _LIST) for _ in range(LIST_CLIENTS)),
-            *(self._get("check", _CHECK) for _ in range(CHECK_CLIENTS)),
-            *(self._rotate(owner, number) for number, owner in enumerate(self._owners)),
-            self._operate(),
-        )
+    async def run(self) -> None:
+        """Everything at once until `end` is called; then tenants that events wait for are made."""
+        await asyncio.gather(*self._clients())
         with self._client() as client:
             for tenant in self._awaited:
                 await self._make_tenant(client, tenant)
 
-    async def _end(self, until: Awaitable[object]) -> None:
-        try:
-            await until
-        finally:
-            self._is_over = True
+    def end(self) -> None:
+        """Send nothing new."""
+        self._is_over = True
 
-    @contextlib.contextmanager
-    def _client(self) -> Iterator[Client]:
-        client = Client(self._port)
-        try:
-            yield client
-        finally:
-            client.close()
+    def _clients(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """All who send at the same time."""
+        return [
+            *(self._events() for _ in range(EVENT_CLIENTS)),
+            *(self._get("list", LIST) for _ in range(LIST_CLIENTS)),
+            *(self._get("check", _CHECK) for _ in range(CHECK_CLIENTS)),
+            *(self._rotate(owner, number) for number, owner in enumerate(self._owners)),
+            self._operate(),
+        ]
+
+    async def _rest(self) -> None:
+        if self._pause:
+            await asyncio.sleep(self._random.expovariate(1 / self._pause))
+
+    def _client(self) -> AbstractContextManager[Client]:
+        return contextlib.closing(Client(self._ports, self._random))
 
     async def _told(
-        self, kind: str, client: Client, method: str, path: str, credential: str, wish: dict[str, Any] | None = None
+        self,
+        kind: str,
+        client: Client,
+        method: str,
+        path: str,
+        credential: str,
+        wish: dict[str, Any] | None = None,
+        header: str = "",
     ) -> tuple[int, dict[str, Any]]:
-        """The status of an answer, which is noted, and what a good one says."""
+        """The status of an answer, which is noted, and what it says."""
         body = b"" if wish is None else json.dumps(wish).encode()
-        begun = time.perf_counter()
-        status, text = await client.send(method, path, f"Authorization: Bearer {credential}", body)
-        self.notes.note(kind, status, time.perf_counter() - begun)
-        return status, json.loads(text) if text and status in (OK, CREATED) else {}
+        began = time.monotonic()
+        answer = await client.send(method, path, f"Authorization: Bearer {credential}{header}", body)
+        self.notes.note(kind, answer, began)
+        is_object = answer.body.startswith(b"{")  # what a load balancer says by itself is a page
+        return answer.status, json.loads(answer.body) if is_object else {}
 
-    async def _deliver(self, kind: str, client: Client, body: bytes) -> int:
-        """The status of the answer to an event, signed now."""
-        begun = time.perf_counter()
-        status, _ = await client.send("POST", _WEBHOOK, f"Provider-Signature: {sign(body, SECRET)}", body)
-        self.notes.note(kind, status, time.perf_counter() - begun)
-        return status
+    async def _deliver(self, kind: str, client: Client, body: bytes, event_id: str) -> bool:
+        """Send an event, signed now; returns whether it is acknowledged."""
+        began = time.monotonic()
+        answer = await client.send("POST", _WEBHOOK, f"Provider-Signature: {sign(body, SECRET)}", body)
+        self.notes.note(kind, answer, began)
+        if answer.status == OK:
+            self.notes.acknowledged.add(event_id)
+        return answer.status == OK
 
     async def _events(self) -> None:
         with self._client() as client:
@@ -174,16 +212,20 @@ class Load:
                 self.notes.sent.add(event_id)
                 if self._random.random() < TWIN_SHARE:
                     with self._client() as another:  # a new connection, as likely of the other process
-                        answers = await asyncio.gather(
-                            *(self._deliver("twin", each, body) for each in (client, another))
+                        are_taken = await asyncio.gather(
+                            *(self._deliver("twin", each, body, event_id) for each in (client, another))
                         )
                 else:
-                    answers = [await self._deliver("event", client, body)]
-                if OK in answers:
-                    self.notes.acknowledged.add(event_id)
-                self._recent.append(body)
+                    are_taken = [await self._deliver("event", client, body, event_id)]
+                if not any(are_taken):
+                    self._refused(body, event_id)
+                self._recent.append((body, event_id))
                 if self._random.random() < TWIN_SHARE:
-                    await self._deliver("event again", client, self._random.choice(self._recent))
+                    await self._deliver("event again", client, *self._random.choice(self._recent))
+                await self._rest()
+
+    def _refused(self, body: bytes, event_id: str) -> None:
+        """Told of an event that was not acknowledged."""
 
     def _event(self) -> tuple[bytes, str]:
         """An event that was never sent before, and its id."""
@@ -218,27 +260,28 @@ class Load:
         with self._client() as client:
             while not self._is_over:
                 await self._told(kind, client, "GET", path, self._random.choice(self._keys))
+                await self._rest()
 
     async def _rotate(self, owner: str, tenant: int) -> None:
         """Make a key, use it, rotate it, revoke what came of it; each time the one before must be refused at once."""
         with self._client() as client, self._client() as user:
             while not self._is_over:
                 wish = {"orgId": f"t{tenant}", "name": "soak", "scopes": ["projects:read"]}
-                status, made = await self._told("make key", client, "POST", _KEYS, owner, wish)
+                status, made = await self._told("make key", client, "POST", KEYS, owner, wish)
                 if status != CREATED:
                     continue
-                await self._told("new key", user, "GET", _LIST, made["secret"])
-                path = f"{_KEYS}/{made['id']}/rotate"
+                await self._told("new key", user, "GET", LIST, made["secret"])
+                path = f"{KEYS}/{made['id']}/rotate"
                 status, rotated = await self._told("rotate key", client, "POST", path, owner, {"overlapSeconds": 0})
                 if status != CREATED:
                     continue
                 await self._use_revoked(user, made["secret"])
-                await self._told("new key", user, "GET", _LIST, rotated["secret"])
-                await self._told("revoke key", client, "DELETE", f"{_KEYS}/{rotated['id']}", owner)
+                await self._told("new key", user, "GET", LIST, rotated["secret"])
+                await self._told("revoke key", client, "DELETE", f"{KEYS}/{rotated['id']}", owner)
                 await self._use_revoked(user, rotated["secret"])
 
     async def _use_revoked(self, user: Client, secret: str) -> None:
-        await self._told("revoked key", user, "GET", _LIST, secret)
+        await self._told("revoked key", user, "GET", LIST, secret)
 
     async def _operate(self) -> None:
         """Rename tenants, hot ones too, suspend some and let them go on, and make those that events wait for."""
@@ -250,11 +293,11 @@ class Load:
                 wish: dict[str, Any] = {"name": f"Tenant {tenant}, {number}", "ownerEmail": f"{tenant}@example.com"}
                 if tenant in SUSPENDED:
                     wish["suspended"] = self._random.random() < 0.5
-                await self._told("operator", client, "PUT", f"{_TENANTS}/t{tenant}", self._operator, wish)
+                await self._told("operator", client, "PUT", f"{TENANTS_PATH}/t{tenant}", self._operator, wish)
                 if len(self._awaited) > 2:
                     await self._make_tenant(client, self._awaited.popleft())
                 await asyncio.sleep(_PAUSE)
 
     async def _make_tenant(self, client: Client, tenant: str) -> None:
         wish = {"name": "Late", "ownerEmail": "late@example.com"}
-        await self._told("operator", client, "PUT", f"{_TENANTS}/{tenant}", self._operator, wish)
+        await self._told("operator", client, "PUT", f"{TENANTS_PATH}/{tenant}", self._operator, wish)

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -86,6 +86,22 @@ def load(conninfo: str) -> list[str]:
                 )  # fmt: skip
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
+    return secrets
+
+
+def make_owners(conninfo: str, tenants: Sequence[str]) -> list[str]:
+    """Give each of these tenants an OWNER key; returns the secrets."""
+    secrets = [api_keys.compose_secret(Mode.LIVE, b"%032d" % number) for number in range(len(tenants))]
+    with psycopg.connect(conninfo) as connection:
+        for tenant, secret in zip(tenants, secrets, strict=True):
+            connection.execute(
+                "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
+                "created_by) VALUES (%s, %s, %s, 'owner', '{*:*}', 'OWNER', 'live', %s, %s, now(), 'bench')",
+                (
+                    f"key_owner_{tenant}", tenant, api_keys.digest(secret.encode(), PEPPER.encode()),
+                    *api_keys.shown_parts(secret),
+                ),
+            )  # fmt: skip
     return secrets
 
 

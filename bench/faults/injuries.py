@@ -1,0 +1,247 @@
+"""The faults: each does its harm, waits, undoes it, and returns when nothing more stands in anybody's way."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple
+
+import psutil
+import psycopg
+
+from bench.faults.site import CLOCK_LIBRARIES, RIGHT, Database, Site, fill
+
+Injury = Callable[[Site, random.Random], Awaitable[None]]
+
+EVENTS: Final = ("event", "twin", "event again")
+_HELD: Final = (1.0, 4.0)
+"""Seconds that a fault lasts, at least and at most."""
+_HANG: Final = (6.0, 14.0)
+"""The same where somebody's patience is to be used up."""
+_SWITCHES: Final = 40
+_HOURS: Final = (1, 26)
+_DOWN: Final = 30.0
+
+
+class Fault(NamedTuple):
+    """A kind of fault."""
+
+    name: str
+    inflict: Injury
+    needs: Database = Database.ALONE
+    kills: bool = False
+    """Whether it is a kill -9."""
+    breaks: bool = False
+    """Whether it ends connections of clients, so that they get no answer."""
+    loses: bool = False
+    """Whether what was acknowledged may be lost, and keys and members be as they were before."""
+    mails: bool = False
+    """Whether a mail that is being sent meanwhile may be sent once more."""
+    restore: Injury | None = None
+    """What is to be done after the service has recovered, so that the fault can come again."""
+    answers: Mapping[str, set[int]] = {}
+    """Statuses that may come of it beside 503, by kind of request."""
+
+    @property
+    def hindrance(self) -> str | None:
+        """Why it cannot be inflicted here; None if it can."""
+        if self.needs is Database.FULL and os.geteuid():
+            return "needs root, to mount file systems of a fixed size"
+        if self.needs is Database.CLOCK and not CLOCK_LIBRARIES:
+            return "needs Debian's faketime"
+        return None
+
+
+async def _wait(chance: random.Random, span: tuple[float, float] = _HELD) -> None:
+    await asyncio.sleep(chance.uniform(*span))
+
+
+async def _gone(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+# Processes of the service
+
+
+async def kill_server(site: Site, chance: random.Random) -> None:
+    """One of the processes that serve."""
+    processes = site.processes()
+    serving = [process for kind, family in processes.items() if kind.startswith("server") for process in family]
+    if serving:
+        await _gone(chance.choice(serving))
+
+
+async def kill_supervisor(site: Site, _: random.Random) -> None:
+    """The process above several that serve."""
+    for process in site.processes()["supervisor"]:
+        await _gone(process)
+
+
+async def kill_worker(site: Site, _: random.Random) -> None:
+    """The worker."""
+    for process in site.processes()["worker"]:
+        await _gone(process)
+
+
+# PostgreSQL
+
+
+async def kill_database(site: Site, _: random.Random) -> None:
+    """PostgreSQL's first process; the others notice, and end."""
+    process = site.database.process
+    if process is not None:
+        process.kill()
+
+
+async def kill_backend(site: Site, chance: random.Random) -> None:
+    """A process that serves a connection; PostgreSQL then ends all of them and recovers."""
+    with contextlib.suppress(psycopg.OperationalError):
+        if backends := await asyncio.to_thread(site.database.backends):
+            await _gone(chance.choice(backends))
+
+
+async def restart_database(site: Site, _: random.Random) -> None:
+    """A restart in order, without waiting for clients."""
+    process = site.database.process
+    if process is not None:
+        process.send_signal(signal.SIGINT)
+
+
+async def fail_over(site: Site, _: random.Random) -> None:
+    """The primary dies at once, and stays down; the standby takes its place."""
+    assert site.pair is not None
+    site.let_go()
+    await asyncio.to_thread(site.pair.fail_over)
+    await asyncio.to_thread(site.pair.demand, synchronous=False)
+    site.keep()
+
+
+async def rejoin(site: Site, chance: random.Random) -> None:
+    """The old primary comes back as the standby."""
+    assert site.pair is not None
+    await _wait(chance)
+    await asyncio.to_thread(site.pair.rejoin)
+    await asyncio.to_thread(site.pair.demand, synchronous=site.kind is Database.SYNCHRONOUS)
+
+
+async def lose_standby(site: Site, chance: random.Random) -> None:
+    """The synchronous standby dies, and is back after a while."""
+    assert site.pair is not None
+    await asyncio.to_thread(site.pair.standby.kill)
+    await _wait(chance, _HANG)
+    await asyncio.to_thread(site.pair.standby.start)
+
+
+async def fill_data(site: Site, chance: random.Random) -> None:
+    """No room for tables."""
+    filler = await asyncio.to_thread(fill, site.data)
+    await _wait(chance, _HANG)
+    filler.unlink()
+
+
+async def fill_wal(site: Site, chance: random.Random) -> None:
+    """No room for the write-ahead log, once what is kept in reserve is used up."""
+    filler = await asyncio.to_thread(fill, site.wal)
+    for _ in range(_SWITCHES):
+        with contextlib.suppress(psycopg.Error):
+            await asyncio.to_thread(
+                site.database.rows, "SELECT pg_logical_emit_message(true, '', repeat('x', 4000000))"
+            )
+        await asyncio.sleep(0.1)
+    await _wait(chance)
+    filler.unlink()
+
+
+# The mail server
+
+
+async def refuse_mail(site: Site, chance: random.Random) -> None:
+    """Nobody listens at the mail server's port."""
+    await site.mail.stop()
+    await _wait(chance)
+    await site.mail.start()
+
+
+async def hang_mail(site: Site, chance: random.Random) -> None:
+    """The mail server takes mails and says nothing."""
+    site.mail.hold = held = asyncio.Event()
+    await _wait(chance, _HANG)
+    site.mail.hold = None
+    held.set()
+
+
+async def put_mail_off(site: Site, chance: random.Random) -> None:
+    """The mail server asks to try again later."""
+    site.mail.replies_to_data.extend(["451 4.3.0 later"] * 10_000)
+    await _wait(chance)
+    site.mail.replies_to_data.clear()
+
+
+async def drop_mail(site: Site, chance: random.Random) -> None:
+    """The mail server takes mails, and dies before it says so."""
+    site.mail.hang_up = 10_000
+    await _wait(chance)
+    site.mail.hang_up = 0
+
+
+# The provider's API
+
+
+async def cut_provider(site: Site, chance: random.Random) -> None:
+    """Nobody listens at the provider's address."""
+    await site.link.cut()
+    await _wait(chance)
+    await site.link.restore()
+
+
+async def hang_provider(site: Site, chance: random.Random) -> None:
+    """The provider takes questions and says nothing."""
+    site.link.block()
+    await _wait(chance, _HANG)
+    site.link.unblock()
+
+
+async def fail_provider(site: Site, chance: random.Random) -> None:
+    """The provider answers 500."""
+    site.provider.is_failing = True
+    await _wait(chance)
+    site.provider.is_failing = False
+
+
+# The clock
+
+
+async def step_clock(site: Site, chance: random.Random) -> None:
+    """The clock of one set of servers is hours ahead or behind, and then right again."""
+    site.clock.write_text(f"{chance.choice('+-')}{chance.randint(*_HOURS)}h")
+    await _wait(chance, _HANG)
+    site.clock.write_text(RIGHT)
+    await asyncio.sleep(1.5)  # it is looked at once a second
+
+
+FAULTS: Final = (
+    Fault("server process killed", kill_server, kills=True, breaks=True),
+    Fault("supervisor killed", kill_supervisor, kills=True, breaks=True),
+    Fault("worker killed", kill_worker, kills=True, mails=True),
+    Fault("PostgreSQL killed", kill_database, kills=True, mails=True),
+    Fault("backend killed", kill_backend, kills=True, mails=True),
+    Fault("PostgreSQL restarted", restart_database, mails=True),
+    Fault("mail server down", refuse_mail),
+    Fault("mail server hangs", hang_mail, mails=True),
+    Fault("mail server says later", put_mail_off),
+    Fault("mail server dies after taking", drop_mail, mails=True),
+    Fault("provider down", cut_provider),
+    Fault("provider hangs", hang_provider),
+    Fault("provider answers 500", fail_provider),
+    Fault("clock stepped", step_clock, Database.CLOCK, answers={kind: {400} for kind in EVENTS}),
+    Fault("data disk full", fill_data, Database.FULL, mails=True),
+    Fault("WAL disk full", fill_wal, Database.FULL, mails=True),
+    Fault("failover, synchronous", fail_over, Database.SYNCHRONOUS, kills=True, mails=True, restore=rejoin),
+    Fault("standby away", lose_standby, Database.SYNCHRONOUS, kills=True, mails=True),
+    Fault(
+        "failover, asynchronous", fail_over, Database.ASYNCHRONOUS, kills=True, loses=True, mails=True, restore=rejoin
+    ),
+)

@@ -1,0 +1,260 @@
+"""One set-up under load: faults one after the other, each at a random moment, the books after each and at the end."""
+
+import asyncio
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psycopg
+
+from bench.books import Books, read_books
+from bench.faults.injuries import Fault
+from bench.faults.load import REPEATED, SUCCESSES, UNAVAILABLE, FaultLoad, Moment, Timeline
+from bench.faults.site import OPERATOR, Database, Site, running_site
+from bench.soak_load import NO_ANSWER
+
+PAUSE: Final = 0.25
+"""Seconds between two requests of a client, on the average."""
+MAIL: Final = "mail"
+_QUIET: Final = (0.5, 3.0)
+"""Seconds from a recovery to the next fault, at least and at most."""
+_PATIENCE: Final = 120.0
+"""Seconds that a recovery may take, and that the last events may take to be acknowledged."""
+_MAIL_PATIENCE: Final = 1500.0
+"""Seconds that the last mails may take; they are tried again ever more rarely."""
+_LOOK: Final = 0.05
+_CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
+_GROUPS: Final = {"twin": "event", "event again": "event"}
+_UNSETTLED: Final = """
+SELECT (SELECT count(*) FROM notifications WHERE status = 'queued')
+     + (SELECT count(*) FROM procrastinate_jobs
+         WHERE queue_name IN ('mail', 'provider') AND status IN ('todo', 'doing'))
+"""
+_REPEATED_NOTICES: Final = "SELECT count(*) - count(DISTINCT event_id) FROM notifications WHERE event_id IS NOT NULL"
+
+
+class Instance(NamedTuple):
+    """A fault that was inflicted; times are on the monotonic clock."""
+
+    fault: Fault
+    began: float
+    ended: float
+    recovered: float
+    """When each kind of request had been answered again, and every set of servers was ready."""
+    recoveries: dict[str, float]
+    """Seconds from the fault's end to the first success, for each kind of request that it had met."""
+    lost: int
+    """Acknowledged events that were not in the ledger afterwards."""
+    doubled: int
+    """Events that had more than one notification afterwards."""
+
+
+class Mails(NamedTuple):
+    """What became of the notifications."""
+
+    notifications: int
+    never: int
+    """Those whose mail never arrived."""
+    twice: list[tuple[float, float]]
+    """When a mail's first copy came and when its last one, of those that came more than once."""
+    beyond: int
+    """Mails that came more often than the faults that met them explain."""
+    unsettled: int
+    """Notifications and jobs that were left at the end."""
+
+
+class Phase(NamedTuple):
+    """What came of one set-up."""
+
+    kind: Database
+    instances: list[Instance]
+    moments: list[Moment]
+    acknowledged: int
+    books: Books
+    mails: Mails
+    wrong: list[str]
+    longest_connections: int
+
+
+async def run_phase(
+    kind: Database, faults: Sequence[Fault], chance: random.Random, options: Sequence[str], logs: Path | None
+) -> Phase:
+    """Inflict these faults, in this order."""
+    async with running_site(kind, options, logs) as site:
+        trial = Trial(site, chance)
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(trial.watch_mail())
+            loading = group.create_task(trial.load.run())
+            await trial.until_all_succeed(time.monotonic())
+            for number, fault in enumerate(faults, start=1):
+                print(f"  {kind.name.lower()} {number}/{len(faults)}: {fault.name}", flush=True)
+                await trial.inflict(fault)
+            trial.load.end()
+            async with asyncio.timeout(_PATIENCE):
+                await loading
+            await trial.settle()
+            watching.cancel()
+        return await trial.result()
+
+
+class Trial:
+    """A set-up under load."""
+
+    def __init__(self, site: Site, chance: random.Random) -> None:
+        self.timeline = Timeline()
+        self.load = FaultLoad(
+            site.ports, site.keys, site.owners, OPERATOR, timeline=self.timeline, seed=chance.randrange(1 << 30),
+            pause=PAUSE,
+        )  # fmt: skip
+        self.instances: list[Instance] = []
+        self.site = site
+        self._chance = chance
+        self._mails: list[float] = []
+        self._lost: set[str] = set()
+        self._wrong: list[str] = []
+        self._unsettled = 0
+        self._connections = 0
+
+    async def watch_mail(self) -> None:
+        """Note when each mail came in."""
+        while True:
+            new = len(self.site.mail.received) - len(self._mails)
+            self._mails += [time.monotonic()] * new
+            await asyncio.sleep(_LOOK)
+
+    async def inflict(self, fault: Fault) -> None:
+        """One fault, and what it did."""
+        await asyncio.sleep(self._chance.uniform(*_QUIET))
+        began = time.monotonic()
+        await fault.inflict(self.site, self._chance)
+        ended = time.monotonic()
+        first = await self.until_all_succeed(ended)
+        await asyncio.to_thread(self.site.until_ready)
+        back = time.monotonic()
+        met = {
+            _group(moment.kind)
+            for moment in self._since(began)
+            if moment.at <= ended + _PATIENCE and not moment.is_success
+        }
+        lost, doubled = await asyncio.to_thread(self._look)
+        self.instances.append(
+            Instance(
+                fault, began, ended, back,
+                {kind: at - ended for kind, at in first.items() if kind in met}, lost, doubled,
+            )
+        )  # fmt: skip
+        if fault.restore is not None:
+            await fault.restore(self.site, self._chance)
+
+    async def until_all_succeed(self, since: float) -> dict[str, float]:
+        """When each kind of request first succeeded after a moment; waits for it."""
+        wanted = {_group(kind) for kind in SUCCESSES}
+        first: dict[str, float] = {}
+        position = len(self.timeline.moments)
+        while wanted - first.keys():
+            if time.monotonic() > since + _PATIENCE:
+                self._wrong.append(f"no success within {_PATIENCE:g} s: {', '.join(sorted(wanted - first.keys()))}")
+                break
+            for moment in self.timeline.moments[position:]:
+                if moment.is_success and moment.at - moment.took >= since:
+                    first.setdefault(_group(moment.kind), moment.at)
+            position = len(self.timeline.moments)
+            await asyncio.sleep(_LOOK)
+        return first
+
+    def _since(self, moment: float) -> Iterator[Moment]:
+        for each in reversed(self.timeline.moments):
+            if each.at < moment:
+                return
+            yield each
+
+    def _look(self) -> tuple[int, int]:
+        """How many acknowledged events have been lost lately, and how many events have two notifications."""
+        acknowledged = self.timeline.acknowledged.copy()
+        with psycopg.connect(self.site.conninfo) as connection:
+            entries = {row[0] for row in connection.execute("SELECT id FROM billing_events")}
+            [(doubled,)] = connection.execute(_REPEATED_NOTICES)
+        lost = acknowledged - entries - self._lost
+        self._lost |= lost
+        self._connections = max(self._connections, self.count_connections())
+        return len(lost), doubled
+
+    def count_connections(self) -> int:
+        """How many connections the database has now, but for this one; 0 where it is down."""
+        try:
+            return int(self.site.database.rows(_CONNECTIONS)[0][0])
+        except psycopg.OperationalError:
+            return 0
+
+    async def settle(self) -> None:
+        """Wait until every mail is sent and every question is asked."""
+        deadline = time.monotonic() + _MAIL_PATIENCE
+        while self._unsettled == 0 or time.monotonic() < deadline:
+            self._unsettled = await asyncio.to_thread(self._count_unsettled)
+            if not self._unsettled:
+                return
+            await asyncio.sleep(1)
+
+    def _count_unsettled(self) -> int:
+        return int(self.site.database.rows(_UNSETTLED)[0][0])
+
+    async def result(self) -> Phase:
+        """What came of it all."""
+        books = await read_books(self.site.conninfo)
+        return Phase(
+            self.site.kind, self.instances, self.timeline.moments, len(self.timeline.acknowledged), books,
+            await asyncio.to_thread(self._judge_mails), [*self._wrong, *self._faults(books)], self._connections,
+        )  # fmt: skip
+
+    def _judge_mails(self) -> Mails:
+        ids = {f"<{row[0]}@example.com>" for row in self.site.database.rows("SELECT id FROM notifications")}
+        times: defaultdict[str, list[float]] = defaultdict(list)
+        for at, mail in zip(self._mails, self.site.mail.received, strict=False):
+            times[str(mail.message["Message-ID"])].append(at)
+        repeated = [copies for copies in times.values() if len(copies) > 1]
+        beyond = sum(
+            len(copies) - 1 > sum(
+                each.fault.mails and each.began - 1 <= copies[-1] and each.recovered + 1 >= copies[0] - 1
+                for each in self.instances
+            )
+            for copies in repeated
+        )  # fmt: skip
+        twice = [(copies[0], copies[-1]) for copies in repeated]
+        return Mails(len(ids), len(ids - times.keys()), twice, beyond, self._unsettled)
+
+    def _faults(self, books: Books) -> Iterator[str]:
+        may_lose = any(each.fault.loses for each in self.instances)
+        if (lost := self.timeline.acknowledged - books.entries) and not may_lose:
+            yield f"{len(lost):,} events were acknowledged and are not in the ledger, such as {min(lost)}"
+        if strange := books.entries - self.timeline.sent:
+            yield f"{len(strange):,} entries of the ledger were never sent, such as {min(strange)}"
+        if books.differing:
+            yield f"{books.differing} tenants are not what their ledger says"
+        if self.load.misled and not may_lose:
+            yield f"{len(self.load.misled)} times a member was not what had been answered: {self.load.misled[0]}"
+        odd = Counter(filter(None, (self._oddity(moment, may_lose=may_lose) for moment in self.timeline.moments)))
+        for what, count in odd.most_common():
+            yield f"{count} times {what}"
+
+    def _oddity(self, moment: Moment, *, may_lose: bool) -> str | None:
+        """What is wrong with an answer."""
+        if moment.is_success or moment.is_refusal:
+            return None
+        met = [each for each in self.instances if each.began <= moment.at and moment.at - moment.took <= each.recovered]
+        if moment.status in REPEATED.get(moment.kind, ()):
+            return None
+        if moment.status == NO_ANSWER and any(each.fault.breaks for each in met):
+            return None
+        if any(moment.status in each.fault.answers.get(moment.kind, ()) for each in met):
+            return None
+        if may_lose and moment.kind in ("new key", "rotate key", "revoke key", "revoked key", "remove member"):
+            return None
+        status = "503 without Retry-After" if moment.status == UNAVAILABLE else moment.status or "no answer"
+        return f"{moment.kind}: {status}, during: {', '.join({each.fault.name for each in met}) or 'no fault'}"
+
+
+def _group(kind: str) -> str:
+    return _GROUPS.get(kind, kind)
