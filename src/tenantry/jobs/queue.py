@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
-from procrastinate.types import JSONDict, TimeDeltaParams
+from procrastinate.types import JSONDict
 from psycopg_pool import AsyncConnectionPool
 
 from tenantry.db.connection import Connection
@@ -19,7 +19,6 @@ from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.kit import backoff
-from tenantry.kit.clock import system_clock
 from tenantry.store import jobs
 
 _HEARTBEAT: Final = 10.0
@@ -28,7 +27,7 @@ _POOL_TIMEOUT: Final = 3.0
 # A connection that silently leads nowhere is noticed within about half a minute.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 _SOUND: Final = 60.0
-_A_MOMENT: Final[TimeDeltaParams] = {"seconds": 2}
+_A_MOMENT: Final = timedelta(seconds=2)
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +89,13 @@ class JobQueue:
         if not self._asks_provider or not questions:
             return
         unasked = {question.tenant_id: question.later for question in questions}
-        for tenant_id in await jobs.waiting(connection, ASK_PROVIDER, unasked):
+        now, waiting = await jobs.waiting(connection, ASK_PROVIDER, unasked)
+        for tenant_id in waiting:
             del unasked[tenant_id]  # what is asked later than now has an answer to this too
         for tenant_id, later in unasked.items():
             deferrer = self._app.configure_task(
                 ASK_PROVIDER, queue=PROVIDER, connection=connection, lock=f"{ASK_PROVIDER} {tenant_id}",
-                schedule_in=_A_MOMENT if later else None,
+                schedule_at=now + _A_MOMENT if later else None,
             )  # fmt: skip
             await _deferred(deferrer.defer_async(tenant_id=tenant_id))
 
@@ -142,9 +142,10 @@ class JobQueue:
         stalled = await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after)
         async with self._pool.connection() as connection:
             overdue = await jobs.overdue(connection, timedelta(seconds=2 * LONGEST_JOB))
+            now = await jobs.now(connection)
         for job_id in {job.id for job in stalled if job.id is not None}.union(overdue):
             try:
-                await self._app.job_manager.retry_job_by_id_async(job_id, retry_at=system_clock())
+                await self._app.job_manager.retry_job_by_id_async(job_id, retry_at=now)
             except ConnectorException as error:
                 if not isinstance(error.__cause__, psycopg.errors.RaiseException):
                     raise

@@ -1,0 +1,17 @@
+"""A question to the provider, asked by a process of its own, whose clock may be another; its argument: CONNINFO."""
+
+import asyncio
+import sys
+
+from tenantry.db.connection import Connection
+from tenantry.domain.billing.ledger import Question
+from tenantry.jobs.queue import JobQueue
+
+
+async def main(conninfo: str) -> None:
+    async with await Connection.connect(conninfo) as connection:
+        await JobQueue(conninfo, asks_provider=True).defer_questions(connection, [Question("acme", later=True)])
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
