@@ -40,25 +40,27 @@ class AuthenticationParts:
         monotonic: Callable[[], float] = time.monotonic,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
         limited: Callable[[Policy], None] = lambda _: None,
+        refused: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
         """``monotonic`` returns seconds that never go back.
 
-        ``owner_seen`` is told of owners whose address has changed, ``limited`` whose limit a request was over.
+        ``owner_seen`` is told of owners whose address has changed, ``limited`` whose limit a request was over,
+        ``refused`` what sort of credential was refused, and why.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.keys = KeySet(oidc, http_client, monotonic=monotonic) if oidc else None
         self.key_use = KeyUse(database)
         self.authenticator = Authenticator(
-            keys=database.lane(),
-            users=database.lane(),
+            keys=database.lane(name="keys"),
+            users=database.lane(name="users"),
             peppers=self.peppers,
             tokens=TokenVerifier(oidc, self.keys, clock=clock) if oidc and self.keys else None,
             clock=clock,
             key_used=self.key_use.record,
             owner_seen=owner_seen,
         )
-        self.limiter = RateLimiter(database.lane(rate_limits.SESSION), catalog, clock, limited)
-        self.admission = Admission(self.authenticator, self.limiter)
+        self.limiter = RateLimiter(database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited)
+        self.admission = Admission(self.authenticator, self.limiter, refused=refused)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

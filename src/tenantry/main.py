@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 from litestar import Litestar
@@ -47,13 +47,14 @@ from tenantry.http.raw import AsgiApp
 from tenantry.http.tenants import operator_routes, tenant_routes
 from tenantry.http.webhooks import WebhookEndpoint
 from tenantry.jobs.queue import JobQueue
-from tenantry.jobs.tasks import Work
+from tenantry.jobs.tasks import PERIODIC, Work
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.audit import AuditService
 from tenantry.services.billing import BillingService
 from tenantry.services.checkout import CheckoutService
-from tenantry.services.gauges import read_gauges
+from tenantry.services.gauges import Known, read_gauges
+from tenantry.services.job_runs import JobRuns
 from tenantry.services.leaks import LeakService
 from tenantry.services.mail import MailService
 from tenantry.services.members import MemberService
@@ -69,6 +70,9 @@ from tenantry.services.silence import SilenceWatch
 from tenantry.services.tenants import TenantService
 from tenantry.services.webhooks import WebhookService
 from tenantry.settings import Settings
+
+_SAMPLED_EVERY: Final = 5.0
+"""Seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +98,7 @@ def build_app(
         *auth_routes(access),
         *project_routes(parts.projects, access),
         *api_key_routes(parts.api_keys, access),
-        *leak_routes(LeakService(parts.database, parts.authentication.peppers, parts.queue, clock)),
+        *leak_routes(parts.leaks),
         *tenant_routes(parts.tenants, access, parts.email_of_token),
         *member_routes(parts.members, access),
         *operator_routes(parts.tenants, access),
@@ -139,8 +143,10 @@ class Parts:
         self, settings: Settings, conninfo: str, clock: Clock, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         policy, catalog = settings.billing, settings.billing.catalog
-        self.database = Database(conninfo, settings.database_pool_size, settings.database_pooler_url)
         self.metrics = Metrics(several_processes=settings.workers > 1)
+        self.database = Database(
+            conninfo, settings.database_pool_size, settings.database_pooler_url, watch_of=self.metrics.lane
+        )
         self.http_client = new_http_client()
         mail = MailService(self.database, Mailer(settings.smtp), clock) if settings.smtp else None
         self.queue = JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None)
@@ -155,18 +161,22 @@ class Parts:
             monotonic=monotonic,
             owner_seen=self.owner_addresses.record,
             limited=lambda policy: self.metrics.rate_limited.labels(policy).inc(),
+            refused=lambda kind, reason: self.metrics.refused.labels(kind, reason).inc(),
         )
         self.admission = self.authentication.admission
         self.keys = self.authentication.keys
         self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
         self.projects = ProjectService(self.database, catalog, clock)
         issuer = settings.oidc.issuer if settings.oidc else None
-        self.api_keys = ApiKeyService(self.database, catalog, self.authentication.peppers[0], clock, issuer)
-        self.tenants = TenantService(self.database, policy, self.queue, clock, issuer)
+        peppers = self.authentication.peppers
+        self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuer, self._keys_revoked)
+        self.leaks = LeakService(self.database, peppers, self.queue, clock, self._keys_revoked)
+        self.tenants = TenantService(self.database, policy, self.queue, clock, issuer, self._keys_revoked)
         self.members = MemberService(self.database, issuer, clock)
-        self.webhooks = WebhookService([self.database.lane(), self.database.lane()], policy, self.queue, clock)
+        lanes = [self.database.lane(name="events") for _ in range(2)]
+        self.webhooks = WebhookService(lanes, policy, self.queue, clock)
         # one batch at a time: what is fetched from the provider is to be applied in the order it is given in
-        self.fetched = WebhookService([self.database.lane()], policy, self.queue, clock)
+        self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
         self.provider = (
             ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock)
             if settings.provider_secret_key
@@ -178,6 +188,7 @@ class Parts:
             SilenceWatch(self.database, timedelta(hours=settings.period_news_hours), clock),
             self.reconciler(policy, clock),
             settings.reconcile_hours,
+            JobRuns(self.database),
         )
         self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
         self.billing = BillingService(self.database)
@@ -246,6 +257,7 @@ class Parts:
             await stack.enter_async_context(self.authentication.running())
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
+            stack.push_async_callback(stop, asyncio.create_task(self._keep_sampling()))
             stack.push_async_callback(self.webhooks.close)
             stack.push_async_callback(self.fetched.close)
             if with_jobs:
@@ -270,9 +282,24 @@ class Parts:
         """Whether the identity provider's keys have been asked for, for readiness."""
         return None if self.keys is None or self.keys.attempted else "identity provider"
 
-    async def read_gauges(self) -> dict[str, float] | None:
-        """What the database knows, for the metrics."""
-        return await read_gauges(self.database)
+    async def read_gauges(self) -> list[Known] | None:
+        """What the database knows, for the metrics, which are brought up to date."""
+        self._sample()
+        return await read_gauges(self.database, PERIODIC)
+
+    async def _keep_sampling(self) -> None:
+        """Let the metrics know how this process stands, whichever process will be asked for them."""
+        while True:
+            self._sample()
+            await asyncio.sleep(_SAMPLED_EVERY)
+
+    def _sample(self) -> None:
+        self.metrics.set_pool("ordinary", self.database.usage())
+        self.metrics.set_pool("jobs", self.queue.usage())
+        self.metrics.streams.set(len(self.news))
+
+    def _keys_revoked(self, reason: str, number: int) -> None:
+        self.metrics.revoked.labels(reason).inc(number)
 
     async def email_of_token(self, token: str, subject: str) -> str | None:
         """The verified address of an access token's user, from the identity provider."""

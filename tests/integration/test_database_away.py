@@ -75,7 +75,7 @@ async def test_database_that_refuses_connections_is_503_and_comes_back(link: Dat
     assert health.status_code == 200
     assert (ready.status_code, ready.json()["waitingFor"]) == (503, ["database"])
     assert metrics.status_code == 200
-    assert "\ntenantry_database_up 0\n" in metrics.text
+    assert "\ntenantry_database_up 0.0\n" in metrics.text
     await link.restore()
     assert (await org.owner.get(PROJECTS)).status_code == 200
 

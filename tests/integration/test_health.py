@@ -70,8 +70,8 @@ async def test_metrics_count_requests_by_route_method_and_status(conninfo: str) 
     assert counted["/api/v1/projects", "GET", "200"] == 3
     assert counted["/api/v1/projects/{project_id}", "GET", "404"] == 2
     assert counted["unknown", "GET", "404"] == 1
-    assert "\ntenantry_database_up 1\n" in answer.text
-    assert "\ntenantry_notifications_queued 0\n" in answer.text
+    assert "\ntenantry_database_up 1.0\n" in answer.text
+    assert "\ntenantry_notifications_queued 0.0\n" in answer.text
     assert str(org.owner.credential) not in answer.text
 
 

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
 
 Item = TypeVar("Item")
@@ -33,6 +34,7 @@ class Batcher(Generic[Item, Answer]):
     ``run`` gets up to ``most`` items and returns an answer for each, in their order; an exception
     as an answer is raised to that item's submitter alone, one raised by ``run`` to all of them.
     ``deadline`` is in seconds, for each item as for each run; an item waits for its run no longer than ``patience``.
+    ``watch`` is told of each run.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class Batcher(Generic[Item, Answer]):
         most_waiting: int = _MAX_WAITING,
         patience: float = _PATIENCE,
         deadline: float = _DEADLINE,
+        watch: LaneWatch = UNWATCHED,
     ) -> None:
         self._run = run
+        self._observe = watch.observe
         self._at_once = at_once
         self._most = most
         self._most_waiting = most_waiting
@@ -102,7 +106,9 @@ class Batcher(Generic[Item, Answer]):
         self._runs += 1
         number = self._runs
         self._running[number] = batch
-        alarm = asyncio.get_running_loop().call_later(self._deadline, self._give_up, number)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        alarm = loop.call_later(self._deadline, self._give_up, number)
         try:
             async with asyncio.timeout(self._deadline):
                 answers = await self._answer([entry.item for entry in batch])
@@ -116,6 +122,7 @@ class Batcher(Generic[Item, Answer]):
             alarm.cancel()
             del self._running[number]
             self._hanging.discard(number)
+            self._observe(len(batch), began - batch[0].came, loop.time() - began)
 
     async def _answer(self, items: Sequence[Item]) -> Sequence[Answer | Exception]:
         answers = await self._run(items)

@@ -1,7 +1,7 @@
 """Connections and transactions."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -10,6 +10,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tenantry.db.connection import Connection
 from tenantry.db.statements import Statement
+from tenantry.db.usage import PoolUsage, usage_of
+from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
 
 _POOL_TIMEOUT: Final = 3.0
@@ -98,9 +100,18 @@ class Database:
 
     ``pooler`` leads to the same database by way of a pooler that gives out its connections by the transaction, and is
     for the ordinary work alone. Such a pooler takes no options, and keeps neither settings nor prepared statements.
+    ``watch_of`` gives who is told of the work of a lane of this name.
     """
 
-    def __init__(self, conninfo: str, pool_size: int, pooler: str | None = None) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        pool_size: int,
+        pooler: str | None = None,
+        *,
+        watch_of: Callable[[str], LaneWatch] = LaneWatch,
+    ) -> None:
+        self._watch_of = watch_of
         self._conninfo = with_statement_timeout(conninfo)
         self._is_by_pooler = pooler is not None
         self._pool = AsyncConnectionPool(
@@ -144,12 +155,16 @@ class Database:
         except (*_UNAVAILABLE, PoolTimeout) as error:
             raise unavailable(error) from error
 
-    def lane(self, options: str = "") -> "Lane":
+    def usage(self) -> PoolUsage:
+        """How the pool for ordinary work is used; what is counted is counted since it was last asked."""
+        return usage_of(self._pool)
+
+    def lane(self, options: str = "", *, name: str = "") -> "Lane":
         """A new connection of its own, made when it is first used and again after it was lost.
 
-        ``options`` are further settings of its session.
+        ``options`` are further settings of its session; ``name`` is what its work is counted under.
         """
-        lane = Lane(_with_options(self._conninfo, options))
+        lane = Lane(_with_options(self._conninfo, options), self._watch_of(name))
         self._lanes.append(lane)
         return lane
 
@@ -161,8 +176,10 @@ class Lane:
     string it may take longer to come to the one that answers than anybody waits.
     """
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, watch: LaneWatch = UNWATCHED) -> None:
         self._conninfo = for_writes(conninfo)
+        self.watch = watch
+        """Who is told of the batches that use it."""
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
 

@@ -25,7 +25,7 @@ from tenantry.http.rate_limits import admit
 from tenantry.http.raw import header_of
 from tenantry.kit.logs import redact
 from tenantry.kit.secret import Secret
-from tenantry.services.admission import Admission
+from tenantry.services.admission import Admission, kind_of
 from tenantry.services.authentication import Authenticator, bearer, wanted_organization
 from tenantry.store.idempotency import Claim
 
@@ -85,7 +85,7 @@ class Access:
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             authorization = header(connection, "authorization")
-            async with self._admission.refusals:
+            async with self._admission.refusals.of(kind_of(authorization)):
                 credential = bearer(authorization)
                 is_key = credential.startswith(b"svc_")
                 claims = None if is_key else await self._authenticator.verify_token(credential)
@@ -103,7 +103,7 @@ class Access:
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             expected = self._operator_token
-            async with self._admission.refusals:
+            async with self._admission.refusals.of("operator_token"):
                 credential = bearer(header(connection, "authorization"))
                 if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
                     raise InvalidCredentialError("This needs the operator's token.")

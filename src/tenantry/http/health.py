@@ -8,13 +8,14 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry.http.ending import Ending
-from tenantry.http.metrics import Metrics
+from tenantry.http.metrics import Metrics, render_known
+from tenantry.services.gauges import Known
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns what is wrong, or None."""
 
-Gauges = Callable[[], Awaitable[dict[str, float] | None]]
-"""Returns what the database knows, by metric name; None while it is out of reach."""
+Gauges = Callable[[], Awaitable[Sequence[Known] | None]]
+"""Returns what the database knows; None while it is out of reach."""
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -46,10 +47,8 @@ def health_routes(
 
     @get("/metrics", include_in_schema=False, media_type="text/plain", opt={"public": True})
     async def show_metrics() -> Response[bytes]:
-        known = await gauges()
-        lines = [f"# TYPE {name} gauge\n{name} {value:g}\n" for name, value in (known or {}).items()]
-        up = f"# TYPE tenantry_database_up gauge\ntenantry_database_up {int(known is not None)}\n"
-        body = metrics.render() + "".join([up, *lines]).encode()
+        known = render_known(await gauges())
+        body = metrics.render() + known
         return Response(body, headers={"content-type": METRICS_TYPE})
 
     return [healthz, readyz, show_metrics]

@@ -15,6 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import with_statement_timeout
+from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
@@ -69,6 +70,10 @@ class JobQueue:
     async def close(self) -> None:
         """Close every connection."""
         await self._pool.close()
+
+    def usage(self) -> PoolUsage:
+        """How its connections are used; what is counted is counted since it was last asked."""
+        return usage_of(self._pool)
 
     async def defer_mail(self, connection: Connection, ids: Sequence[UUID]) -> None:
         """Have these notifications delivered as soon as the connection's transaction is committed.

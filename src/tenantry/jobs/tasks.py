@@ -4,7 +4,8 @@ A task finds what it works with in the `Work` that the worker was started with.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import Final, cast
 from uuid import UUID
@@ -15,6 +16,7 @@ from procrastinate.jobs import Job
 
 from tenantry.domain.errors import ProviderRefusedError
 from tenantry.kit import backoff
+from tenantry.services.job_runs import JobRuns
 from tenantry.services.mail import MailDeferredError, MailService
 from tenantry.services.reconcile import Reconciler
 from tenantry.services.retention import RetentionService
@@ -25,6 +27,12 @@ MAINTENANCE: Final = "maintenance"
 PROVIDER: Final = "provider"
 DELIVER_MAIL: Final = "deliver_mail"
 ASK_PROVIDER: Final = "ask_provider"
+RECONCILE: Final = "reconcile_due_tenants"
+SILENCE: Final = "look_for_silent_tenants"
+REQUEUE: Final = "requeue_stalled_jobs"
+RETENTION: Final = "remove_old_data"
+PERIODIC: Final = (RECONCILE, SILENCE, REQUEUE, RETENTION)
+"""What runs by itself."""
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
 
@@ -38,6 +46,7 @@ class Work(msgspec.Struct, frozen=True):
     """What the tasks work with. Without ``mail`` the worker leaves mails in the queue.
 
     With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``, never where that is 0.
+    ``runs`` counts how the jobs go.
     """
 
     mail: MailService | None
@@ -45,6 +54,7 @@ class Work(msgspec.Struct, frozen=True):
     silence: SilenceWatch | None = None
     reconciler: Reconciler | None = None
     reconcile_hours: int = 0
+    runs: JobRuns | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -61,6 +71,14 @@ class Work(msgspec.Struct, frozen=True):
 
 def _work(context: JobContext) -> Work:
     return cast("Work", context.additional_context[_WORK])
+
+
+@asynccontextmanager
+async def _run(context: JobContext, task: str) -> AsyncIterator[Work]:
+    """What a run of this task works with; it is stopped when it takes too long, and counted."""
+    work = _work(context)
+    async with work.runs.of(task) if work.runs else nullcontext(), asyncio.timeout(LONGEST_JOB):
+        yield work
 
 
 class MailRetry(BaseRetryStrategy):
@@ -99,49 +117,45 @@ def _register_deferred(app: App) -> None:
 
     @app.task(name=DELIVER_MAIL, queue=MAIL, retry=MailRetry(), pass_context=True)
     async def deliver_mail(context: JobContext, notification_id: str) -> None:
-        mail = _work(context).mail
-        if mail is None:
-            raise RuntimeError("a worker without a mail service serves the mail queue")
-        async with asyncio.timeout(LONGEST_JOB):
-            await mail.deliver(UUID(notification_id))
+        async with _run(context, DELIVER_MAIL) as work:
+            if work.mail is None:
+                raise RuntimeError("a worker without a mail service serves the mail queue")
+            await work.mail.deliver(UUID(notification_id))
 
     @app.task(name=ASK_PROVIDER, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
     async def ask_provider(context: JobContext, tenant_id: str) -> None:
-        reconciler = _work(context).reconciler
-        if reconciler is None:
-            raise RuntimeError("a worker without the provider's API serves the provider's queue")
-        async with asyncio.timeout(LONGEST_JOB):
-            await reconciler.ask(tenant_id)
+        async with _run(context, ASK_PROVIDER) as work:
+            if work.reconciler is None:
+                raise RuntimeError("a worker without the provider's API serves the provider's queue")
+            await work.reconciler.ask(tenant_id)
 
 
 def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
     @app.periodic(cron="*/10 * * * *")
-    @app.task(name="reconcile_due_tenants", queue=MAINTENANCE, pass_context=True)
-    async def reconcile_due_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
-        work = _work(context)
-        if work.reconciler is None or not work.reconcile_hours:
-            return
-        async with asyncio.timeout(LONGEST_JOB):
-            await work.reconciler.run_due(timedelta(hours=work.reconcile_hours), _MOST_COMPARED)
+    @app.task(name=RECONCILE, queue=MAINTENANCE, pass_context=True)
+    async def reconcile_due_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001  # their due time
+        async with _run(context, RECONCILE) as work:
+            if work.reconciler is not None and work.reconcile_hours:
+                await work.reconciler.run_due(timedelta(hours=work.reconcile_hours), _MOST_COMPARED)
 
     @app.periodic(cron="41 * * * *")
-    @app.task(name="look_for_silent_tenants", queue=MAINTENANCE, pass_context=True)
+    @app.task(name=SILENCE, queue=MAINTENANCE, pass_context=True)
     async def look_for_silent_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
-        if silence := _work(context).silence:
-            async with asyncio.timeout(LONGEST_JOB):
-                await silence.look()
+        async with _run(context, SILENCE) as work:
+            if work.silence is not None:
+                await work.silence.look()
 
     @app.periodic(cron="* * * * *")
-    @app.task(name="requeue_stalled_jobs", queue=MAINTENANCE)
-    async def requeue_stalled_jobs(timestamp: int) -> None:  # noqa: ARG001  # periodic tasks get their due time
-        async with asyncio.timeout(LONGEST_JOB):
+    @app.task(name=REQUEUE, queue=MAINTENANCE, pass_context=True)
+    async def requeue_stalled_jobs(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
+        async with _run(context, REQUEUE):
             await requeue_stalled()
 
     @app.periodic(cron="7-59/10 * * * *")
-    @app.task(name="remove_old_data", queue=MAINTENANCE, pass_context=True)
+    @app.task(name=RETENTION, queue=MAINTENANCE, pass_context=True)
     async def remove_old_data(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
-        async with asyncio.timeout(LONGEST_JOB):
+        async with _run(context, RETENTION) as work:
             await app.job_manager.delete_old_jobs(
                 nb_hours=24 * 30, include_failed=True, include_cancelled=True, include_aborted=True
             )
-            await _work(context).retention.run()
+            await work.retention.run()

@@ -36,16 +36,17 @@ class Admission:
         *,
         deadline: float = _DEADLINE,
         monotonic: Callable[[], float] = time.monotonic,
+        refused: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
         """A request must be counted ``deadline`` seconds after it came in.
 
-        ``monotonic`` returns seconds that never go back.
+        ``monotonic`` returns seconds that never go back. ``refused`` is as `Refusals` has it.
         """
         self._authenticator = authenticator
         self._limiter = limiter
         self._deadline = deadline
         self._monotonic = monotonic
-        self.refusals = Refusals()
+        self.refusals = Refusals(refused)
 
     async def admit(
         self,
@@ -64,7 +65,7 @@ class Admission:
         try:
             found = await self._authenticator.authenticate(authorization, organization, address, window)
         except DomainError as error:
-            await self.refusals.hold(error)
+            await self.refusals.hold(error, kind_of(authorization))
             raise
         principal = found.principal
         standing = self._limiter.count_at_once(principal)
@@ -78,3 +79,10 @@ class Admission:
                 return await self._limiter.count(principal)
         except TimeoutError as error:
             raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
+
+
+def kind_of(authorization: bytes | None) -> str:
+    """What sort of credential an ``Authorization`` header holds: ``api_key``, ``token`` or ``none``."""
+    if not authorization:
+        return "none"
+    return "api_key" if b" svc_" in authorization else "token"

@@ -1,6 +1,7 @@
 """API keys: making, listing, changing, rotating, revoking."""
 
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -53,9 +54,20 @@ class ApiKeyService:
     """
 
     def __init__(
-        self, database: Database, catalog: Catalog, pepper: Pepper, clock: Clock, issuer: str | None = None
+        self,
+        database: Database,
+        catalog: Catalog,
+        pepper: Pepper,
+        clock: Clock,
+        issuer: str | None = None,
+        revoked: Callable[[str, int], None] = lambda _reason, _number: None,
     ) -> None:
-        """``issuer`` is the identity provider's, where there is one."""
+        """``issuer`` is the identity provider's, where there is one.
+
+        ``revoked`` is told of keys that were ended, once they are: why (``revoked``, or ``rotated`` without an
+        overlap), and how many.
+        """
+        self._revoked = revoked
         self._database = database
         self._issuer = issuer
         self._catalog = catalog
@@ -221,6 +233,8 @@ class ApiKeyService:
             record, replayed = await once(connection, claim, ApiKey, self._clock(), make)
         if replayed:
             raise IdempotencyReplayError(record.id)
+        if not overlap:
+            self._revoked("rotated", 1)
         return NewKey(record, secret)
 
     async def revoke(self, principal: Principal, author: Author, key_id: str, *, force: bool = False) -> None:
@@ -237,6 +251,7 @@ class ApiKeyService:
             if not force:
                 await self._check_way_back(connection, key, now)
             await _save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
+        self._revoked("revoked", 1)
 
     async def _begin(self, connection: Connection, principal: Principal) -> tuple[Principal, datetime]:
         """Hold the tenant's row; the caller as it is then, and when that is."""

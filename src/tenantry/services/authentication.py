@@ -82,8 +82,8 @@ class Authenticator:
         self._clock = clock
         self._key_used = key_used
         self._owner_seen = owner_seen
-        self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(self._find_keys)
-        self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(self._find_seats)
+        self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(self._find_keys, watch=keys.watch)
+        self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(self._find_seats, watch=users.watch)
 
     async def authenticate(
         self,

@@ -1,28 +1,92 @@
 """What only the database knows of the service's health, for the metrics."""
 
+from collections.abc import Sequence
+
+import msgspec
+
+from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.services.silence import SILENT_TENANTS
-from tenantry.store import billing, checkup, notices, reconcile
+from tenantry.store import billing, checkup, jobs, notices, reconcile
 
 
-async def read_gauges(database: Database) -> dict[str, float] | None:
-    """Gauges by name, or None while the database is out of reach."""
+class Known(msgspec.Struct, frozen=True):
+    """A metric: its name and what it says, and its values by their labels. Of one that ``counts``, the total."""
+
+    name: str
+    text: str
+    values: Sequence[tuple[tuple[str, ...], float]]
+    labels: tuple[str, ...] = ()
+    counts: bool = False
+
+
+async def read_gauges(database: Database, periodic: Sequence[str] = ()) -> list[Known] | None:
+    """What the database knows, or None while it is out of reach; ``periodic`` are the jobs that run by themselves."""
     try:
         async with database.transaction() as connection:
-            counts = await notices.count_by_status(connection)
-            oldest = await notices.oldest_queued_seconds(connection)
-            parked = await billing.count_parked(connection)
-            drifted, undecided = await checkup.drifts_and_ties_of_the_day(connection)
-            findings = await reconcile.read_findings(connection)
+            return [*await _mails(connection), *await _billing(connection), *await _jobs(connection, periodic)]
     except DatabaseUnavailableError:
         return None
-    return {
-        "tenantry_notifications_queued": counts.get("queued", 0),
-        "tenantry_notifications_failed": counts.get("failed", 0),
-        "tenantry_notifications_oldest_queued_seconds": oldest,
-        "tenantry_billing_events_parked": parked,
-        "tenantry_silent_tenants": findings.get(SILENT_TENANTS, 0),
-        "tenantry_tenants_drifted": drifted,
-        "tenantry_ties_undecided": undecided,
-    }
+
+
+async def _mails(connection: Connection) -> list[Known]:
+    counts = await notices.count_by_status(connection)
+    oldest = await notices.oldest_queued_seconds(connection)
+    return [
+        _gauge("tenantry_notifications_queued", "Mails still to be delivered.", counts.get("queued", 0)),
+        _gauge("tenantry_notifications_failed", "Mails that were given up.", counts.get("failed", 0)),
+        _gauge("tenantry_notifications_oldest_queued_seconds", "Age of the oldest mail still to be delivered.", oldest),
+    ]
+
+
+async def _billing(connection: Connection) -> list[Known]:
+    parked = await billing.count_parked(connection)
+    drifted, undecided = await checkup.drifts_and_ties_of_the_day(connection)
+    silent = (await reconcile.read_findings(connection)).get(SILENT_TENANTS, 0)
+    return [
+        _gauge("tenantry_billing_events_parked", "Events that wait for their tenant or customer.", parked),
+        _gauge("tenantry_silent_tenants", "Tenants whose period ended without news, at the hourly look.", silent),
+        _gauge("tenantry_tenants_drifted", "Tenants that had drifted from the provider, in the last 24 h.", drifted),
+        _gauge("tenantry_ties_undecided", "Events of one second in an unproven order, in the last 24 h.", undecided),
+    ]
+
+
+async def _jobs(connection: Connection, periodic: Sequence[str]) -> list[Known]:
+    runs = await jobs.read_runs(connection)
+    last = dict.fromkeys(periodic, 0.0) | {run.task: run.succeeded_at.timestamp() for run in runs if run.succeeded_at}
+    return [
+        Known(
+            "tenantry_jobs",
+            "Jobs that have not gone well yet.",
+            list((await jobs.count_by_status(connection)).items()),
+            ("queue", "status"),
+        ),
+        Known(
+            "tenantry_jobs_longest_due_seconds",
+            "For how long the job has been due that waits longest.",
+            [((queue,), seconds) for queue, seconds in (await jobs.longest_due(connection)).items()],
+            ("queue",),
+        ),
+        Known(
+            "tenantry_job_runs",
+            "Runs of jobs that have ended, by how.",
+            [
+                ((run.task, outcome), number)
+                for run in runs
+                for outcome, number in (("succeeded", run.succeeded), ("failed", run.failed))
+            ],
+            ("task", "outcome"),
+            counts=True,
+        ),
+        Known(
+            "tenantry_job_last_success_timestamp_seconds",
+            "When a job last went well; 0 for one that runs by itself and never has.",
+            [((task,), moment) for task, moment in last.items()],
+            ("task",),
+        ),
+    ]
+
+
+def _gauge(name: str, text: str, value: float) -> Known:
+    return Known(name, text, [((), value)])

@@ -1,7 +1,7 @@
 """Ending API keys that were found where they should not be."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, Literal, Protocol
 from uuid import UUID, uuid4
@@ -42,7 +42,16 @@ class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
 class LeakService:
     """Takes reports of leaked keys from anybody: whoever has the whole secret could do worse with it."""
 
-    def __init__(self, database: Database, peppers: Sequence[Pepper], outbox: MailOutbox, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        peppers: Sequence[Pepper],
+        outbox: MailOutbox,
+        clock: Clock,
+        revoked: Callable[[str, int], None] = lambda _reason, _number: None,
+    ) -> None:
+        """``revoked`` is told of keys that were ended, once they are: why (``leaked``), and how many."""
+        self._revoked = revoked
         self._database = database
         self._peppers = tuple(peppers)
         self._outbox = outbox
@@ -72,7 +81,8 @@ class LeakService:
             if key.revoked_at is not None:
                 return EndedKey(key.id, "revoked", key.revoked_at)
             await self._revoke(connection, author, key, account.owner_id, now)
-            return EndedKey(key.id, "revoked", now)
+        self._revoked("leaked", 1)
+        return EndedKey(key.id, "revoked", now)
 
     async def _revoke(self, connection: Connection, author: Author, key: ApiKey, owner_id: str, now: datetime) -> None:
         ended = rules.revoked(key, now)

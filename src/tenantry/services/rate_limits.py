@@ -73,7 +73,7 @@ class RateLimiter:
         self._ahead: deque[Share] = deque()
         self._warned_in = -_SECONDS_BETWEEN_WARNINGS
         self._takings: Batcher[_Entry, None] = Batcher(
-            self._serve, most=_MOST_AT_ONCE, patience=deadline, deadline=deadline
+            self._serve, most=_MOST_AT_ONCE, patience=deadline, deadline=deadline, watch=lane.watch
         )
 
     def count_at_once(self, principal: Principal) -> Standing | None:

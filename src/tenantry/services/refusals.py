@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 from tenantry.domain.errors import (
@@ -26,30 +27,32 @@ _REFUSED: Final = (
 
 
 class Refusals:
-    """Within its block, ``async with``, the refusal of a credential leaves at a bounded pace.
+    """Refusals of credentials, which leave at a bounded pace.
 
     A refusal costs little, and so a sender who sends the next bad credential upon each could keep the process busy with
     nothing else. Who has to wait for the answer cannot send the next one. No address is needed for that, which a sender
     may have many of. Whoever is let in never waits here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refused: Callable[[str, str], None] = lambda _kind, _reason: None) -> None:
+        """``refused`` is told of each: what sort of credential it was, and the code of the refusal."""
+        self._refused = refused
         self._pace = Pace(PER_SECOND, at_once=AT_ONCE, longest=LONGEST)
         self.waiting = 0
         """Refusals that wait for their turn."""
 
-    async def __aenter__(self) -> None:
-        """Begin; what the block raises is held."""
+    @asynccontextmanager
+    async def of(self, kind: str) -> AsyncIterator[None]:
+        """Hold what the block raises; ``kind`` is the sort of credential that it looks at."""
+        try:
+            yield
+        except DomainError as error:
+            await self.hold(error, kind)
+            raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Hold what the block raised."""
-        if isinstance(error, DomainError):
-            await self.hold(error)
-
-    async def hold(self, error: DomainError) -> None:
+    async def hold(self, error: DomainError, kind: str) -> None:
         """Wait for the turn of a refusal, if it is of a credential; for the hot path, where the block costs more."""
+        self._refused(kind, error.code)
         if isinstance(error, _REFUSED) and (seconds := self._pace.wait(time.monotonic())):
             self.waiting += 1
             try:

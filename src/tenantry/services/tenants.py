@@ -80,9 +80,19 @@ class TenantService:
     """Tenants, as their own people and as the operator see them."""
 
     def __init__(
-        self, database: Database, policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock, issuer: str | None = None
+        self,
+        database: Database,
+        policy: BillingPolicy,
+        outbox: ledger.Outbox,
+        clock: Clock,
+        issuer: str | None = None,
+        keys_revoked: Callable[[str, int], None] = lambda _reason, _number: None,
     ) -> None:
-        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users."""
+        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users.
+
+        ``keys_revoked`` is told of keys that ended with their tenant, once they have: why, and how many.
+        """
+        self._keys_revoked = keys_revoked
         self._database = database
         self._issuer = issuer
         self._policy = policy
@@ -202,11 +212,13 @@ class TenantService:
             if found.deleted:
                 return
             await tenants.mark_deleted(connection, tenant_id, now)
-            await api_keys.revoke_all(connection, tenant_id, now)
+            ended = await api_keys.revoke_all(connection, tenant_id, now)
             await audit.record(
                 connection, author, Action.TENANT_ENDED, org_id=tenant_id, target_id=tenant_id,
                 before=_audited(found), now=now,
             )  # fmt: skip
+        if ended:
+            self._keys_revoked("tenant_ended", ended)
 
     async def export(self, tenant_id: str) -> TenantExport:
         """Everything of a tenant, also of one that ended less than 30 days ago. Raises `NotFoundError`."""

@@ -49,7 +49,7 @@ class WebhookService:
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
-        self._batcher: Batcher[Arrival, Receipt] = Batcher(self.apply, at_once=len(lanes))
+        self._batcher: Batcher[Arrival, Receipt] = Batcher(self.apply, at_once=len(lanes), watch=lanes[0].watch)
 
     def receive(self, arrival: Arrival) -> Awaitable[Receipt]:
         """Apply one event; to be awaited until after the commit.

@@ -218,13 +218,14 @@ async def update(connection: Connection, key: ApiKey) -> None:
     )
 
 
-async def revoke_all(connection: Connection, org_id: str, now: datetime) -> None:
-    """Revoke every key of a tenant that is not revoked yet."""
-    await connection.execute(
+async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
+    """Revoke every key of a tenant that is not revoked yet; how many those were."""
+    cursor = await connection.execute(
         "UPDATE api_keys SET revoked_at = %s WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s "
         "AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE)",
         (now, org_id),
     )
+    return cursor.rowcount
 
 
 async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | None, int]:

@@ -1,0 +1,266 @@
+"""What `/metrics` says, and that it is written down."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tenantry.db.database import Database
+from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, Work
+from tenantry.kit.clock import system_clock
+from tenantry.services.gauges import read_gauges
+from tenantry.services.job_runs import JobRuns
+from tenantry.services.retention import RetentionService
+from tests.support import events
+from tests.support.billing import Provider, rows
+from tests.support.logs import watched
+from tests.support.metrics import Shown, documented
+from tests.support.rate_limits import set_plan
+from tests.support.service import KEYS, PROJECTS, Service, running_service
+
+PLANS: Final = """
+[[plans]]
+id = "free"
+[[plans]]
+id = "closed"
+[plans.limits]
+requests_per_minute = 0
+"""
+
+
+async def shown(service: Service) -> Shown:
+    return Shown((await service.nobody.get("/metrics")).text)
+
+
+@pytest.fixture
+async def service(conninfo: str, tmp_path: Path) -> AsyncIterator[Service]:
+    plans = tmp_path / "plans.toml"
+    plans.write_text(PLANS)
+    async with running_service(conninfo, TENANTRY_PLANS=str(plans)) as service:
+        yield service
+
+
+async def counted_everything(service: Service) -> list[str]:
+    """Let something of each kind happen; the names of those concerned."""
+    provider = Provider(service)
+    subscriber = await provider.subscriber()
+    assert subscriber.organization is not None
+    owner = subscriber.organization.owner
+    await provider.send(events.updated(**subscriber.names, price="price_unheard_of"))
+    failed = events.failed(customer=subscriber.customer)
+    await provider.send(failed)
+    await provider.post(events.failed(customer=subscriber.customer), secret="whsec_of_somebody_else_0123456789")
+    key = await service.key(owner, subscriber.id, "projects:read")
+    await owner.delete(key.path)
+    assert (await key.caller.get(PROJECTS)).status_code == 401
+    await set_plan(service, subscriber.organization, "closed")
+    assert (await owner.get(PROJECTS)).status_code == 429
+    database = Database(service.conninfo, pool_size=1)
+    await database.open()
+    async with JobRuns(database).of(DELIVER_MAIL):
+        pass
+    await database.close()
+    return [subscriber.id, subscriber.customer, failed["id"], key.id, str(key.record["start"]), "price_unheard_of"]
+
+
+async def test_every_metric_that_is_shown_is_documented_with_its_labels_and_the_other_way_round(
+    service: Service,
+) -> None:
+    await counted_everything(service)
+    found = (await shown(service)).described()
+    assert {name: told for name, told in found.items() if not name.startswith(("python_", "process_"))} == documented()
+
+
+async def test_no_label_names_a_tenant_a_key_or_an_event(service: Service) -> None:
+    names = await counted_everything(service)
+    text = (await service.nobody.get("/metrics")).text
+    assert [name for name in names if name in text] == []
+
+
+async def test_a_batch_is_counted_by_its_lane_with_its_size_and_its_wait(service: Service) -> None:
+    org = await service.organization()
+    before = await shown(service)
+    answers = await asyncio.gather(*(org.owner.get(PROJECTS) for _ in range(40)))
+    assert {answer.status_code for answer in answers} == {200}
+    after = await shown(service)
+
+    def grown(name: str) -> float:
+        return after.value(name, lane="keys") - before.value(name, lane="keys")
+
+    assert grown("tenantry_batch_items_sum") == 40
+    assert 1 <= grown("tenantry_batch_items_count") < 40
+    assert grown("tenantry_batch_wait_seconds_count") == grown("tenantry_batch_items_count")
+    assert grown("tenantry_batch_seconds_count") == grown("tenantry_batch_items_count")
+
+
+@pytest.mark.parametrize(
+    ("header", "kind", "reason"),
+    [
+        ({}, "none", "missing_credential"),
+        ({"Authorization": "Bearer svc_live_nothing"}, "api_key", "invalid_credential"),
+        ({"Authorization": "Bearer a.b.c"}, "token", "invalid_credential"),
+    ],
+)
+async def test_a_refused_credential_is_counted_by_its_sort_and_the_reason(
+    service: Service, header: dict[str, str], kind: str, reason: str
+) -> None:
+    for path in (PROJECTS, KEYS):
+        assert (await service.nobody.call("GET", path, headers=header)).status_code == 401
+    assert (await shown(service)).value("tenantry_credentials_refused_total", kind=kind, reason=reason) == 2
+
+
+async def test_the_operators_token_is_counted_where_it_is_refused(service: Service) -> None:
+    await service.caller("not-the-operators").put("/api/v1/tenants/acme", {})
+    told = {"kind": "operator_token", "reason": "invalid_credential"}
+    assert (await shown(service)).value("tenantry_credentials_refused_total", **told) == 1
+
+
+async def test_ended_keys_are_counted_by_the_reason(service: Service) -> None:
+    org = await service.organization()
+    revoked, rotated, left, leaked = [await service.key(org.owner, org.id, "projects:read") for _ in range(4)]
+    for _ in range(2):  # the second time nothing ends
+        await org.owner.delete(revoked.path)
+    await org.owner.post(f"{rotated.path}/rotate", {"overlapSeconds": 0})
+    await org.owner.post(f"{left.path}/rotate", {"overlapSeconds": 60})
+    for _ in range(2):
+        await service.nobody.post(f"{KEYS}/report-leak", {"secret": leaked.caller.credential})
+    await service.operator.delete(org.path)
+    found = await shown(service)
+    assert {
+        reason: found.value("tenantry_api_keys_revoked_total", reason=reason)
+        for reason in ("revoked", "rotated", "leaked", "tenant_ended")
+    } == {"revoked": 1, "rotated": 1, "leaked": 1, "tenant_ended": 4}
+
+
+async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_requests_wait(conninfo: str) -> None:
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    async with database.transaction():
+        waiting = asyncio.create_task(read_gauges(database))
+        await asyncio.wait({waiting}, timeout=0.05)  # it cannot go on, and has had the time to find that out
+        usage = database.usage()
+        assert (usage.in_use, usage.idle, usage.most, usage.waiting) == (1, 0, 1, 1)
+    assert await waiting is not None
+    after = database.usage()
+    assert (after.in_use, after.idle, after.waiting) == (0, 1, 0)
+    assert after.waited > 0
+    await database.close()
+
+
+async def test_pools_and_streams_are_shown(service: Service) -> None:
+    found = await shown(service)
+    assert found.value("tenantry_database_connections_max", pool="ordinary") == 5
+    assert found.value("tenantry_database_connections_max", pool="jobs") == 2
+    assert found.value("tenantry_streams_open") == 0
+
+
+async def test_the_age_of_the_job_that_is_due_longest_is_told_by_queue(service: Service) -> None:
+    now = datetime.now(UTC)
+    for task, scheduled in (("a", now - timedelta(seconds=90)), ("b", now + timedelta(hours=1)), ("c", None)):
+        await rows(
+            service.conninfo,
+            "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, 'x', 0, NULL, NULL, '{}', %s)"
+            "::procrastinate_job_to_defer_v1])",
+            f"queue_{task}", scheduled,
+        )  # fmt: skip
+    await rows(
+        service.conninfo,
+        "UPDATE procrastinate_events SET at = at - interval '5 minutes' WHERE job_id = "
+        "(SELECT id FROM procrastinate_jobs WHERE queue_name = 'queue_c')",
+    )
+    found = await shown(service)
+    ages = {
+        sample.labels["queue"]: sample.value
+        for family in found.families
+        if family.name == "tenantry_jobs_longest_due_seconds"
+        for sample in family.samples
+    }
+    assert set(ages) == {"queue_a", "queue_c"}
+    assert 90 <= ages["queue_a"] < 300 <= ages["queue_c"]
+    assert found.value("tenantry_jobs", queue="queue_b", status="todo") == 1
+
+
+async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(service: Service) -> None:
+    database, queue = Database(service.conninfo, pool_size=1), JobQueue(service.conninfo)
+    await database.open()
+    await queue.open()
+    before = await shown(service)
+    assert all(before.value("tenantry_job_last_success_timestamp_seconds", task=task) == 0 for task in PERIODIC)
+    began = datetime.now(UTC).timestamp()
+    work = Work(None, RetentionService(database, timedelta(days=90), system_clock), runs=JobRuns(database))
+    await rows(
+        service.conninfo,
+        "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'remove_old_data', 0, NULL, NULL, "
+        "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])",
+    )
+    with watched("procrastinate") as log:
+        worker = asyncio.create_task(queue.run_worker(work, polling_interval=0.02))
+        await log.until("Job remove_old_data[1](timestamp=0) ended with status: Success")
+        worker.cancel()
+        await asyncio.wait({worker})
+    after = await shown(service)
+    assert after.value("tenantry_job_runs_total", task="remove_old_data", outcome="succeeded") >= 1
+    assert after.value("tenantry_job_runs_total", task="remove_old_data", outcome="failed") == 0
+    assert after.value("tenantry_job_last_success_timestamp_seconds", task="remove_old_data") >= int(began)
+    await queue.close()
+    await database.close()
+
+
+async def test_a_run_that_fails_is_counted_as_one_and_leaves_the_last_success_as_it_is(service: Service) -> None:
+    database = Database(service.conninfo, pool_size=1)
+    await database.open()
+    runs = JobRuns(database)
+    async with runs.of(DELIVER_MAIL):
+        pass
+    before = await shown(service)
+    with pytest.raises(ZeroDivisionError):
+        async with runs.of(DELIVER_MAIL):
+            raise ZeroDivisionError
+    after = await shown(service)
+    last = "tenantry_job_last_success_timestamp_seconds"
+    assert after.value("tenantry_job_runs_total", task=DELIVER_MAIL, outcome="failed") == 1
+    assert after.value(last, task=DELIVER_MAIL) == before.value(last, task=DELIVER_MAIL) > 0
+    await database.close()
+
+
+async def test_a_job_whose_run_cannot_be_counted_goes_well_all_the_same(conninfo: str) -> None:
+    await rows(conninfo, "DROP TABLE job_runs")
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    done = False
+    async with JobRuns(database).of(DELIVER_MAIL):
+        done = True
+    assert done
+    await database.close()
+
+
+PROCESS: Final = """
+from tenantry.db.usage import PoolUsage
+from tenantry.http.metrics import Metrics
+metrics = Metrics(several_processes=True)
+metrics.set_pool("ordinary", PoolUsage(in_use=1, idle=2, most=5, waiting=0, waits=3, waited=0.5, timeouts=0))
+metrics.streams.set(7)
+metrics.lane("keys").observe(4, 0.001, 0.002)
+print(metrics.render().decode())
+"""
+
+
+def test_of_a_process_that_ended_counts_what_it_counted_and_not_how_it_stood(tmp_path: Path) -> None:
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", PROCESS],
+            env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, check=True, capture_output=True, text=True,
+        ).stdout
+        for _ in range(2)
+    ]  # fmt: skip
+    found = Shown(texts[1])
+    assert found.value("tenantry_database_connections_max", pool="ordinary") == 5
+    assert found.value("tenantry_streams_open") == 7
+    assert found.value("tenantry_database_waits_total", pool="ordinary") == 6
+    assert found.value("tenantry_batch_items_sum", lane="keys") == 8

@@ -1,0 +1,53 @@
+"""Reading what `/metrics` says, and what is written about it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
+_ROW: Final = re.compile(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
+
+
+class Described(NamedTuple):
+    """A metric's type and labels."""
+
+    kind: str
+    labels: frozenset[str]
+
+
+class Shown:
+    """What `/metrics` has answered."""
+
+    def __init__(self, text: str) -> None:
+        self.families = list(text_string_to_metric_families(text))
+
+    def value(self, name: str, **labels: str) -> float:
+        """The value of one sample; 0 where there is none."""
+        found = [
+            sample.value
+            for family in self.families
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        ]
+        return found[0] if found else 0.0
+
+    def described(self) -> dict[str, Described]:
+        """Every metric by the name of its samples (histograms: by what they have in common)."""
+        return dict(self._described())
+
+    def _described(self) -> Iterator[tuple[str, Described]]:
+        for family in self.families:
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            yield name, Described(family.type, frozenset(labels))
+
+
+def documented() -> Mapping[str, Described]:
+    """Every metric that docs/metrics.md has."""
+    return {
+        name: Described(kind, frozenset(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in _ROW.findall(DOCUMENT.read_text("utf-8"))
+    }
