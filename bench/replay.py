@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -52,10 +52,14 @@ class Run(NamedTuple):
 class NothingLeaves:
     """Mails and questions are no part of this."""
 
-    async def defer_mail(self, _connection: Connection, _ids: Sequence[UUID], /) -> None:
+    async def defer_mail(
+        self, _connection: Connection, _ids: Sequence[UUID], _traces: Mapping[UUID, str] | None = None, /
+    ) -> None:
         """Drop them."""
 
-    async def defer_questions(self, _connection: Connection, _questions: Sequence[Question], /) -> None:
+    async def defer_questions(
+        self, _connection: Connection, _questions: Sequence[Question], _traces: Mapping[str, str] | None = None, /
+    ) -> None:
         """Drop them."""
 
 

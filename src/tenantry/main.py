@@ -6,13 +6,16 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Final, cast
 
 import msgspec
 from litestar import Litestar
 
+from tenantry import __version__
 from tenantry.authentication_parts import AuthenticationParts, is_current, schema_revision, stop
 from tenantry.db.database import Database
+from tenantry.db.watch import LaneWatch
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.sessions import SessionSecret
@@ -45,10 +48,12 @@ from tenantry.http.pages.reference import reference_routes
 from tenantry.http.projects import ProjectList, project_routes
 from tenantry.http.raw import AsgiApp
 from tenantry.http.tenants import operator_routes, tenant_routes
+from tenantry.http.watched import WatchedFront
 from tenantry.http.webhooks import WebhookEndpoint
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import PERIODIC, Work
 from tenantry.kit.clock import Clock, system_clock
+from tenantry.kit.tracing import Tracing, is_installed
 from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.audit import AuditService
 from tenantry.services.billing import BillingService
@@ -111,14 +116,17 @@ def build_app(
     ]
     verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
     hot = HotRoutes()
-    hot.add_any_method(
-        webhooks.PATH, WebhookEndpoint(parts.webhooks, verifier, parts.metrics, clock, settings.billing).handle
-    )
+    traceparent = parts.tracing.traceparent if parts.tracing else None
+    endpoint = WebhookEndpoint(parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent)
+    hot.add_any_method(webhooks.PATH, endpoint.handle)
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
     refusals = parts.admission.refusals
-    return Front(
+    front: Callable[..., Front] = Front
+    if parts.tracing is not None or settings.log_requests:
+        front = partial(WatchedFront, tracing=parts.tracing, logs=settings.log_requests)
+    return front(
         hot,
         api,
         parts.metrics,
@@ -144,12 +152,17 @@ class Parts:
     ) -> None:
         policy, catalog = settings.billing, settings.billing.catalog
         self.metrics = Metrics(several_processes=settings.workers > 1)
+        self.tracing = tracing = begin_tracing(settings)
         self.database = Database(
-            conninfo, settings.database_pool_size, settings.database_pooler_url, watch_of=self.metrics.lane
+            conninfo,
+            settings.database_pool_size,
+            settings.database_pooler_url,
+            watch_of=lambda name: LaneWatch(name, self.metrics.lane(name), tracing),
+            tracing=tracing,
         )
-        self.http_client = new_http_client()
-        mail = MailService(self.database, Mailer(settings.smtp), clock) if settings.smtp else None
-        self.queue = JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None)
+        self.http_client = new_http_client(peer="identity provider", tracing=tracing)
+        mail = MailService(self.database, Mailer(settings.smtp, tracing), clock) if settings.smtp else None
+        self.queue = JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None, tracing=tracing)
         self.owner_addresses = OwnerAddresses(self.database, clock)
         self.authentication = AuthenticationParts(
             self.database,
@@ -178,7 +191,7 @@ class Parts:
         # one batch at a time: what is fetched from the provider is to be applied in the order it is given in
         self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
         self.provider = (
-            ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock)
+            ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock, tracing=tracing)
             if settings.provider_secret_key
             else None
         )
@@ -189,6 +202,7 @@ class Parts:
             self.reconciler(policy, clock),
             settings.reconcile_hours,
             JobRuns(self.database),
+            tracing,
         )
         self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
         self.billing = BillingService(self.database)
@@ -246,6 +260,8 @@ class Parts:
     async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
         """Everything open and running for the length of the block; what was begun is ended properly."""
         async with AsyncExitStack() as stack:
+            if self.tracing is not None:
+                stack.push_async_callback(asyncio.to_thread, self.tracing.close)
             stack.push_async_callback(self.http_client.aclose)
             if self.provider is not None:
                 stack.push_async_callback(self.provider.aclose)
@@ -304,6 +320,16 @@ class Parts:
     async def email_of_token(self, token: str, subject: str) -> str | None:
         """The verified address of an access token's user, from the identity provider."""
         return await self.userinfo.userinfo_email(token, subject) if self.userinfo else None
+
+
+def begin_tracing(settings: Settings) -> Tracing | None:
+    """What makes spans, where they are asked for and can be made."""
+    if not settings.traces:
+        return None
+    if not is_installed():
+        logger.warning("traces are asked for, but cannot be made: pip install 'tenantry[otel]'")
+        return None
+    return Tracing(__version__)
 
 
 def is_checkout(path: str) -> bool:

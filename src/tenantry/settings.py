@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import psycopg
@@ -40,6 +40,11 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 _LARGEST_SECRET_FILE: Final = 64 * 1024
 
+_OTLP: Final = "otlp"
+_OTLP_ENDPOINTS: Final = (variables.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, variables.OTEL_EXPORTER_OTLP_ENDPOINT)
+_OTLP_HEADERS: Final = (variables.OTEL_EXPORTER_OTLP_TRACES_HEADERS, variables.OTEL_EXPORTER_OTLP_HEADERS)
+_OTEL: Final = "OTEL_"
+
 Value = TypeVar("Value")
 
 
@@ -66,6 +71,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: int
     run_jobs: bool
     log_format: str
+    log_requests: bool
+    traces: bool
+    otel_secrets: tuple[Secret, ...]
     webhook_secrets: tuple[Secret, ...]
     webhook_tolerance: int
     provider_secret_key: Secret | None
@@ -95,7 +103,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             _database_password(self.database_url),
             _database_password(self.database_pooler_url),
         )
-        return [*self.webhook_secrets, *self.peppers, *(secret for secret in maybe if secret)]
+        return [*self.webhook_secrets, *self.peppers, *self.otel_secrets, *(secret for secret in maybe if secret)]
 
 
 def read_environment() -> dict[str, str]:
@@ -133,6 +141,11 @@ def inherited(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def export_telemetry(values: Mapping[str, str]) -> None:
+    """Let OpenTelemetry's packages, which read the environment themselves, see what is in the ``.env`` file too."""
+    export_environment({name: value for name, value in values.items() if name.startswith(_OTEL)})
+
+
 def export_environment(values: Mapping[str, str]) -> None:
     """Hand settings down to the server processes that this one starts, secrets from files as they were read here."""
     os.environ.update(values)
@@ -161,6 +174,9 @@ def load(values: Mapping[str, str]) -> Settings:
         drain_seconds=reader.number(variables.DRAIN_SECONDS),
         run_jobs=reader.flag(variables.RUN_JOBS),
         log_format=reader.choice(variables.LOG_FORMAT),
+        log_requests=reader.flag(variables.LOG_REQUESTS),
+        traces=reader.traces(),
+        otel_secrets=reader.otel_secrets(),
         webhook_secrets=reader.secrets(variables.PROVIDER_WEBHOOK_SECRET),
         webhook_tolerance=reader.number(variables.PROVIDER_WEBHOOK_TOLERANCE),
         provider_secret_key=reader.optional_secret(variables.PROVIDER_SECRET_KEY),
@@ -417,6 +433,24 @@ class _Reader:
             parked_mail_hours=self.number(variables.PARKED_MAIL_HOURS),
             livemode=mode_of_key(Secret(self.text(variables.PROVIDER_SECRET_KEY) or "")),
         )
+
+    def traces(self) -> bool:
+        """Whether OpenTelemetry's own variables ask for traces."""
+        if self.flag(variables.OTEL_SDK_DISABLED):
+            return False
+        exporter = self.text(variables.OTEL_TRACES_EXPORTER)
+        if exporter is None:
+            return any(map(self.text, _OTLP_ENDPOINTS))
+        if exporter not in (_OTLP, "none"):
+            self._fault(variables.OTEL_TRACES_EXPORTER.name, f"must be one of {_OTLP}, none")
+        return exporter == _OTLP
+
+    def otel_secrets(self) -> tuple[Secret, ...]:
+        """What the headers hold with which traces are sent: a credential, as a rule."""
+        pairs = [pair for name in _OTLP_HEADERS for pair in (self.text(name) or "").split(",")]
+        values = [unquote(pair.partition("=")[2].strip()) for pair in pairs]
+        words = [word for value in values for word in (value, value.rpartition(" ")[2])]
+        return tuple(Secret(word) for word in dict.fromkeys(words) if word)
 
     def oidc(self) -> OidcConfig | None:
         issuer, audience = self.text(variables.OIDC_ISSUER), self.text(variables.OIDC_AUDIENCE)

@@ -229,6 +229,11 @@ LOG_FORMAT: Final = Choice(
     choices=("console", "json"),
     meaning="Log lines on stderr, for people or machines.",
 )
+LOG_REQUESTS: Final = Flag(
+    name="LOG_REQUESTS",
+    default=False,
+    meaning="A line in the log for each request ([operations.md](../operations.md#logs)).",
+)
 OPERATOR_TOKEN: Final = SecretText(
     name="OPERATOR_TOKEN",
     shortest=_SECRET,
@@ -356,6 +361,32 @@ SMTP_ALLOW_PLAINTEXT: Final = Flag(
     meaning="Hand mail, and the password, to a server without TLS that is not on loopback.",
 )
 
+OTEL_EXPORTER_OTLP_ENDPOINT: Final = Variable(
+    name="OTEL_EXPORTER_OTLP_ENDPOINT",
+    default_text="unset: no traces",
+    meaning="Where spans are sent to: a collector that takes OTLP over HTTP.",
+)
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: Final = Variable(
+    name="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", meaning="The same, for traces alone."
+)
+OTEL_EXPORTER_OTLP_HEADERS: Final = Variable(
+    name="OTEL_EXPORTER_OTLP_HEADERS",
+    bounds="`name=value`, separated by commas",
+    meaning="Headers that they are sent with; their values are kept out of logs like secrets.",
+)
+OTEL_EXPORTER_OTLP_TRACES_HEADERS: Final = Variable(
+    name="OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+    bounds="`name=value`, separated by commas",
+    meaning="The same, for traces alone.",
+)
+OTEL_TRACES_EXPORTER: Final = Variable(
+    name="OTEL_TRACES_EXPORTER",
+    bounds="`otlp`, `none`",
+    meaning="`otlp` sends them also without an endpoint (to `http://localhost:4318`), `none` never. Unset: they are "
+    "sent where there is an endpoint.",
+)
+OTEL_SDK_DISABLED: Final = Flag(name="OTEL_SDK_DISABLED", default=False, meaning="`true` sends none.")
+
 SECTIONS: Final = (
     Section(
         title="Required",
@@ -373,7 +404,10 @@ SECTIONS: Final = (
     Section(
         title="Server",
         about="",
-        variables=(HOST, PORT, BASE_URL, WORKERS, DRAIN_SECONDS, RUN_JOBS, TRUSTED_PROXIES, LOG_FORMAT, OPERATOR_TOKEN),
+        variables=(
+            HOST, PORT, BASE_URL, WORKERS, DRAIN_SECONDS, RUN_JOBS, TRUSTED_PROXIES, LOG_FORMAT, LOG_REQUESTS,
+            OPERATOR_TOKEN,
+        ),
     ),
     Section(
         title="Payment provider",
@@ -396,6 +430,15 @@ SECTIONS: Final = (
         title="Mail",
         about="Without `SMTP_URL` mail stays queued and goes out when it is set.",
         variables=(SMTP_URL, MAIL_FROM, SMTP_ALLOW_PLAINTEXT),
+    ),
+    Section(
+        title="Traces",
+        about="Off unless OpenTelemetry's own variables ask for them ([tracing.md](../tracing.md)). Its packages read "
+        "others themselves.",
+        variables=(
+            OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
+            OTEL_EXPORTER_OTLP_TRACES_HEADERS, OTEL_TRACES_EXPORTER, OTEL_SDK_DISABLED,
+        ),
     ),
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support import events, figures
+from tests.support.collector import Collector, running_collector
 from tests.support.commands import Running, run, running
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.findings import free_port
@@ -47,6 +48,7 @@ SETTINGS: Final = {
     "provider key": PROVIDER_KEY,
     "client secret": "client-secret-of-the-run-1a2b3c4d5e6f",
     "database password": "database-password-of-the-run",
+    "collector token": "token-of-the-collector-2b3c4d5e",
 }
 
 
@@ -106,7 +108,7 @@ async def test_no_secret_of_a_full_run_is_left_anywhere(
         secrets.keep(f"table {name}", table)
     secrets.keep("log of the database server", server_log(conninfo).read_bytes())
     written = secrets.places["service, err"] + secrets.places["worker, err"]
-    for what in (b"Traceback", b"UndefinedTable", b"webhook refused", b"interrupted"):
+    for what in (b"Traceback", b"UndefinedTable", b"webhook refused", b"interrupted", b"tenantry.requests"):
         assert what in written, what  # the run has had its troubles
     assert {"public.api_keys", "public.audit_events", "public.notifications", "public.procrastinate_events"} <= {
         place.removeprefix("table ") for place in secrets.places
@@ -131,8 +133,8 @@ def server_log(conninfo: str) -> Path:
 
 async def full_run(secrets: Secrets, conninfo: str, folder: Path, log_format: str) -> None:
     """Everything that the service does, done well and badly; all that can be seen of it is kept."""
-    async with surroundings(conninfo) as (link, issuer, mail, provider):
-        values = settings(link, issuer, mail, provider, log_format)
+    async with running_collector() as collector, surroundings(conninfo) as (link, issuer, mail, provider):
+        values = {**settings(link, issuer, mail, provider, log_format), **told_to(collector)}
         async with (
             running("serve", "--no-jobs", folder=folder, **values) as service,
             running("worker", folder=folder, **values) as worker,
@@ -149,6 +151,8 @@ async def full_run(secrets: Secrets, conninfo: str, folder: Path, log_format: st
                 assert await command.end(signal.SIGTERM) == 0
                 for stream, text in command.text.items():
                     secrets.keep(f"{name}, {stream}", text)
+        assert {"send mail", "POST payment provider", "batch keys"} <= {span.name for span in collector.spans}
+        secrets.keep("traces", collector.raw)
         for received in mail.received:
             secrets.keep("mails", received.message.as_bytes())
             secrets.keep("mails", received.part("plain") + received.part("html"))
@@ -194,6 +198,12 @@ def settings(
         "PYTHONASYNCIODEBUG": "1",
         "PYTHONWARNINGS": "default",
     }
+
+
+def told_to(collector: Collector) -> dict[str, str]:
+    """Settings by which everything is traced, and every request has its line in the log."""
+    header = quote(f"Bearer {SETTINGS['collector token']}")
+    return collector.settings(OTEL_EXPORTER_OTLP_HEADERS=f"authorization={header}", LOG_REQUESTS="true")
 
 
 async def work(

@@ -246,7 +246,7 @@ from tenantry.http.metrics import Metrics
 metrics = Metrics(several_processes=True)
 metrics.set_pool("ordinary", PoolUsage(in_use=1, idle=2, most=5, waiting=0, waits=3, waited=0.5, timeouts=0))
 metrics.streams.set(7)
-metrics.lane("keys").observe(4, 0.001, 0.002)
+metrics.lane("keys")(4, 0.001, 0.002)
 print(metrics.render().decode())
 """
 

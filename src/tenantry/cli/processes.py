@@ -26,7 +26,7 @@ from tenantry.http.raw import AsgiApp
 from tenantry.http.server import REQUEST_SECONDS, Server
 from tenantry.http.shedding import SheddingProtocol
 from tenantry.kit import collector, logs
-from tenantry.settings import Settings, SettingsError, export_environment, load, read_environment
+from tenantry.settings import Settings, SettingsError, export_environment, export_telemetry, load, read_environment
 
 _POLL_SECONDS: Final = 0.05
 
@@ -48,6 +48,7 @@ def run_server(
     With port 0 it takes a free one, and all that follows from the port follows from that one.
     """
     logs.configure_service(settings.log_format, settings.secrets())
+    export_telemetry(values)
     bound = bind(settings.host, settings.port)
     port = bound.getsockname()[1]
     if settings.port != port:

@@ -8,7 +8,7 @@ import click
 from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.processes import end_on_sigterm
 from tenantry.kit import logs
-from tenantry.settings import Settings, SettingsError, load, read_environment
+from tenantry.settings import Settings, SettingsError, export_telemetry, load, read_environment
 
 
 @click.command()
@@ -20,6 +20,7 @@ def worker() -> None:
     except SettingsError as error:
         fail_on_settings(error)
     logs.configure_service(settings.log_format, settings.secrets())
+    export_telemetry(values)
     end_on_sigterm()
     with database(values) as conninfo:
         migrated(conninfo)

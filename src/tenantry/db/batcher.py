@@ -13,6 +13,7 @@ import msgspec
 
 from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.kit.tracing import Trace
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -49,7 +50,9 @@ class Batcher(Generic[Item, Answer]):
         watch: LaneWatch = UNWATCHED,
     ) -> None:
         self._run = run
+        self._lane = watch.name
         self._observe = watch.observe
+        self._tracing = watch.tracing
         self._at_once = at_once
         self._most = most
         self._most_waiting = most_waiting
@@ -74,7 +77,8 @@ class Batcher(Generic[Item, Answer]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         came = loop.time()
-        self._waiting.append(_Entry(item, future, came))
+        trace = None if self._tracing is None else self._tracing.current()
+        self._waiting.append(_Entry(item, future, came, trace))
         workers = len(self._workers)
         if not workers or (workers < self._at_once and len(self._waiting) >= CROWD):
             worker = asyncio.create_task(self._work())
@@ -111,7 +115,7 @@ class Batcher(Generic[Item, Answer]):
         alarm = loop.call_later(self._deadline, self._give_up, number)
         try:
             async with asyncio.timeout(self._deadline):
-                answers = await self._answer([entry.item for entry in batch])
+                answers = await self._answer(batch)
         except Exception as error:  # noqa: BLE001  # theirs who submitted
             for entry in batch:
                 _settle(entry.future, error)
@@ -124,8 +128,13 @@ class Batcher(Generic[Item, Answer]):
             self._hanging.discard(number)
             self._observe(len(batch), began - batch[0].came, loop.time() - began)
 
-    async def _answer(self, items: Sequence[Item]) -> Sequence[Answer | Exception]:
-        answers = await self._run(items)
+    async def _answer(self, batch: Sequence["_Entry[Item, Answer]"]) -> Sequence[Answer | Exception]:
+        items = [entry.item for entry in batch]
+        if self._tracing is None:
+            answers = await self._run(items)
+        else:
+            with self._tracing.batch(self._lane, [entry.trace for entry in batch]):
+                answers = await self._run(items)
         if len(answers) != len(items):
             raise RuntimeError(f"{len(answers)} answers for {len(items)} items")
         return answers
@@ -151,11 +160,12 @@ class Batcher(Generic[Item, Answer]):
 
 
 class _Entry(msgspec.Struct, Generic[Item, Answer], frozen=True):
-    """An item that waits for its answer, and when it came, on the event loop's clock."""
+    """An item that waits for its answer, when it came, on the event loop's clock, and what it is part of."""
 
     item: Item
     future: "asyncio.Future[Answer]"
     came: float
+    trace: Trace | None = None
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:

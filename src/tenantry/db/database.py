@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import psycopg
@@ -13,6 +13,7 @@ from tenantry.db.statements import Statement
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.kit.tracing import Tracing
 
 _POOL_TIMEOUT: Final = 3.0
 _CONNECT_TIMEOUT: Final = 3
@@ -78,6 +79,14 @@ def _with_options(conninfo: str, options: str) -> str:
     return psycopg.conninfo.make_conninfo(conninfo, options=f"{given} {options}" if given else options)
 
 
+def name_of(conninfo: str) -> str:
+    """The database's name, as far as the connection string says it."""
+    try:
+        return str(psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") or "")
+    except psycopg.ProgrammingError:  # whoever connects will say so
+        return ""
+
+
 async def _check(connection: Connection) -> None:
     if is_lost(connection):
         raise psycopg.OperationalError("the server has closed the connection")
@@ -100,7 +109,7 @@ class Database:
 
     ``pooler`` leads to the same database by way of a pooler that gives out its connections by the transaction, and is
     for the ordinary work alone. Such a pooler takes no options, and keeps neither settings nor prepared statements.
-    ``watch_of`` gives who is told of the work of a lane of this name.
+    ``watch_of`` gives who is told of the work of a lane of this name; with ``tracing`` transactions are spans.
     """
 
     def __init__(
@@ -110,8 +119,11 @@ class Database:
         pooler: str | None = None,
         *,
         watch_of: Callable[[str], LaneWatch] = LaneWatch,
+        tracing: Tracing | None = None,
     ) -> None:
         self._watch_of = watch_of
+        self._tracing = tracing
+        self._name = name_of(conninfo)
         self._conninfo = with_statement_timeout(conninfo)
         self._is_by_pooler = pooler is not None
         self._pool = AsyncConnectionPool(
@@ -148,7 +160,8 @@ class Database:
                 if self._is_by_pooler:
                     await connection.together(_FOR_TRANSACTION())
                 try:
-                    yield connection
+                    with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
+                        yield connection
                 except psycopg.errors.ReadOnlySqlTransaction:
                     await connection.close()
                     raise
@@ -178,6 +191,7 @@ class Lane:
 
     def __init__(self, conninfo: str, watch: LaneWatch = UNWATCHED) -> None:
         self._conninfo = for_writes(conninfo)
+        self._name = name_of(conninfo)
         self.watch = watch
         """Who is told of the batches that use it."""
         self._connection: Connection | None = None
@@ -191,7 +205,9 @@ class Lane:
         """
         try:
             connection = await self._connected(autocommit=autocommit)
-            yield connection
+            tracing = self.watch.tracing
+            with nullcontext() if tracing is None else tracing.transaction(self._name):
+                yield connection
         except _RETRYABLE:
             await self._recover()
             raise

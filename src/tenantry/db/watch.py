@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from tenantry.kit.tracing import Tracing
+
 Observe = Callable[[int, float, float], None]
 """Told of each batch: how many items it has, how long the first of them waited, and how long it took; in seconds."""
 
@@ -14,10 +16,11 @@ def _look_away(_items: int, _waited: float, _took: float) -> None:
 
 
 class LaneWatch(msgspec.Struct, frozen=True):
-    """Who is told of a lane's batches; ``name`` is the lane's."""
+    """Who is told of a lane's batches; ``name`` is the lane's. With ``tracing`` they are spans, too."""
 
     name: str
     observe: Observe = _look_away
+    tracing: Tracing | None = None
 
 
 UNWATCHED: Final = LaneWatch("")

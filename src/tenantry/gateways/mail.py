@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from tenantry.domain.notices import KeyLeakedData, PendingMail
 from tenantry.kit.secret import Secret
+from tenantry.kit.tracing import Tracing
 
 _TIMEOUT: Final = 10.0
 _LONGEST_DELIVERY: Final = 60.0
@@ -158,14 +159,22 @@ def _address_header(text: str) -> AddressHeader | None:
 class Mailer:
     """Hands mails to one mail server, a connection for each."""
 
-    def __init__(self, config: SmtpConfig) -> None:
+    def __init__(self, config: SmtpConfig, tracing: Tracing | None = None) -> None:
         self.config = config
+        self._tracing = tracing
 
     async def send(self, message: EmailMessage) -> None:
         """Return once the server has taken the mail. Raises `PermanentMailError` or `TemporaryMailError`.
 
         Takes at most 60 s, 10 s for each step.
         """
+        if self._tracing is None:
+            await self._send(message)
+            return
+        with self._tracing.mail(self.config.host, self.config.port):
+            await self._send(message)
+
+    async def _send(self, message: EmailMessage) -> None:
         # The causes are cut off: they repeat the server's words, which may name addresses or echo credentials.
         try:
             await self._deliver(message)

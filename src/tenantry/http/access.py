@@ -22,7 +22,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.http.rate_limits import admit
-from tenantry.http.raw import header_of
+from tenantry.http.raw import OPERATOR, header_of
 from tenantry.kit.logs import redact
 from tenantry.kit.secret import Secret
 from tenantry.services.admission import Admission, kind_of
@@ -107,6 +107,7 @@ class Access:
                 credential = bearer(header(connection, "authorization"))
                 if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
                     raise InvalidCredentialError("This needs the operator's token.")
+            _extras(connection)[OPERATOR] = True
 
         return RouteGuard(guard, Credential.OPERATOR)
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Final, cast
 
 from litestar import Litestar, Response, Router
 from litestar.di import Provide
@@ -26,7 +26,7 @@ from tenantry.http.access import AnyRequest, Connection, current_claims, current
 from tenantry.http.bodies import JsonRequest
 from tenantry.http.front import REQUEST_ID, internal_error
 from tenantry.http.problems import VARIES, Refusal, refuse, refuse_domain_error
-from tenantry.http.raw import MAX_BODY
+from tenantry.http.raw import MAX_BODY, OUTCOME
 
 API_TITLE: Final = "tenantry"
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -123,13 +123,14 @@ def _request_id(request: AnyRequest) -> str:
     return str(request.scope.get(REQUEST_ID, ""))
 
 
-def _response(refusal: Refusal) -> Response[bytes]:
+def _response(request: AnyRequest, refusal: Refusal) -> Response[bytes]:
+    cast("dict[str, object]", request.scope)[OUTCOME] = refusal.code
     headers = {name.decode(): value.decode("latin-1") for name, value in refusal.headers}
     return Response(refusal.body, status_code=refusal.status, headers=headers)
 
 
 def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]:
-    return _response(refuse_domain_error(error, _request_id(request)))
+    return _response(request, refuse_domain_error(error, _request_id(request)))
 
 
 def _on_validation_error(request: AnyRequest, error: ValidationException) -> Response[bytes]:
@@ -139,12 +140,14 @@ def _on_validation_error(request: AnyRequest, error: ValidationException) -> Res
         for fault in error.extra or ()
         if isinstance(fault, dict)
     ]
-    return _response(refuse(422, "validation_failed", "The request is not valid.", _request_id(request), faults=faults))
+    return _response(
+        request, refuse(422, "validation_failed", "The request is not valid.", _request_id(request), faults=faults)
+    )
 
 
 def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     if isinstance(error.__cause__, SerializationException) or isinstance(error, SerializationException):
-        return _response(refuse(400, "invalid_json", "The body is not JSON.", _request_id(request)))
+        return _response(request, refuse(400, "invalid_json", "The body is not JSON.", _request_id(request)))
     details: dict[type[HTTPException], str] = {
         NotFoundException: "There is nothing at this address.",
         MethodNotAllowedException: "This address does not answer this method.",
@@ -153,9 +156,9 @@ def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]
     detail = details.get(type(error), error.detail)
     headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
     code = _CODES.get(error.status_code, "invalid_request" if error.status_code < 500 else "internal_error")  # noqa: PLR2004
-    return _response(refuse(error.status_code, code, detail, _request_id(request), headers=headers))
+    return _response(request, refuse(error.status_code, code, detail, _request_id(request), headers=headers))
 
 
 def _on_fault(request: AnyRequest, error: Exception) -> Response[bytes]:
     logger.error("request %s failed", _request_id(request), exc_info=error)
-    return _response(internal_error(_request_id(request)))
+    return _response(request, internal_error(_request_id(request)))

@@ -13,7 +13,7 @@ from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.http.access import Access, Caller
 from tenantry.http.problems import refuse_domain_error
 from tenantry.http.rate_limits import admit
-from tenantry.http.raw import RawAnswer, RawRequest
+from tenantry.http.raw import OUTCOME, RawAnswer, RawRequest
 from tenantry.services.admission import Admission
 
 WHOAMI_PATH: Final = "/api/v1/auth/whoami"
@@ -74,6 +74,7 @@ class GatewayCheck:
         try:
             return await self._check(request)
         except DomainError as error:
+            request.scope[OUTCOME] = error.code
             refusal = refuse_domain_error(error, request.request_id.decode())
             return RawAnswer(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
 

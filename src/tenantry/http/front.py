@@ -19,6 +19,7 @@ from tenantry.http.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
     HOT_DOOR,
+    OUTCOME,
     AsgiApp,
     ClientGoneError,
     HotRoute,
@@ -37,9 +38,9 @@ REQUEST_ID: Final = "tenantry.request_id"
 IS_HEAD: Final = "tenantry.is_head"
 """Where the ASGI scope says that a GET is a HEAD in truth: it gets a GET's answer, and has no effect of its own."""
 
-_CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
+CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
 _DEADLINE: Final = 4.8
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 PageOf = Callable[[Scope, int, str], RawAnswer | None]
 """Gives the page for a request that is refused with a status; with its id."""
@@ -132,7 +133,7 @@ class Front:
             route = route or self.find("GET", path)
         if route is not None:
             answer = await self.answer(route, RawRequest(scope, receive))
-            if answer.status != _CLIENT_GONE:
+            if answer.status != CLIENT_GONE:
                 await _send(send, answer)
             return
         started = perf_counter()
@@ -149,20 +150,23 @@ class Front:
         try:
             answer = await route.handler(request)
         except DomainError as error:
+            request.scope[OUTCOME] = error.code
             answer = _answer_of(refuse_domain_error(error, request.request_id.decode()))
         except ClientGoneError:
-            answer = RawAnswer(_CLIENT_GONE, [])
+            answer = RawAnswer(CLIENT_GONE, [])
         except Exception:
             request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
-            answer = _answer_of(internal_error(request_id))
+            fault = internal_error(request_id)
+            request.scope[OUTCOME] = fault.code
+            answer = _answer_of(fault)
         _complete(answer, request.scope, request.request_id)
         self._count(route.template, request.scope["method"], answer.status, perf_counter() - started)
         return answer
 
     def count_gone(self, route: HotRoute, request: RawRequest) -> None:
         """Count a client that hung up before its request was whole."""
-        self._counter(route.template, request.scope["method"], _CLIENT_GONE).inc()
+        self._counter(route.template, request.scope["method"], CLIENT_GONE).inc()
 
     def fault(self, request: RawRequest) -> RawAnswer:
         """The answer where there is none that could be sent."""
@@ -209,6 +213,7 @@ class Front:
         return status
 
     async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
+        scope[OUTCOME] = refusal.code
         answer = self._page_of(scope, refusal.status, request_id.decode()) or _answer_of(refusal)
         await _send(send, _complete(answer, scope, request_id))
         return answer.status
@@ -221,7 +226,7 @@ class Front:
         timer.observe(seconds)
 
     def _counter(self, route: str, method: str, status: int) -> Counter:
-        key = route, method if method in _METHODS else "other", status
+        key = route, method if method in METHODS else "other", status
         counter = self._counters.get(key)
         if counter is None:
             counter = self._counters[key] = self._metrics.requests.labels(key[0], key[1], str(status))

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tenantry import __version__
 from tenantry.db.usage import PoolUsage
-from tenantry.db.watch import LaneWatch
+from tenantry.db.watch import Observe
 from tenantry.services.gauges import Known
 
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -36,7 +36,8 @@ class Metrics:
     """
 
     def __init__(self, *, several_processes: bool) -> None:
-        disable_created_metrics()  # a switch of the whole library; with several processes there are none anyway
+        # a switch of the whole library; with several processes there are none anyway
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         if several_processes:
             _forget_the_dead()
@@ -91,7 +92,7 @@ class Metrics:
             "tenantry_build_info", "1, by what runs.", ("version", "python"), registry=registry, multiprocess_mode="max"
         ).labels(__version__, platform.python_version()).set(1)
 
-    def lane(self, name: str) -> LaneWatch:
+    def lane(self, name: str) -> Observe:
         """What counts the batches of a lane."""
         items = self._batch_items.labels(name).observe
         wait = self._batch_wait.labels(name).observe
@@ -102,7 +103,7 @@ class Metrics:
             wait(waited)
             seconds(took)
 
-        return LaneWatch(name, observe)
+        return observe
 
     def set_pool(self, pool: str, usage: PoolUsage) -> None:
         """Note how a pool is used, and add what was counted since it was last asked."""
@@ -132,8 +133,8 @@ class _Described(CollectorRegistry):
         up = GaugeMetricFamily("tenantry_database_up", "Whether the database answers.", float(known is not None))
         self._families = [up, *map(_family, known or ())]
 
-    def collect(self) -> Sequence[GaugeMetricFamily | CounterMetricFamily]:  # type: ignore[override]
-        return self._families
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        yield from self._families
 
 
 def _family(known: Known) -> GaugeMetricFamily | CounterMetricFamily:
@@ -151,6 +152,6 @@ def _forget_the_dead() -> None:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            multiprocess.mark_process_dead(pid)
+            multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
         except PermissionError:
             pass

@@ -8,7 +8,7 @@ from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, Standing
 from tenantry.http.problems import Header
-from tenantry.http.raw import Scope
+from tenantry.http.raw import CALLER, Scope
 from tenantry.services.admission import Admission, Admitted
 
 _STANDING: Final = "tenantry.standing"
@@ -30,6 +30,7 @@ async def admit(
     except RateLimitedError as error:
         scope[_STANDING] = error.standing
         raise
+    scope[CALLER] = admitted.principal
     if admitted.standing:
         scope[_STANDING] = admitted.standing
     return admitted

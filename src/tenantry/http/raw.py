@@ -23,6 +23,19 @@ _JSON: Final[Header] = (b"content-type", b"application/json")
 _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 
 
+CALLER: Final = "tenantry.caller"
+"""Where a request's scope holds the principal that was let in, once it is."""
+
+OPERATOR: Final = "tenantry.operator"
+"""What a request's scope holds where the operator sent it."""
+
+TENANT: Final = "tenantry.tenant"
+"""Where a request's scope holds the tenant that it turned out to be about, where nobody's credential says so."""
+
+OUTCOME: Final = "tenantry.outcome"
+"""Where a request's scope holds what became of it: the code of a refusal, or of an event its outcome."""
+
+
 class ClientGoneError(Exception):
     """The client hung up before it had sent its whole request: there is nobody to answer."""
 

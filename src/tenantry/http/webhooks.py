@@ -1,6 +1,7 @@
 """The payment provider's endpoint (SPEC 4.1, CONTRACT 6)."""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeErro
 from tenantry.gateways.provider.decode import NotAnEventError, decode_event
 from tenantry.gateways.provider.signature import SignatureVerifier
 from tenantry.http.metrics import Metrics
-from tenantry.http.raw import RawAnswer, RawRequest
+from tenantry.http.raw import OUTCOME, TENANT, RawAnswer, RawRequest
 from tenantry.kit.clock import Clock
 from tenantry.services.webhooks import HandlingFailedError, WebhookService
 
@@ -38,7 +39,10 @@ class WebhookEndpoint:
         metrics: Metrics,
         clock: Clock,
         policy: BillingPolicy,
+        traceparent: Callable[[], str | None] | None = None,
     ) -> None:
+        """``traceparent`` says which trace is under way, where there are any."""
+        self._traceparent = traceparent
         self._service = service
         self._verifier = verifier
         self._metrics = metrics
@@ -61,12 +65,14 @@ class WebhookEndpoint:
         try:
             receipt = await self._service.receive(arrival)
         except HandlingFailedError:
-            self._count(event, "failed")
+            self._count(request, event, "failed")
             return RawAnswer.text(500, "Handling failed")
         except DatabaseUnavailableError:
-            self._count(event, "unavailable")
+            self._count(request, event, "unavailable")
             return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
-        self._count(event, receipt.outcome.value if receipt.outcome else _DUPLICATE)
+        self._count(request, event, receipt.outcome.value if receipt.outcome else _DUPLICATE)
+        if receipt.tenant_id is not None:
+            request.scope[TENANT] = receipt.tenant_id
         for anomaly in receipt.anomalies:
             self._metrics.anomalies.labels(anomaly.value).inc()
         if receipt.outcome is Outcome.INVALID:
@@ -92,9 +98,10 @@ class WebhookEndpoint:
             )
         except NotAnEventError:
             return self._refuse(request, "invalid_payload", 400, INVALID_PAYLOAD)
-        return Arrival(event, now, body)
+        return Arrival(event, now, body, trace=self._traceparent() if self._traceparent else None)
 
-    def _count(self, event: BillingEvent, outcome: str) -> None:
+    def _count(self, request: RawRequest, event: BillingEvent, outcome: str) -> None:
+        request.scope[OUTCOME] = outcome
         known = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE, outcome, event.livemode
         counter = self._counters.get(known)
         if counter is None:
@@ -102,6 +109,7 @@ class WebhookEndpoint:
         counter.inc()
 
     def _refuse(self, request: RawRequest, reason: str, status: int, text: str) -> RawAnswer:
+        request.scope[OUTCOME] = reason
         self._metrics.refusals.labels(reason).inc()
         logger.warning("webhook refused: reason=%s request=%s", reason, request.request_id.decode())
         return RawAnswer.text(status, text)

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -20,6 +21,7 @@ from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.kit import backoff
+from tenantry.kit.tracing import Tracing
 from tenantry.store import jobs
 
 _HEARTBEAT: Final = 10.0
@@ -29,6 +31,8 @@ _POOL_TIMEOUT: Final = 3.0
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 _SOUND: Final = 60.0
 _A_MOMENT: Final = timedelta(seconds=2)
+
+NO_TRACES: Final[Mapping[Any, str]] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +48,13 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 class JobQueue:
     """The job queue of one process. Deferring needs nothing; `open` it before running a worker, once.
 
-    Without ``asks_provider`` questions to the provider are let go: nobody could answer them.
+    Without ``asks_provider`` questions to the provider are let go: nobody could answer them. With ``tracing`` a job
+    takes along the trace in which it was deferred.
     """
 
-    def __init__(self, conninfo: str, *, asks_provider: bool = False) -> None:
+    def __init__(self, conninfo: str, *, asks_provider: bool = False, tracing: Tracing | None = None) -> None:
         self._asks_provider = asks_provider
+        self._tracing = tracing
         self._app = App(connector=PsycopgConnector())
         logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
@@ -75,21 +81,30 @@ class JobQueue:
         """How its connections are used; what is counted is counted since it was last asked."""
         return usage_of(self._pool)
 
-    async def defer_mail(self, connection: Connection, ids: Sequence[UUID]) -> None:
+    async def defer_mail(
+        self, connection: Connection, ids: Sequence[UUID], traces: Mapping[UUID, str] = NO_TRACES
+    ) -> None:
         """Have these notifications delivered as soon as the connection's transaction is committed.
 
+        ``traces`` are those that their delivery belongs to, as ``traceparent``; of others it is that under way.
         Raises what psycopg raises.
         """
         if not ids:
             return
         deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection)
-        arguments: list[JSONDict] = [{"notification_id": str(notification_id)} for notification_id in ids]
+        arguments = [
+            self._with_trace({"notification_id": str(notification_id)}, traces.get(notification_id))
+            for notification_id in ids
+        ]
         await _deferred(deferrer.batch_defer_async(*arguments))
 
-    async def defer_questions(self, connection: Connection, questions: Sequence[Question]) -> None:
+    async def defer_questions(
+        self, connection: Connection, questions: Sequence[Question], traces: Mapping[str, str] = NO_TRACES
+    ) -> None:
         """Have the provider asked about tenants, whom the transaction has locked, once it is committed.
 
-        A question that waits already is not asked twice. Raises what psycopg raises.
+        A question that waits already is not asked twice. ``traces`` as in `defer_mail`, by tenant. Raises what psycopg
+        raises.
         """
         if not self._asks_provider or not questions:
             return
@@ -102,7 +117,15 @@ class JobQueue:
                 ASK_PROVIDER, queue=PROVIDER, connection=connection, lock=f"{ASK_PROVIDER} {tenant_id}",
                 schedule_at=now + _A_MOMENT if later else None,
             )  # fmt: skip
-            await _deferred(deferrer.defer_async(tenant_id=tenant_id))
+            arguments = self._with_trace({"tenant_id": tenant_id}, traces.get(tenant_id))
+            await _deferred(deferrer.defer_async(**arguments))
+
+    def _with_trace(self, arguments: JSONDict, trace: str | None) -> JSONDict:
+        """A job's arguments, with the trace that it belongs to if there is one."""
+        if self._tracing is None:
+            return arguments
+        trace = trace or self._tracing.traceparent()
+        return {**arguments, "traceparent": trace} if trace else arguments
 
     async def run_worker(
         self, work: Work, *, concurrency: int = 4, polling_interval: float = 2.0, grace: float = 15.0

@@ -16,6 +16,7 @@ from procrastinate.jobs import Job
 
 from tenantry.domain.errors import ProviderRefusedError
 from tenantry.kit import backoff
+from tenantry.kit.tracing import Tracing
 from tenantry.services.job_runs import JobRuns
 from tenantry.services.mail import MailDeferredError, MailService
 from tenantry.services.reconcile import Reconciler
@@ -46,7 +47,7 @@ class Work(msgspec.Struct, frozen=True):
     """What the tasks work with. Without ``mail`` the worker leaves mails in the queue.
 
     With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``, never where that is 0.
-    ``runs`` counts how the jobs go.
+    ``runs`` counts how the jobs go; with ``tracing`` each is a span.
     """
 
     mail: MailService | None
@@ -55,6 +56,7 @@ class Work(msgspec.Struct, frozen=True):
     reconciler: Reconciler | None = None
     reconcile_hours: int = 0
     runs: JobRuns | None = None
+    tracing: Tracing | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -74,11 +76,13 @@ def _work(context: JobContext) -> Work:
 
 
 @asynccontextmanager
-async def _run(context: JobContext, task: str) -> AsyncIterator[Work]:
+async def _run(context: JobContext, task: str, traceparent: str | None = None) -> AsyncIterator[Work]:
     """What a run of this task works with; it is stopped when it takes too long, and counted."""
     work = _work(context)
-    async with work.runs.of(task) if work.runs else nullcontext(), asyncio.timeout(LONGEST_JOB):
-        yield work
+    queue = context.job.queue
+    with work.tracing.job(task, queue, traceparent) if work.tracing else nullcontext():
+        async with work.runs.of(task) if work.runs else nullcontext(), asyncio.timeout(LONGEST_JOB):
+            yield work
 
 
 class MailRetry(BaseRetryStrategy):
@@ -116,15 +120,15 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
 def _register_deferred(app: App) -> None:
 
     @app.task(name=DELIVER_MAIL, queue=MAIL, retry=MailRetry(), pass_context=True)
-    async def deliver_mail(context: JobContext, notification_id: str) -> None:
-        async with _run(context, DELIVER_MAIL) as work:
+    async def deliver_mail(context: JobContext, notification_id: str, traceparent: str | None = None) -> None:
+        async with _run(context, DELIVER_MAIL, traceparent) as work:
             if work.mail is None:
                 raise RuntimeError("a worker without a mail service serves the mail queue")
             await work.mail.deliver(UUID(notification_id))
 
     @app.task(name=ASK_PROVIDER, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
-    async def ask_provider(context: JobContext, tenant_id: str) -> None:
-        async with _run(context, ASK_PROVIDER) as work:
+    async def ask_provider(context: JobContext, tenant_id: str, traceparent: str | None = None) -> None:
+        async with _run(context, ASK_PROVIDER, traceparent) as work:
             if work.reconciler is None:
                 raise RuntimeError("a worker without the provider's API serves the provider's queue")
             await work.reconciler.ask(tenant_id)

@@ -10,14 +10,18 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import TracebackType
 from typing import Final, NamedTuple, TextIO
 from urllib.parse import quote, quote_plus
 
 from tenantry.kit.secret import Secret
 
+FIELDS: Final = "fields"
+"""What of a record (its ``extra``) holds what is to be found by name in the line."""
+_FIELDS_KNOWN: Final = 1024
 SHORTEST: Final = 6
 """Secrets of fewer characters are not masked to the letter: too much else would be."""
 
@@ -179,12 +183,17 @@ class _RedactingFormatter(logging.Formatter):
     def __init__(self, redactor: Callable[[str], str] = redact) -> None:
         super().__init__(datefmt="%H:%M:%S")
         self._redact = redactor
+        self._redact_field = lru_cache(_FIELDS_KNOWN)(redactor)  # most are the same again and again
 
     def _message(self, record: logging.LogRecord) -> str:
         try:
             return self._redact(record.getMessage())
         except Exception:  # noqa: BLE001  # logging itself would print it with its arguments, as they are
             return self._redact(f"{record.msg!r} {[type(argument).__name__ for argument in record.args or ()]}")
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, str | int | float]:
+        fields: Mapping[str, str | int | float] = getattr(record, FIELDS, {})
+        return {name: self._redact_field(value) if isinstance(value, str) else value for name, value in fields.items()}
 
     def _trouble(self, record: logging.LogRecord) -> str:
         """The traceback, and where the line was logged if that was asked for; empty as a rule."""
@@ -200,7 +209,8 @@ class ConsoleFormatter(_RedactingFormatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the traceback if there is one."""
         time = self.formatTime(record, self.datefmt)
-        line = f"{time} {record.levelname:7} {record.name}  {_one_line(self._message(record))}"
+        fields = "".join(f" {name}={value}" for name, value in self._fields(record).items())
+        line = f"{time} {record.levelname:7} {record.name}  {_one_line(self._message(record) + fields)}"
         trouble = self._trouble(record)
         return "\n  ".join([line, *map(_one_line, trouble.split("\n"))]) if trouble else line
 
@@ -209,12 +219,13 @@ class JsonFormatter(_RedactingFormatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """``{time, level, logger, message, exception?}``."""
+        """``{time, level, logger, message, exception?}``, and the record's own `FIELDS` beside them."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._message(record),
+            **self._fields(record),
         }
         if trouble := self._trouble(record):
             line["exception"] = trouble

@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID, uuid4
@@ -33,11 +33,15 @@ logger = logging.getLogger(__name__)
 class Outbox(Protocol):
     """What is to be done once a transaction is committed, deferred on that transaction's own connection."""
 
-    async def defer_mail(self, connection: Connection, ids: Sequence[UUID], /) -> None:
-        """Have these notifications delivered."""
+    async def defer_mail(
+        self, connection: Connection, ids: Sequence[UUID], traces: Mapping[UUID, str] = ..., /
+    ) -> None:
+        """Have these notifications delivered; ``traces`` are those that they belong to, where they are known."""
 
-    async def defer_questions(self, connection: Connection, questions: Sequence[Question], /) -> None:
-        """Have the provider asked, where its API can be."""
+    async def defer_questions(
+        self, connection: Connection, questions: Sequence[Question], traces: Mapping[str, str] = ..., /
+    ) -> None:
+        """Have the provider asked, where its API can be; ``traces`` likewise, by tenant."""
 
 
 async def settle(
@@ -142,9 +146,17 @@ async def write(
             )
             for failure in failures
         ]
-        await outbox.defer_mail(connection, await notice_store.insert(connection, requests, now))
+        traces = {entry.arrival.event.id: entry.arrival.trace for entry in settlement.entries}
+        added = await notice_store.insert(connection, requests, now)
+        of_mails = {notice.id: trace for notice, event_id in requests if (trace := traces.get(event_id))}
+        await outbox.defer_mail(connection, added, of_mails)
     if settlement.questions:
-        await outbox.defer_questions(connection, settlement.questions)
+        of_tenants = {
+            entry.tenant_id: entry.arrival.trace
+            for entry in settlement.entries
+            if entry.tenant_id and entry.arrival.trace
+        }
+        await outbox.defer_questions(connection, settlement.questions, of_tenants)
     if commit and followed:
         await connection.commit()
 

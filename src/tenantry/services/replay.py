@@ -1,7 +1,7 @@
 """Folding ledgers again: what tenants should be beside what they are, and mending the difference. Nothing is mailed."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import cache
@@ -107,10 +107,14 @@ class Recent(msgspec.Struct, frozen=True):
 class _NothingLeaves:
     """An outbox for transactions that only set right what should have been: nobody is told or asked."""
 
-    async def defer_mail(self, _connection: Connection, ids: Sequence[UUID], /) -> None:
+    async def defer_mail(
+        self, _connection: Connection, ids: Sequence[UUID], _traces: Mapping[UUID, str] | None = None, /
+    ) -> None:
         raise AssertionError(f"a replay would have mailed {ids}")
 
-    async def defer_questions(self, _connection: Connection, _questions: Sequence[Question], /) -> None:
+    async def defer_questions(
+        self, _connection: Connection, _questions: Sequence[Question], _traces: Mapping[str, str] | None = None, /
+    ) -> None:
         pass
 
 

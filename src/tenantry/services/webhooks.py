@@ -11,7 +11,7 @@ import psycopg
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
 from tenantry.domain.billing.events import Anomaly, Outcome
-from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.ledger import Arrival, Entry
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.kit.clock import Clock
@@ -33,6 +33,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
     outcome: Outcome | None
     anomalies: tuple[Anomaly, ...] = ()
+    tenant_id: str | None = None
 
 
 _DUPLICATE: Final = Receipt(None)
@@ -94,11 +95,13 @@ class WebhookService:
             self._lanes.put_nowait(lane)
         for entry in (*settlement.entries, *settlement.healed):
             ledger.log_payment(entry)
-        receipts = {entry.arrival.event.id: Receipt(entry.outcome, entry.anomalies) for entry in settlement.entries}
+        receipts = {entry.arrival.event.id: _receipt(entry) for entry in settlement.entries}
         # one that was parked may have been healed by a later one
         receipts |= {
-            entry.arrival.event.id: Receipt(entry.outcome, entry.anomalies)
-            for entry in settlement.healed
-            if entry.arrival.event.id in receipts
+            entry.arrival.event.id: _receipt(entry) for entry in settlement.healed if entry.arrival.event.id in receipts
         }
         return [receipts.pop(arrival.event.id, _DUPLICATE) for arrival in arrivals]
+
+
+def _receipt(entry: Entry) -> Receipt:
+    return Receipt(entry.outcome, entry.anomalies, entry.tenant_id)

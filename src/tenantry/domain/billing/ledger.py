@@ -36,12 +36,16 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A verified event as it came in; ``belated`` if it was not delivered but asked for afterwards."""
+    """A verified event as it came in; ``belated`` if it was not delivered but asked for afterwards.
+
+    ``trace`` is the trace that its request belongs to, if any, as a ``traceparent`` (W3C Trace Context).
+    """
 
     event: BillingEvent
     received_at: datetime
     body: bytes | None = None
     belated: bool = False
+    trace: str | None = None
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from tenantry.gateways.provider.lists import MOST_PER_PAGE, Page, read_page, sec
 from tenantry.gateways.provider.refusals import is_unknown_customer, refusal, unusable
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.secret import Secret
+from tenantry.kit.tracing import Tracing
 
 if TYPE_CHECKING:
     from stripe import StripeClient
@@ -53,8 +54,15 @@ class ProviderApi:
     """
 
     def __init__(
-        self, secret_key: Secret, api_base: str, clock: Clock = system_clock, *, timeout: float = _TIMEOUT
+        self,
+        secret_key: Secret,
+        api_base: str,
+        clock: Clock = system_clock,
+        *,
+        timeout: float = _TIMEOUT,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._secret_key = secret_key
         self._api_base = api_base
         self._clock = clock
@@ -195,7 +203,7 @@ class ProviderApi:
 
         # A switch of the whole package: it would tell the provider how long earlier calls took.
         stripe.enable_telemetry = False
-        transport = Transport(self._timeout)
+        transport = Transport(self._timeout, self._tracing)
         client = stripe.StripeClient(
             self._secret_key.reveal(),
             stripe_version=API_VERSION,

@@ -11,6 +11,7 @@ import httpx2
 import stripe
 
 from tenantry.gateways.http_client import new_http_client
+from tenantry.kit.tracing import Tracing
 
 
 class Transport(stripe.HTTPClient):
@@ -23,10 +24,10 @@ class Transport(stripe.HTTPClient):
 
     name = "httpx2"
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, tracing: Tracing | None = None) -> None:
         super().__init__()
         self._timeout = timeout
-        self._client = new_http_client(timeout)
+        self._client = new_http_client(timeout, peer="payment provider", tracing=tracing)
 
     async def request_async(
         self, method: str, url: str, headers: Mapping[str, str], post_data: str | None = None

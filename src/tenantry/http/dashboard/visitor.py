@@ -21,6 +21,7 @@ from tenantry.http.dashboard.forms import Form, comes_from_elsewhere, comes_from
 from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.dashboard.words import shown_name
 from tenantry.http.front import IS_HEAD
+from tenantry.http.raw import CALLER
 from tenantry.kit.clock import Clock
 from tenantry.services.authentication import Authenticator
 from tenantry.services.sessions import SessionService
@@ -174,6 +175,7 @@ class Door:
             if scope is not None and not (visitor.may(scope) and (owners_deed is None or visitor.is_owner)):
                 raise RoleTooLowError(visitor, scope, owners_deed)
             _extras(connection)[_VISITOR] = visitor
+            _extras(connection)[CALLER] = visitor.caller
 
         return RouteGuard(guard, Credential.SESSION, scope)
 

@@ -1,0 +1,144 @@
+"""The line that each request has in the log, where that is wanted."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import pytest
+
+from tenantry.kit.logs import ConsoleFormatter, JsonFormatter
+from tests.support import events
+from tests.support.billing import Provider
+from tests.support.service import PROJECTS, WHOAMI, Caller, Service, running_service
+
+ID: Final = {"X-Request-Id": "asked-by-the-test"}
+
+
+class Lines(logging.Handler):
+    """What is logged of requests, as machines read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter())
+        self.written: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.written.append(json.loads(self.format(record)))
+
+    def only(self) -> dict[str, Any]:
+        """What the one line says, but for its time and how long the request took."""
+        [line] = self.written
+        assert line.pop("time")
+        assert line.pop("duration_ms") >= 0
+        return line
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    logger, lines = logging.getLogger("tenantry.requests"), Lines()
+    level = logger.level
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.setLevel(level)
+    logger.removeHandler(lines)
+
+
+@pytest.fixture
+async def service(conninfo: str) -> AsyncIterator[Service]:
+    async with running_service(conninfo, LOG_REQUESTS="true") as service:
+        yield service
+
+
+async def logged(lines: Lines, caller: Caller, path: str, method: str = "GET") -> dict[str, Any]:
+    """The line of one request."""
+    lines.written.clear()
+    await caller.call(method, path, headers=ID)
+    return lines.only()
+
+
+def line(**told: object) -> dict[str, object]:
+    route, status = told["route"], told["status"]
+    method = told.get("method", "GET")
+    return {
+        "level": "info", "logger": "tenantry.requests", "message": f"{method} {route} {status}", "method": method,
+        "request_id": "asked-by-the-test", **told,
+    }  # fmt: skip
+
+
+async def test_a_request_is_told_with_its_caller_its_route_and_what_came_of_it(service: Service, lines: Lines) -> None:
+    org = await service.organization()
+    key = {"tenant": org.id, "principal": "api_key"}
+    user = service.user(org=org.id, role="owner")
+    nobody = {"principal": "none"}
+    assert [
+        await logged(lines, org.owner, PROJECTS),
+        await logged(lines, org.owner, f"{PROJECTS}/proj_1"),
+        await logged(lines, user, WHOAMI),
+        await logged(lines, service.operator, f"{org.path}/export"),
+        await logged(lines, service.nobody, PROJECTS),
+        await logged(lines, service.caller("svc_live_nonsense"), WHOAMI),
+        await logged(lines, service.nobody, "/nowhere/at/all"),
+        await logged(lines, service.nobody, "/nowhere", "MADEUP"),
+    ] == [
+        line(**key, route=PROJECTS, status=200, outcome="ok"),
+        line(**key, route=f"{PROJECTS}/{{project_id}}", status=404, outcome="not_found"),
+        line(tenant=org.id, principal="user", route=WHOAMI, status=200, outcome="ok"),
+        line(principal="operator", route="/api/v1/tenants/{tenant_id}/export", status=200, outcome="ok"),
+        line(**nobody, route=PROJECTS, status=401, outcome="missing_credential"),
+        line(**nobody, route=WHOAMI, status=401, outcome="invalid_credential"),
+        line(**nobody, route="unknown", status=404, outcome="not_found"),
+        line(**nobody, route="unknown", status=404, outcome="not_found", method="other"),
+    ]
+
+
+async def test_an_event_is_told_with_its_tenant_and_its_outcome(service: Service, lines: Lines) -> None:
+    provider = Provider(service)
+    subscriber = await provider.subscriber()
+    event = events.updated(**subscriber.names)
+    told = []
+    for _ in range(2):
+        lines.written.clear()
+        await provider.send(event)
+        told.append(lines.only())
+    lines.written.clear()
+    await provider.post(event, secret="whsec_of_somebody_else_0123456789")
+    told.append(lines.only())
+    assert [(entry["outcome"], entry.get("tenant"), entry["status"]) for entry in told] == [
+        ("applied", subscriber.id, 200),
+        ("duplicate", None, 200),
+        ("no_match", None, 400),
+    ]
+
+
+async def test_what_machines_ask_for_all_the_time_is_not_told(service: Service, lines: Lines) -> None:
+    lines.written.clear()
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert (await service.nobody.get(path)).status_code == 200
+    assert lines.written == []
+
+
+async def test_without_the_setting_no_request_is_told(conninfo: str, lines: Lines) -> None:
+    async with running_service(conninfo) as service:
+        await service.nobody.get(PROJECTS)
+        await service.nobody.get(WHOAMI)
+    assert lines.written == []
+
+
+def record(**fields: object) -> logging.LogRecord:
+    made = logging.LogRecord("tenantry.requests", logging.INFO, "", 0, "GET / 200", (), None)
+    made.fields = fields
+    return made
+
+
+def test_for_people_the_fields_follow_the_message() -> None:
+    text = ConsoleFormatter().format(record(tenant="acme", status=200))
+    assert text.endswith("INFO    tenantry.requests  GET / 200 tenant=acme status=200")
+
+
+@pytest.mark.parametrize("formatter", [ConsoleFormatter(), JsonFormatter()])
+def test_no_field_shows_a_secret_or_makes_another_line(formatter: logging.Formatter) -> None:
+    text = formatter.format(record(request_id="svc_live_0123456789abcdefghijklmnopqrstuv\nINFO all is well"))
+    assert "0123456789abc" not in text
+    assert "\n" not in text
