@@ -1,0 +1,80 @@
+"""The alert rules for Prometheus, beside what the service counts and what is written about them."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.support.metrics import documented
+from tests.support.required import debian_program
+
+ROOT: Final = Path(__file__).parents[2]
+EXAMPLES: Final = ROOT / "examples" / "prometheus"
+RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
+NAMES: Final = [rule["alert"] for rule in RULES]
+RUNBOOK: Final = (ROOT / "docs" / "operations.md").read_text("utf-8")
+PARTS: Final = dict(re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
+_OF_HISTOGRAMS: Final = re.compile(r"_(bucket|sum|count)$")
+
+
+def promtool(*arguments: str) -> str:
+    """What Prometheus' own tool says of the examples."""
+    done = subprocess.run(
+        [debian_program("promtool", package="prometheus"), *arguments],
+        cwd=EXAMPLES, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def asked_for(expression: str) -> dict[str, set[str]]:
+    """The metrics of a rule, and the labels by which it chooses among their samples."""
+    found: dict[str, set[str]] = {}
+    for name, matchers in re.findall(r"(tenantry_\w+)(?:\{([^}]*)\})?", expression):
+        labels = found.setdefault(_OF_HISTOGRAMS.sub("", name), set())
+        labels |= set(re.findall(r"(\w+)\s*[!=]", matchers))
+    return found
+
+
+def test_prometheus_takes_the_rules_and_the_scrape_configuration() -> None:
+    assert f"SUCCESS: {len(RULES)} rules found" in promtool("check", "config", "prometheus.yml")
+
+
+def test_every_alert_is_raised_where_it_should_be() -> None:
+    assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
+    tested = yaml.safe_load((EXAMPLES / "alerts_test.yml").read_text("utf-8"))["tests"]
+    assert [test["alert_rule_test"][0]["alertname"] for test in tested] == NAMES
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_asks_for_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
+    known = documented()
+    for name, labels in asked_for(rule["expr"]).items():
+        assert name in known
+        assert labels - {"le"} <= known[name].labels, name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_says_how_urgent_it_is_and_what_it_is_about(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert rule["annotations"]["summary"].endswith(".")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_leads_to_what_to_look_at_and_what_to_do(rule: dict[str, Any]) -> None:
+    name = rule["alert"]
+    assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
+    assert PARTS[name].strip().startswith(f"*{rule['labels']['severity']}.*")
+    assert "- Look at: " in PARTS[name]
+    assert "- Do: " in PARTS[name]
+
+
+def test_no_part_of_the_runbook_is_about_an_alert_that_is_not_there() -> None:
+    assert sorted(name for name in PARTS if name.startswith("Tenantry")) == sorted(NAMES)
+
+
+def test_a_metric_that_is_not_there_is_found() -> None:
+    assert asked_for('rate(tenantry_gone_bucket{kind="x", le="1"}[5m])') == {"tenantry_gone": {"kind", "le"}}
