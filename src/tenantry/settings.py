@@ -28,6 +28,8 @@ from tenantry.gateways.provider.api import mode_of_key
 from tenantry.kit.secret import Secret
 from tenantry.variables import Address, Choice, Flag, Number, SecretText, Variable, Word
 
+OTHER_CONNECTIONS: Final = 8
+"""Of each process, beside those for ordinary work: five lanes, one for what is fetched, two of the job queue."""
 DEMO_FLAG: Final = "TENANTRY_DEMO"
 """Set by `tenantry demo` for its own server processes; not a setting for people."""
 DEMO_PEOPLE: Final = "TENANTRY_DEMO_PEOPLE"
@@ -91,6 +93,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: tuple[str, ...]
     demo_people: tuple[tuple[str, str], ...]
     demo_pages: tuple[tuple[str, str], ...]
+
+    def named_secrets(self) -> list[tuple[str, Secret]]:
+        """The secrets that stand for something, each with its variable."""
+        maybe = [
+            *(("PROVIDER_WEBHOOK_SECRET", secret) for secret in self.webhook_secrets),
+            *(("API_KEY_PEPPER", secret) for secret in self.peppers),
+            ("SESSION_SECRET", self.session_secret),
+            ("OPERATOR_TOKEN", self.operator_token),
+            ("OIDC_CLIENT_SECRET", self.oidc_client_secret),
+            ("PROVIDER_SECRET_KEY", self.provider_secret_key),
+        ]
+        return [(name, secret) for name, secret in maybe if secret]
+
+    @property
+    def connections(self) -> int:
+        """How many connections to PostgreSQL itself all processes of ``serve`` may open together."""
+        ordinary = 0 if self.database_pooler_url else self.database_pool_size
+        return self.workers * (ordinary + OTHER_CONNECTIONS)
 
     def secrets(self) -> list[Secret]:
         """Every secret among them, to be kept out of the log."""

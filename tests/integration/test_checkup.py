@@ -60,13 +60,17 @@ async def connection(conninfo: str) -> AsyncIterator[Connection]:
 
 
 async def check(conninfo: str, *, sends_mail: bool = True) -> list[Finding]:
-    return await check_database(conninfo, billing_terms(), NOW, sends_mail=sends_mail, peppers=())
+    """All but how the server keeps what it is given: the tests' own is in haste."""
+    findings = await check_database(conninfo, billing_terms(), NOW, sends_mail=sends_mail, peppers=())
+    return [finding for finding in findings if finding.subject != "durability"]
 
 
 async def test_a_database_in_order(conninfo: str) -> None:
     findings = await check(conninfo)
     assert levels(findings) == {Level.OK}
-    assert {finding.subject for finding in findings} == {"database", "schema", "API keys", "billing ledger", "tenants"}
+    assert {finding.subject for finding in findings} == {
+        "database", "schema", "upkeep", "size", "jobs", "API keys", "billing ledger", "tenants"
+    }  # fmt: skip
 
 
 async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> None:
@@ -81,9 +85,9 @@ async def test_check_that_takes_too_long_is_told_of_and_the_others_go_on(conninf
         findings = await check_database(
             conninfo, billing_terms(), NOW, sends_mail=True, peppers=("newest",), patience=0.2
         )
-    found = {finding.subject: finding.level for finding in findings}
-    assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is Level.WARNING
-    assert found == dict.fromkeys(("database", "schema", "billing ledger", "tenants"), Level.OK)
+    found = {finding.subject: finding.level for finding in findings if finding.subject != "durability"}
+    assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is found.pop("size") is Level.WARNING
+    assert found == dict.fromkeys(("database", "schema", "upkeep", "jobs", "billing ledger", "tenants"), Level.OK)
 
 
 @pytest.mark.parametrize(("revision", "level"), [("0000", Level.ERROR), ("9999", Level.WARNING)])

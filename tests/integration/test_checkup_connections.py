@@ -1,25 +1,46 @@
 """The check-up of the services that we depend on."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from tenantry.domain.billing import events as ev
+from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.mail import parse_smtp_url
+from tenantry.gateways.mail import Probed, parse_smtp_url
 from tenantry.gateways.provider.api import ProviderApi, WebhookEndpoint
 from tenantry.kit.secret import Secret
-from tenantry.services.checkup.connections import check_identity, check_mail, check_provider, judge_endpoints
+from tenantry.services.checkup.connections import (
+    check_identity,
+    check_mail,
+    check_provider,
+    judge_endpoints,
+    judge_mail_server,
+)
 from tenantry.services.checkup.finding import Finding, Level
 from tests.support.findings import free_port, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider
-from tests.support.smtp import LOOPBACK_IN_DISGUISE, MailServer, running
+from tests.support.provider_api import Answer as ProviderAnswer
+from tests.support.smtp import LOOPBACK_IN_DISGUISE, MailServer, running, self_signed
 
 SENDER = "billing@example.com"
 HOOK = "https://api.example/api/v1/webhooks/payment-provider"
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+PRICELESS = parse_catalog('[[plans]]\nid = "free"\n')
+PRICED = parse_catalog("""
+[[plans]]
+id = "free"
+[[plans]]
+id = "pro"
+stripe_price_id = ["price_pro", "price_pro_yearly"]
+""")
+SOLD = {"active": True, "recurring": {"interval": "month"}}
 
 
 # The mail server
@@ -28,7 +49,7 @@ HOOK = "https://api.example/api/v1/webhooks/payment-provider"
 async def test_a_mail_server_that_lets_us_in() -> None:
     async with running(MailServer(account=("app", "hunter2"))) as server:
         config = parse_smtp_url(f"smtp://app:hunter2@127.0.0.1:{server.port}", SENDER)
-        assert levels(await check_mail(config)) == {Level.OK}
+        assert levels(await check_mail(config, NOW)) == {Level.OK}
     assert server.received == []
 
 
@@ -36,7 +57,7 @@ async def test_a_mail_server_that_refuses_the_password() -> None:
     async with running(MailServer(account=("app", "secret"))) as server:
         server.replies_to_auth.append("535 no, not hunter2")
         config = parse_smtp_url(f"smtp://app:hunter2@127.0.0.1:{server.port}", SENDER)
-        finding = only(await check_mail(config), Level.ERROR)
+        finding = only(await check_mail(config, NOW), Level.ERROR)
     assert "refused the user or password (535)" in finding.message
     assert "hunter2" not in repr(finding)
 
@@ -44,7 +65,7 @@ async def test_a_mail_server_that_refuses_the_password() -> None:
 async def test_a_mail_server_without_tls_elsewhere() -> None:
     async with running(MailServer()) as server:
         config = parse_smtp_url(f"smtp://{LOOPBACK_IN_DISGUISE}:{server.port}", SENDER)
-        assert "TLS" in only(await check_mail(config), Level.ERROR).message
+        assert "TLS" in only(await check_mail(config, NOW), Level.ERROR).message
 
 
 async def test_a_mail_server_that_is_busy() -> None:
@@ -55,13 +76,33 @@ async def test_a_mail_server_that_is_busy() -> None:
 
     async with await asyncio.start_server(turn_away, "127.0.0.1", 0) as server:
         config = parse_smtp_url(f"smtp://127.0.0.1:{server.sockets[0].getsockname()[1]}", SENDER)
-        assert "refused the connection (421)" in only(await check_mail(config), Level.ERROR).message
+        assert "refused the connection (421)" in only(await check_mail(config, NOW), Level.ERROR).message
 
 
 async def test_a_mail_server_that_is_away() -> None:
     port = free_port()
-    finding = only(await check_mail(parse_smtp_url(f"smtp://127.0.0.1:{port}", SENDER)), Level.ERROR)
+    finding = only(await check_mail(parse_smtp_url(f"smtp://127.0.0.1:{port}", SENDER), NOW), Level.ERROR)
     assert f"127.0.0.1:{port} cannot be reached" in finding.message
+
+
+async def test_a_mail_server_that_is_reached_over_tls_says_so(tmp_path: Path) -> None:
+    async with running(MailServer(certificate=self_signed(tmp_path))) as server:
+        config = parse_smtp_url(f"smtp://127.0.0.1:{server.port}", SENDER)
+        assert "over TLS" in only(await check_mail(config, NOW), Level.OK, remedied=False).message
+
+
+async def test_a_mail_server_elsewhere_without_tls_that_is_allowed_is_told_of() -> None:
+    async with running(MailServer()) as server:
+        config = parse_smtp_url(f"smtp://{LOOPBACK_IN_DISGUISE}:{server.port}", SENDER, allow_plaintext=True)
+        finding = only(await check_mail(config, NOW), Level.WARNING)
+    assert "without TLS" in finding.message
+    assert "can be read on the way" in (finding.why or "")
+
+
+@pytest.mark.parametrize(("days", "level"), [(13, Level.WARNING), (15, Level.OK)])
+def test_a_certificate_that_soon_ends_is_told_of(days: int, level: Level) -> None:
+    config = parse_smtp_url("smtps://mail.example", SENDER)
+    assert levels(judge_mail_server(config, Probed(True, NOW + timedelta(days=days)), NOW)) == {level}
 
 
 # The identity provider
@@ -74,6 +115,9 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 async def test_an_identity_provider_in_order(issuer: Issuer) -> None:
+    said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
+    ways = {"authorization_endpoint": f"{issuer.url}/authorize", "token_endpoint": f"{issuer.url}/token"}
+    issuer.answers[DISCOVERY] = Answer(200, json.dumps({**said, **ways}).encode())
     assert levels(await check_identity(OidcConfig(issuer.url, "api", "dashboard"))) == {Level.OK}
 
 
@@ -108,6 +152,14 @@ async def test_an_identity_provider_that_is_away(issuer: Issuer) -> None:
     assert "cannot be reached" in only(await check_identity(OidcConfig(issuer.url, "api")), Level.ERROR).message
 
 
+async def test_a_provider_at_which_nobody_can_sign_in_is_told_of_where_the_dashboard_needs_it(issuer: Issuer) -> None:
+    said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
+    issuer.answers[DISCOVERY] = Answer(200, json.dumps(said).encode())
+    assert levels(await check_identity(OidcConfig(issuer.url, "api"))) == {Level.OK}
+    finding = only(await check_identity(OidcConfig(issuer.url, "api", "dashboard")), Level.ERROR)
+    assert "authorization_endpoint" in finding.message
+
+
 # The payment provider
 
 
@@ -117,13 +169,14 @@ async def provider() -> AsyncIterator[ProviderServer]:
         yield provider
 
 
-async def checked(provider: ProviderServer, key: str = KEY) -> list[Finding]:
+async def checked(provider: ProviderServer, key: str = KEY, catalog: Catalog | None = None) -> list[Finding]:
+    catalog = catalog or PRICELESS
     async with aclosing(ProviderApi(Secret(key), provider.url)) as api:
-        return await check_provider(api, HOOK)
+        return await check_provider(api, HOOK, catalog)
 
 
 async def test_without_a_provider_key() -> None:
-    assert "PROVIDER_SECRET_KEY" in (only(await check_provider(None, HOOK), Level.WARNING).remedy or "")
+    assert "PROVIDER_SECRET_KEY" in (only(await check_provider(None, HOOK, PRICELESS), Level.WARNING).remedy or "")
 
 
 async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> None:
@@ -174,3 +227,35 @@ async def test_a_provider_key_that_may_not_look(provider: ProviderServer) -> Non
 async def test_a_provider_that_is_out_of_order(provider: ProviderServer) -> None:
     provider.answers.append(refusal(500))
     assert "out of reach" in only(await checked(provider), Level.ERROR).message
+
+
+def by_price(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.subject == "prices"]
+
+
+async def test_prices_that_the_provider_has_are_in_order(provider: ProviderServer) -> None:
+    provider.prices = {"price_pro": SOLD, "price_pro_yearly": SOLD}
+    assert levels(by_price(await checked(provider, catalog=PRICED))) == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("told", "fault"),
+    [
+        (None, "the provider does not know"),
+        ({**SOLD, "active": False}, "is archived"),
+        ({**SOLD, "recurring": None}, "is none of a subscription"),
+    ],
+)
+async def test_a_price_that_cannot_be_bought_is_told_with_its_plan(
+    provider: ProviderServer, told: dict[str, object] | None, fault: str
+) -> None:
+    provider.prices = {"price_pro": SOLD, **({} if told is None else {"price_pro_yearly": told})}
+    finding = only(by_price(await checked(provider, catalog=PRICED)), Level.WARNING)
+    assert finding.message.startswith(f"the plan pro has the price price_pro_yearly, which {fault}")
+    assert "checkout" in (finding.why or "")
+
+
+async def test_a_provider_key_that_may_not_see_prices(provider: ProviderServer) -> None:
+    listed = {"object": "list", "data": [], "has_more": False, "url": "/v1/webhook_endpoints"}
+    provider.answers.extend([ProviderAnswer(200, listed), refusal(403)])
+    assert "no right" in only(by_price(await checked(provider, catalog=PRICED)), Level.WARNING).message

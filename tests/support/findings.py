@@ -27,10 +27,10 @@ def levels(findings: Sequence[Finding]) -> set[Level]:
     return {finding.level for finding in findings}
 
 
-def only(findings: Sequence[Finding], level: Level) -> Finding:
-    """The one finding of this level; it always says how to mend things."""
+def only(findings: Sequence[Finding], level: Level, *, remedied: bool = True) -> Finding:
+    """The one finding of this level; unless all is well it always says why it matters and how to mend it."""
     [found] = [finding for finding in findings if finding.level is level]
-    assert found.remedy
+    assert bool(found.remedy) is bool(found.why) is remedied
     return found
 
 

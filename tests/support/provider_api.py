@@ -48,7 +48,8 @@ def endpoint(number: int, url: str, events: Sequence[str], status: str = "enable
 class ProviderServer:
     """Answers one API key; keeps idempotency keys and connections as the provider does.
 
-    ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the newest first in both.
+    ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the newest first in both;
+    ``prices`` are what it says of those that it knows.
     ``answers`` are used up before it answers for itself; ``hang_up`` many connections are cut instead of an answer;
     while ``open`` is not set, requests are taken but not answered. ``date`` is the header of every answer, or None.
     """
@@ -58,6 +59,7 @@ class ProviderServer:
         self.requests: list[Request] = []
         self.answers: deque[Answer] = deque()
         self.endpoints: list[dict[str, Any]] = []
+        self.prices: dict[str, dict[str, Any]] = {}
         self.subscriptions: dict[str, list[dict[str, Any]]] = {}
         self.events: list[dict[str, Any]] = []
         self.date: str | None = DATE
@@ -181,6 +183,11 @@ class ProviderServer:
                 return self._subscriptions_page(request)
             case "/v1/events":
                 return self._events_page(request)
+        if request.path.startswith("/v1/prices/"):
+            price_id = request.path.rpartition("/")[2]
+            if price_id not in self.prices:
+                return refusal(404, code="resource_missing", param="price", message=f"No such price: '{price_id}'")
+            return Answer(200, {"id": price_id, "object": "price", **self.prices[price_id]})
         return refusal(404, message="Unrecognized request URL")
 
     def _subscriptions_page(self, request: Request) -> Answer:

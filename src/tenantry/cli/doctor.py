@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, aclosing
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 import click
@@ -19,11 +21,19 @@ from tenantry.gateways.provider.api import ProviderApi
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
 from tenantry.kit import logs
 from tenantry.kit.clock import system_clock
+from tenantry.kit.tracing import is_installed
 from tenantry.services.checkup.billing import BillingTerms
 from tenantry.services.checkup.connections import check_identity, check_mail, check_provider
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
-from tenantry.services.checkup.settings import judge_catalog, judge_settings
+from tenantry.services.checkup.server import judge_disk
+from tenantry.services.checkup.settings import (
+    judge_address,
+    judge_catalog,
+    judge_secrets,
+    judge_settings,
+    judge_traces,
+)
 from tenantry.settings import AdminSettings, Settings, SettingsError, load, load_for_admin
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
@@ -54,7 +64,14 @@ def _check() -> list[Finding]:
         settings = load(values)
     except SettingsError as faults:
         return whose + judge_settings(faults.faults) + _check_database_alone(values)
-    findings = whose + judge_settings([]) + judge_catalog(settings.billing.catalog)
+    findings = [
+        *whose,
+        *judge_settings([]),
+        *judge_address(settings.base_url, is_demo=demo),
+        *judge_secrets(settings.named_secrets()),
+        *judge_traces(are_wanted=settings.traces, can_be_made=is_installed()),
+        *judge_catalog(settings.billing.catalog),
+    ]
     with ExitStack() as stack:
         conninfo = _entered(stack, values)
         return findings + asyncio.run(_check_connections(settings, conninfo))
@@ -63,7 +80,7 @@ def _check() -> list[Finding]:
 async def _check_connections(settings: Settings, conninfo: str | None) -> list[Finding]:
     checks = await asyncio.gather(
         _check_database(conninfo, settings, sends_mail=settings.smtp is not None),
-        check_mail(settings.smtp),
+        check_mail(settings.smtp, system_clock()),
         check_identity(settings.oidc),
         _check_provider(settings),
     )
@@ -73,14 +90,19 @@ async def _check_connections(settings: Settings, conninfo: str | None) -> list[F
 async def _check_provider(settings: Settings) -> list[Finding]:
     key, webhook_url = settings.provider_secret_key, settings.base_url + WEBHOOK_PATH
     if not key:
-        return await check_provider(None, webhook_url)
+        return await check_provider(None, webhook_url, settings.billing.catalog)
     async with aclosing(ProviderApi(key, settings.provider_api_base)) as api:
-        return await check_provider(api, webhook_url)
+        return await check_provider(api, webhook_url, settings.billing.catalog)
 
 
 def _check_database_alone(values: dict[str, str]) -> list[Finding]:
     """What can still be checked while other settings are faulty."""
-    skipped = warning("connections", "not all checked", "Mend the settings first, then check again.")
+    skipped = warning(
+        "connections",
+        "not all checked",
+        "Mend the settings first, then check again.",
+        why="What else there is is hidden.",
+    )
     try:
         settings = load_for_admin(values, needs_pepper=False)
     except SettingsError:
@@ -96,12 +118,30 @@ async def _check_database(
 ) -> list[Finding]:
     if conninfo is None:
         return [
-            error("database", "the embedded PostgreSQL does not start", "See the message above, or set DATABASE_URL.")
+            error(
+                "database",
+                "the embedded PostgreSQL does not start",
+                "See the message above, or set DATABASE_URL.",
+                why="Nothing works without it.",
+            )
         ]
     peppers = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers]
-    return await check_database(
-        conninfo, _billing_terms(settings), system_clock(), sends_mail=sends_mail, peppers=peppers
+    found = await check_database(
+        conninfo,
+        _billing_terms(settings),
+        system_clock(),
+        sends_mail=sends_mail,
+        peppers=peppers,
+        needed=settings.connections if isinstance(settings, Settings) else None,
+        clock=system_clock,
     )
+    return found if settings.database_url else [*found, _check_disk(settings.data_dir)]
+
+
+def _check_disk(folder: Path) -> Finding:
+    """The disk of the embedded database; that of another is not ours to look at."""
+    usage = shutil.disk_usage(folder)
+    return judge_disk(usage.free, usage.total)
 
 
 def _billing_terms(settings: Settings | AdminSettings) -> BillingTerms:
@@ -144,6 +184,8 @@ def _show(findings: Sequence[Finding]) -> None:
         level = f"{finding.level:{width}}"
         line = Text.assemble((level, _STYLES[finding.level]), "  ", (finding.subject, "bold"), ": ", finding.message)
         console.print(line)
+        if finding.why:
+            console.print(Text(f"{'':{width}}  {finding.why}", style="dim"))
         if finding.remedy:
             console.print(Text(f"{'':{width}}  -> {finding.remedy}", style="dim"))
     counts = Counter(finding.level for finding in findings)

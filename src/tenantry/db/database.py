@@ -156,15 +156,15 @@ class Database:
         Raises `DatabaseUnavailableError` when the database is out of reach or refuses to go on.
         """
         try:
-            async with self._pool.connection() as connection:
-                if self._is_by_pooler:
-                    await connection.together(_FOR_TRANSACTION())
-                try:
-                    with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
+            with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
+                async with self._pool.connection() as connection:
+                    if self._is_by_pooler:
+                        await connection.together(_FOR_TRANSACTION())
+                    try:
                         yield connection
-                except psycopg.errors.ReadOnlySqlTransaction:
-                    await connection.close()
-                    raise
+                    except psycopg.errors.ReadOnlySqlTransaction:
+                        await connection.close()
+                        raise
         except (*_UNAVAILABLE, PoolTimeout) as error:
             raise unavailable(error) from error
 

@@ -2,16 +2,17 @@
 
 import asyncio
 import ipaddress
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC
+from datetime import UTC, datetime
 from decimal import Decimal
 from email.errors import MessageError
 from email.header import Header
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage
 from functools import cache
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiosmtplib
@@ -156,6 +157,13 @@ def _address_header(text: str) -> AddressHeader | None:
     return header if isinstance(header, AddressHeader) and not header.defects else None  # type: ignore[attr-defined]
 
 
+class Probed(msgspec.Struct, frozen=True):
+    """How a mail server was met: over TLS or not, and until when its certificate is good, where it was checked."""
+
+    over_tls: bool
+    good_until: datetime | None = None
+
+
 class Mailer:
     """Hands mails to one mail server, a connection for each."""
 
@@ -189,7 +197,7 @@ class Mailer:
         except ValueError:
             raise PermanentMailError("the mail has an address that cannot be used") from None
 
-    async def probe(self) -> None:
+    async def probe(self) -> "Probed":
         """Connect, change to TLS, greet and sign in, just as `send` does, without sending anything.
 
         Takes at most 20 s. Raises `TemporaryMailError`.
@@ -199,6 +207,7 @@ class Mailer:
             async with asyncio.timeout(_LONGEST_PROBE):
                 await client.connect()
                 await client.noop()
+            probed = _probed(client)
             with suppress(aiosmtplib.SMTPException, OSError):
                 await client.quit(timeout=_QUIT_TIMEOUT)
         except aiosmtplib.SMTPResponseException as error:
@@ -207,6 +216,8 @@ class Mailer:
             raise TemporaryMailError("the mail server did not answer in time") from None
         except (aiosmtplib.SMTPException, OSError) as error:
             raise TemporaryMailError(self._trouble(error)) from None
+        else:
+            return probed
         finally:
             client.close()
 
@@ -244,6 +255,15 @@ class Mailer:
         if isinstance(error, aiosmtplib.SMTPConnectError | OSError):
             return f"the mail server {where} cannot be reached, or its certificate is not trusted"
         return f"the mail server {where} does not offer what is needed: TLS, or a way to sign in"
+
+
+def _probed(client: aiosmtplib.SMTP) -> Probed:
+    certificate: Mapping[str, Any] = client.get_transport_info("peercert") or {}
+    end = certificate.get("notAfter")
+    return Probed(
+        over_tls=client.get_transport_info("sslcontext") is not None,
+        good_until=datetime.fromtimestamp(ssl.cert_time_to_seconds(end), UTC) if end else None,
+    )
 
 
 def _refused(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseException) -> MailError:

@@ -57,6 +57,9 @@ SELECT queue_name, extract(epoch FROM now() - min(due))
  GROUP BY queue_name
 """
 
+# A worker gives a sign of life every ten seconds.
+WORKERS: Final = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - interval '1 minute'"
+
 
 async def waiting(connection: Connection, task: str, tenants: Collection[str]) -> tuple[datetime, list[str]]:
     """Those of these tenants for whom a job of this name waits, by its lock: ``<task> <tenant>``.
@@ -111,3 +114,10 @@ async def longest_due(connection: Connection) -> dict[str, float]:
     """For how many seconds the job has been due that waits longest, by queue; queues without one are left out."""
     cursor = await connection.execute(LONGEST_DUE)
     return {queue: float(seconds) for queue, seconds in await cursor.fetchall()}
+
+
+async def count_workers(connection: Connection) -> int:
+    """How many workers gave a sign of life in the last minute."""
+    cursor = await connection.execute(WORKERS)
+    [(number,)] = await cursor.fetchall()
+    return int(number)

@@ -37,6 +37,11 @@ class Metadata(msgspec.Struct, frozen=True):
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
     authorization_response_iss_parameter_supported: bool = False
 
+    @property
+    def can_sign_in(self) -> bool:
+        """Whether people can be signed in there with a browser."""
+        return bool(self.authorization_endpoint and self.token_endpoint)
+
 
 class _Jwks(msgspec.Struct, frozen=True):
     keys: list[Any]

@@ -32,6 +32,7 @@ MOST_EVENT_TYPES: Final = 20
 
 _TIMEOUT: Final = 10.0
 _RETRIES: Final = 2
+_MISSING: Final = "resource_missing"
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
 _EVENTS: Final = "/v1/events"
 
@@ -42,6 +43,13 @@ class WebhookEndpoint(NamedTuple):
     url: str
     enabled_events: tuple[str, ...]
     status: str
+
+
+class Price(NamedTuple):
+    """A price of the provider's: whether it can still be bought, and whether it is one of a subscription."""
+
+    active: bool
+    recurring: bool
 
 
 class ProviderApi:
@@ -134,6 +142,25 @@ class ProviderApi:
                 ]
             except stripe.PermissionError:
                 return None
+
+    async def prices(self, price_ids: Collection[str]) -> dict[str, Price | None] | None:
+        """These prices, None for one that the provider does not know; None in all if the key has no right to know."""
+        async with self._client() as client:
+            import stripe  # noqa: PLC0415  # slow to import
+
+            found: dict[str, Price | None] = {}
+            for price_id in price_ids:
+                try:
+                    price = await client.v1.prices.retrieve_async(price_id)
+                except stripe.PermissionError:
+                    return None
+                except stripe.InvalidRequestError as error:
+                    if error.code != _MISSING:
+                        raise
+                    found[price_id] = None
+                else:
+                    found[price_id] = Price(price.active, price.recurring is not None)
+            return found
 
     async def subscriptions_of(self, customer_id: str) -> Answer | None:
         """All subscriptions of a customer, ended ones included; None if the provider does not know the customer.

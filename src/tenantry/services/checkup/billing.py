@@ -25,6 +25,7 @@ LEDGER: Final = "billing ledger"
 TENANTS: Final = "tenants"
 _MODES: Final = {True: "live", False: "test"}
 _SEE_WORKER: Final = "See that `tenantry worker` runs (or `serve` with RUN_JOBS), and what its log says"
+_UNPLANNED: Final = "These tenants pay, and have the plan free."
 _LOST_EVENTS: Final = (
     "look in the provider's dashboard whether the webhook endpoint is enabled and its deliveries succeed"
 )
@@ -89,6 +90,7 @@ def judge_parked(number: int) -> list[Finding]:
             f"events that wait for a tenant or customer that is not known: {number}",
             "Make the tenant with the id in metadata.orgId (`tenantry admin create-tenant`), or link the customer "
             "(PUT /api/v1/tenants/{id}); the events then take their place. After 30 days they are let go.",
+            why="Somebody pays, and nobody here is known by that.",
         )
     ]
 
@@ -102,6 +104,7 @@ def judge_objects(anomalies: Anomalies) -> list[Finding]:
                 LEDGER,
                 f"events {_SINCE} whose object lacks what its type needs: {number}",
                 "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint.",
+                why="What they said is lost.",
             )
         )
     if number := anomalies.counts.get(Anomaly.MISSING_ORG_ID, 0):
@@ -111,6 +114,7 @@ def judge_objects(anomalies: Anomalies) -> list[Finding]:
                 f"events {_SINCE} that name no tenant: {number}",
                 "Put the tenant's id into metadata.orgId of the subscription, as checkouts made through "
                 "POST /api/v1/billing/checkout-sessions do.",
+                why="Nobody can tell who pays.",
             )
         )
     if number := anomalies.counts.get(Anomaly.CUSTOMER_TAKEN, 0):
@@ -120,6 +124,7 @@ def judge_objects(anomalies: Anomalies) -> list[Finding]:
                 f"events {_SINCE} that name a tenant, and a customer of another: {number} ({_shown(anomalies.taken)})",
                 "The customer stays with the tenant that it was linked to first. Correct metadata.orgId of the "
                 "subscription, or let each tenant have a customer of its own at the provider.",
+                why="What one tenant pays may count for another.",
             )
         )
     return findings
@@ -134,6 +139,7 @@ def judge_prices(anomalies: Anomalies) -> list[Finding]:
                 LEDGER,
                 f"subscription events {_SINCE} without a price: {number} (plan free)",
                 "Give the subscription's first item a price at the provider; the event of that change brings the plan.",
+                why="The tenant pays, and has the plan free.",
             )
         )
     remedy = "Add the price to a plan of the catalog (TENANTRY_PLANS), restart, and run `tenantry events replay`."
@@ -141,12 +147,13 @@ def judge_prices(anomalies: Anomalies) -> list[Finding]:
         warning(
             LEDGER, f"subscription events {_SINCE} with the price {price!r}, which no plan has: {count} (plan free)",
             remedy,
+            why=_UNPLANNED,
         )
         for price, count in anomalies.prices
     ]  # fmt: skip
     if anomalies.more_prices:
         message = f"prices {_SINCE} that no plan has, besides those: {anomalies.more_prices}"
-        findings.append(warning(LEDGER, message, remedy))
+        findings.append(warning(LEDGER, message, remedy, why=_UNPLANNED))
     return findings
 
 
@@ -163,6 +170,7 @@ def judge_modes(anomalies: Anomalies, *, livemode: bool | None) -> list[Finding]
             "(handled all the same)",
             f"Set the key of {theirs} mode if that is the one meant. Else remove the endpoint of {theirs} mode at the "
             "provider, and its signing secret from PROVIDER_WEBHOOK_SECRET.",
+            why="Payments that nobody made change plans, or those that were made are asked for in the wrong place.",
         )
     ]
 
@@ -177,6 +185,7 @@ def judge_both_modes(live: int, test: int) -> list[Finding]:
             f"events {_SINCE} are of both modes: live for tenants: {live}, test for tenants: {test}",
             "Set PROVIDER_SECRET_KEY, whose beginning tells which mode is right; or remove the endpoint of the other "
             "mode at the provider, and its signing secret from PROVIDER_WEBHOOK_SECRET.",
+            why="Payments that nobody made change plans.",
         )
     ]
 
@@ -195,6 +204,7 @@ def judge_ties(ties: Ties, *, asks_provider: bool) -> list[Finding]:
             f"`tenantry reconcile --tenant ORG` asks the provider. tenantry does so by itself: {_lowered(_SEE_WORKER)}."
             if asks_provider
             else "Set PROVIDER_SECRET_KEY: tenantry then settles them by asking the provider.",
+            why="The plan may be the former of two.",
         )
     ]
 
@@ -208,6 +218,7 @@ def judge_bodies(oldest: datetime | None, kept: timedelta, now: datetime) -> lis
             LEDGER,
             f"days that raw bodies are kept: {kept.days}; age of the oldest one: {(now - oldest).days}",
             f"{_SEE_WORKER} of remove_old_data, which removes them every ten minutes.",
+            why="They hold what people were told they would not be kept for.",
         )
     ]
 
@@ -218,6 +229,7 @@ def judge_drift(drifted: Named) -> list[Finding]:
         f"had drifted from the provider and were repaired {_SINCE}",
         drifted,
         f"Events get lost: {_LOST_EVENTS}. `tenantry tenants explain ORG` shows what came, and what never did.",
+        "Until the comparison they had a plan that they did not pay for, or lacked one that they did.",
     )
 
 
@@ -227,6 +239,7 @@ def judge_silence(silent: Named, patience: timedelta) -> list[Finding]:
         f"without news more than {_hours(patience)} h after the end of their period",
         silent,
         f"Run `tenantry reconcile --tenant ORG` (it needs PROVIDER_SECRET_KEY), and {_LOST_EVENTS}.",
+        "They keep a plan that they may not have any more.",
     )
 
 
@@ -236,11 +249,12 @@ def judge_comparisons(missed: Named, longest: timedelta) -> list[Finding]:
         f"not compared with the provider for more than {_hours(longest)} h",
         missed,
         f"{_SEE_WORKER}; `tenantry reconcile --tenant ORG` compares one now, or says why it cannot be.",
+        "Should their events get lost, nobody notices.",
     )
 
 
-def _of_tenants(what: str, named: Named, remedy: str) -> list[Finding]:
-    return [warning(TENANTS, f"{what}: {_counted(named)}", remedy)] if named.number else []
+def _of_tenants(what: str, named: Named, remedy: str, why: str) -> list[Finding]:
+    return [warning(TENANTS, f"{what}: {_counted(named)}", remedy, why=why)] if named.number else []
 
 
 def judge_plans(unmapped: Sequence[tuple[str, int]]) -> list[Finding]:
@@ -251,6 +265,7 @@ def judge_plans(unmapped: Sequence[tuple[str, int]]) -> list[Finding]:
             f"on the plan {plan!r}, which is not in the plan catalog: {number} (limits of free)",
             "Put the plan back into the catalog (TENANTRY_PLANS), or give its prices to another plan and run "
             "`tenantry events replay`.",
+            why="These tenants have the limits of free, whatever they pay.",
         )
         for plan, number in unmapped
     ]

@@ -12,19 +12,29 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.kit.clock import Clock
 from tenantry.services.checkup.billing import LEDGER, TENANTS, BillingTerms, check_ledger, check_tenants
 from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
-from tenantry.store import api_keys, checkup, notices
+from tenantry.services.checkup.server import server_checks
+from tenantry.store import api_keys, checkup, jobs, notices
 from tenantry.store.checkup import OldKey, Server
+from tenantry.store.jobs import JobRuns
 
 OLDEST_SERVER: Final = 15
 KEY_AGE: Final = timedelta(days=365)
 STUCK_SECONDS: Final = 3600.0
+LONGEST_DUE: Final = 300.0
+HOUR: Final = timedelta(hours=1)
+LONGEST_BETWEEN_RUNS: Final = 3 * HOUR
+RUN_BY_THEMSELVES: Final = frozenset(
+    {"reconcile_due_tenants", "look_for_silent_tenants", "requeue_stalled_jobs", "remove_old_data"}
+)
 
 _VERSION_UNIT: Final = 10_000
 _DATABASE: Final = "database"
 _SCHEMA: Final = "schema"
 _MAIL: Final = "mail"
+_JOBS: Final = "jobs"
 _KEYS: Final = "API keys"
 _PEPPER: Final = "API_KEY_PEPPER"
 # What PostgreSQL's client says, and what we say instead: its own words may hold parts of a misread DATABASE_URL.
@@ -60,11 +70,14 @@ async def check_database(
     *,
     sends_mail: bool,
     peppers: Sequence[str],
+    needed: int | None = None,
+    clock: Clock | None = None,
     patience: float = checkup.PATIENCE,
 ) -> list[Finding]:
     """The server, the schema, and what the data says.
 
     ``sends_mail`` tells whether a mail server is set; ``peppers`` are the ids of those that are set, newest first.
+    ``needed`` is how many connections the set-up may open, and ``clock`` this machine's; without them that is left out.
     A check whose statement takes more than ``patience`` seconds is left out, and that is told.
     """
     lane = Lane(conninfo)
@@ -75,7 +88,9 @@ async def check_database(
                 judge_server(await checkup.read_server(connection)),
                 judge_revision(await checkup.read_revision(connection), newest_revision()),
             ]
-            if findings[-1].level is not Level.ERROR:
+            for subject, check in server_checks(connection, needed, clock).items():
+                findings += await _in_time(subject, check)
+            if findings[1].level is not Level.ERROR:
                 findings += await _check_data(connection, terms, now, sends_mail=sends_mail, peppers=peppers)
             return findings
     except DatabaseUnavailableError as refusal:
@@ -93,6 +108,7 @@ async def _check_data(
 ) -> list[Finding]:
     checks = {
         _MAIL: partial(_check_mail, connection, sends_mail=sends_mail),
+        _JOBS: partial(_check_jobs, connection, now, sends_mail=sends_mail, asks_provider=terms.asks_provider),
         _KEYS: partial(_check_old_keys, connection, now),
         _PEPPER: partial(_check_peppers, connection, now, peppers),
         LEDGER: partial(check_ledger, connection, terms, now),
@@ -107,13 +123,22 @@ async def _in_time(subject: str, check: Callable[[], Awaitable[list[Finding]]]) 
         return await check()
     except psycopg.errors.QueryCanceled:
         remedy = "Check again while the database has less to do; VACUUM (ANALYZE) helps where statistics are old."
-        return [warning(subject, "not looked through: a statement took too long", remedy)]
+        return [
+            warning(subject, "not looked through: a statement took too long", remedy, why="What is there goes unseen.")
+        ]
 
 
 async def _check_mail(connection: Connection, *, sends_mail: bool) -> list[Finding]:
     counts = await notices.count_by_status(connection)
     oldest = await notices.oldest_queued_seconds(connection)
     return judge_queue(MailQueue(counts.get("queued", 0), counts.get("failed", 0), oldest), sends_mail=sends_mail)
+
+
+async def _check_jobs(connection: Connection, now: datetime, *, sends_mail: bool, asks_provider: bool) -> list[Finding]:
+    unserved = {name for name, is_served in (("mail", sends_mail), ("provider", asks_provider)) if not is_served}
+    due = {queue: age for queue, age in (await jobs.longest_due(connection)).items() if queue not in unserved}
+    runs = await jobs.read_runs(connection)
+    return judge_jobs(due, runs, now, workers=await jobs.count_workers(connection))
 
 
 async def _check_old_keys(connection: Connection, now: datetime) -> list[Finding]:
@@ -131,6 +156,7 @@ def _unusable(why: str) -> Finding:
         f"cannot be used: {why}",
         "Check DATABASE_URL (postgresql://user:password@host:port/database, special characters percent-encoded) "
         "and that the server runs.",
+        why="Nothing works without it.",
     )
 
 
@@ -144,22 +170,38 @@ def _trouble(cause: BaseException | None) -> str:
 def judge_server(server: Server) -> Finding:
     """Whether the server will do: its version, and that it takes writes."""
     if server.is_standby:
-        remedy = "Name the primary, or both separated by a comma: then the one that takes writes is used."
-        return error(_DATABASE, f"PostgreSQL {server.version} is a standby, which takes no writes", remedy)
+        return error(
+            _DATABASE,
+            f"PostgreSQL {server.version} is a standby, which takes no writes",
+            "Name the primary, or both separated by a comma: then the one that takes writes is used.",
+            why="No event can be taken in, and no key made or revoked.",
+        )
     if server.number < OLDEST_SERVER * _VERSION_UNIT:
         remedy = f"Upgrade the server to PostgreSQL {OLDEST_SERVER} or newer."
-        return error(_DATABASE, f"PostgreSQL {server.version} is too old", remedy)
+        return error(
+            _DATABASE, f"PostgreSQL {server.version} is too old", remedy, why="It lacks what our statements need."
+        )
     return ok(_DATABASE, f"PostgreSQL {server.version}")
 
 
 def judge_revision(revision: str | None, newest: str) -> Finding:
     """Whether the schema is the one that this release needs."""
     if revision is None:
-        return error(_SCHEMA, "was never made", "Run `tenantry migrate`.")
+        return error(_SCHEMA, "was never made", "Run `tenantry migrate`.", why="Every request fails.")
     if revision < newest:
-        return error(_SCHEMA, f"is at {revision}; this release needs {newest}", "Run `tenantry migrate`.")
+        return error(
+            _SCHEMA,
+            f"is at {revision}; this release needs {newest}",
+            "Run `tenantry migrate`.",
+            why="Requests fail that need what is new.",
+        )
     if revision > newest:
-        return warning(_SCHEMA, f"is at {revision}, ahead of this release ({newest})", "Install the newer release.")
+        return warning(
+            _SCHEMA,
+            f"is at {revision}, ahead of this release ({newest})",
+            "Install the newer release.",
+            why="A release works on the schema of the next one, and of no later one.",
+        )
     return ok(_SCHEMA, f"revision {revision}")
 
 
@@ -172,6 +214,7 @@ def judge_queue(queue: MailQueue, *, sends_mail: bool) -> list[Finding]:
                 _MAIL,
                 f"no mail server is set: mail stays queued ({queue.queued} now)",
                 "Set SMTP_URL (smtp://user:password@host:port) and MAIL_FROM.",
+                why="Nobody is told that a payment failed, or that a key leaked.",
             )
         )
     elif queue.queued and queue.oldest_seconds > STUCK_SECONDS:
@@ -180,6 +223,7 @@ def judge_queue(queue: MailQueue, *, sends_mail: bool) -> list[Finding]:
                 _MAIL,
                 f"notifications queued: {queue.queued}, the oldest for {queue.oldest_seconds / 3600:.1f} h",
                 "See that `tenantry worker` runs (or `serve` with RUN_JOBS), and what its log says of the mail server.",
+                why="Nobody is told that a payment failed, or that a key leaked.",
             )
         )
     if queue.failed:
@@ -188,9 +232,30 @@ def judge_queue(queue: MailQueue, *, sends_mail: bool) -> list[Finding]:
                 _MAIL,
                 f"notifications that could not be delivered and were given up: {queue.failed}",
                 "See last_error in the table notifications; often the owner's address is wrong (PATCH the tenant).",
+                why="Their owners know nothing of it, and no further try is made.",
             )
         )
     return findings
+
+
+def judge_jobs(due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime, *, workers: int) -> list[Finding]:
+    """Jobs that are due for long (seconds, by queue), and those that have not gone well lately.
+
+    ``workers`` is how many workers gave a sign of life lately.
+    """
+    why = "Mails, questions to the provider and the removal of old data wait."
+    see = f"See that `tenantry worker` runs (or `serve` with RUN_JOBS; running now: {workers}), and what its log says."
+    found = [
+        warning(_JOBS, f"in the queue {queue} one has been due for {age / 60:.0f} min", see, why=why)
+        for queue, age in sorted(due.items())
+        if age > LONGEST_DUE
+    ]
+    found += [
+        warning(_JOBS, f"{run.task} last went well {(now - run.succeeded_at) // HOUR} h ago", see, why=why)
+        for run in runs
+        if run.task in RUN_BY_THEMSELVES and run.succeeded_at and now - run.succeeded_at > LONGEST_BETWEEN_RUNS
+    ]
+    return found or [ok(_JOBS, "none is due for long")]
 
 
 def judge_old_keys(keys: Sequence[OldKey], number: int, now: datetime) -> list[Finding]:
@@ -200,12 +265,15 @@ def judge_old_keys(keys: Sequence[OldKey], number: int, now: datetime) -> list[F
             f"API key {key.id}",
             f"{key.name!r} of {key.org_id} is {(now - key.created_at).days} days old",
             "Rotate it (Settings, API keys, or POST /api/v1/api-keys/{id}/rotate) and put the new secret in its place.",
+            why="The longer a secret lives, the more places it has been in.",
         )
         for key in keys
     ]
     if number > len(keys):
         message = f"older than a year besides those: {number - len(keys)}"
-        findings.append(warning(_KEYS, message, "Rotate the ones above, then check again."))
+        findings.append(
+            warning(_KEYS, message, "Rotate the ones above, then check again.", why="They are as old as those.")
+        )
     return findings or [ok(_KEYS, "no active one is older than a year")]
 
 
@@ -226,6 +294,7 @@ def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> l
                 _PEPPER,
                 f"active keys that nobody can use, since they are hashed under a pepper that is not set: {lost}",
                 "Put the former pepper back, behind the new one: API_KEY_PEPPER=new,former.",
+                why="Who holds them is refused.",
             )
         ]
     if not older:
@@ -236,6 +305,7 @@ def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> l
                 _PEPPER,
                 f"active keys that still need an older pepper: {waiting}",
                 "Keep the older pepper: a key moves to the first one when it is used, or rotate it.",
+                why="Without it these keys are refused.",
             )
         ]
     return [ok(_PEPPER, f"every active key is under the first one ({counts.get(newest, 0)}): the others may go")]

@@ -14,12 +14,13 @@ class Level(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check found about a subject, and, unless all is well, how to mend it."""
+    """What a check found about a subject, and, unless all is well, how to mend it; ``why`` is why it matters."""
 
     level: Level
     subject: str
     message: str
     remedy: str | None = None
+    why: str | None = None
 
 
 def ok(subject: str, message: str) -> Finding:
@@ -27,11 +28,11 @@ def ok(subject: str, message: str) -> Finding:
     return Finding(Level.OK, subject, message)
 
 
-def warning(subject: str, message: str, remedy: str) -> Finding:
+def warning(subject: str, message: str, remedy: str, *, why: str) -> Finding:
     """Something to look at; the service works."""
-    return Finding(Level.WARNING, subject, message, remedy)
+    return Finding(Level.WARNING, subject, message, remedy, why)
 
 
-def error(subject: str, message: str, remedy: str) -> Finding:
+def error(subject: str, message: str, remedy: str, *, why: str) -> Finding:
     """Something does not work."""
-    return Finding(Level.ERROR, subject, message, remedy)
+    return Finding(Level.ERROR, subject, message, remedy, why)
