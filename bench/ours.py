@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,8 @@ class Tenantry:
     algorithm: str | None = None
     """Of the tokens that are sent; API keys are, where there is none."""
     limited: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More variables."""
 
     def install(self) -> str:
         """It is there."""
@@ -70,7 +72,7 @@ class Tenantry:
         migrate(world.conninfo)
         keys = support.load(world.conninfo)
         with contextlib.ExitStack() as stack:
-            settings: dict[str, str] = {}
+            settings = dict(self.settings)
             if self.algorithm is not None:
                 issuer = stack.enter_context(_issuer(self.algorithm, world))
                 settings |= {"OIDC_ISSUER": issuer, "OIDC_AUDIENCE": AUDIENCE}

@@ -1,5 +1,6 @@
 """The service in two processes on one database."""
 
+import asyncio
 import re
 import signal
 import socket
@@ -13,9 +14,13 @@ import pytest
 from tests.support.commands import SECRETS, run, running, still_running
 from tests.support.deployment import WORKERS, Deployment, deployed
 from tests.support.findings import free_port
+from tests.support.metrics import Shown, documented
 from tests.support.postgres import PostgresServer, as_url
 
 TIMES: Final = 200
+POOL_SIZE: Final = 5
+MOST: Final = "tenantry_database_connections_max"
+PATIENCE: Final = 60
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +66,15 @@ async def test_metrics_are_those_of_both_processes_together(deployment: Deployme
         for found in re.finditer(r'^tenantry_http_requests_total\{.*whoami.*status="200"\} (\S+)$', text, re.MULTILINE)
     }
     assert counts == {TIMES}
+
+
+async def test_metrics_tell_how_both_processes_stand_and_nothing_that_is_not_documented(deployment: Deployment) -> None:
+    async with deployment.client() as client, asyncio.timeout(PATIENCE):
+        while (shown := Shown((await client.get("/metrics")).text)).value(MOST, pool="ordinary") < WORKERS * POOL_SIZE:
+            assert (await client.get("/api/v1/projects")).status_code == 200
+    assert shown.value(MOST, pool="ordinary") == WORKERS * POOL_SIZE
+    assert shown.value("tenantry_batch_items_count", lane="keys") > 0
+    assert shown.described().keys() <= documented().keys()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
