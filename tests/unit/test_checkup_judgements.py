@@ -55,8 +55,9 @@ def test_a_setting_that_loses_what_was_acknowledged_is_named(name: str) -> None:
     assert f"SET {name} = on" in (finding.remedy or "")
 
 
-def test_a_database_that_takes_no_writes_does_not_work() -> None:
-    assert "replica" in (told(judge_writing({"transaction_read_only": "on"}), Level.ERROR).remedy or "")
+def test_a_primary_that_takes_no_writes_does_not_work() -> None:
+    settings = {"transaction_read_only": "on", "in_hot_standby": "off"}
+    assert told(judge_writing(settings), Level.ERROR).message == "is read-only"
 
 
 def test_a_database_of_another_encoding_does_not_work() -> None:

@@ -80,7 +80,10 @@ async def check_database(
     ``needed`` is how many connections the set-up may open, and ``clock`` this machine's; without them that is left out.
     A check whose statement takes more than ``patience`` seconds is left out, and that is told.
     """
-    lane = Lane(conninfo)
+    try:
+        lane = Lane(conninfo)
+    except psycopg.ProgrammingError:
+        return [_unusable("its address cannot be read")]
     try:
         async with lane.use(autocommit=True) as connection:
             await checkup.be_patient(connection, patience)
@@ -96,9 +99,7 @@ async def check_database(
     except DatabaseUnavailableError as refusal:
         return [_unusable(_trouble(refusal.__cause__))]
     except psycopg.Error as refusal:
-        # Without a SQLSTATE it is not the server that speaks: the connection string cannot even be read.
-        state = refusal.sqlstate
-        return [_unusable(f"a question was refused (SQLSTATE {state})" if state else "its address cannot be read")]
+        return [_unusable(f"a question was refused (SQLSTATE {refusal.sqlstate})")]
     finally:
         await lane.close()
 

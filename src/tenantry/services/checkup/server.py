@@ -33,6 +33,7 @@ _LOSING: Final = {
 _ASKED: Final = (
     *_LOSING,
     "autovacuum",
+    "in_hot_standby",
     "max_connections",
     "reserved_connections",
     "server_encoding",
@@ -95,12 +96,13 @@ async def _check_upkeep(connection: Connection) -> list[Finding]:
 def judge_writing(settings: Mapping[str, str]) -> list[Finding]:
     """Whether the database takes what we write, and in which letters."""
     found = []
-    if settings.get("transaction_read_only") == "on":
+    if settings.get("transaction_read_only") == "on" and settings.get("in_hot_standby") != "on":
         found.append(
             error(
                 "database",
                 "is read-only",
-                "Let DATABASE_URL lead to the primary server, not to a replica (target_session_attrs=read-write).",
+                "Find out who has set default_transaction_read_only: providers of databases do where a disk is nearly "
+                "full.",
                 why="Nothing can be written: every change is answered 503 or 500.",
             )
         )
