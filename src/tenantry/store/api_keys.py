@@ -12,13 +12,16 @@ from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey, KeyStatus, status_at
 from tenantry.store.listing import MOST_RECORDS_LOOKED_AT, Listing
 
-_COLUMNS: Final = (
+_SHOWN: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
-    "last_used_at, last_used_address, revoked_at, rotated_from, superseded_by, "
+    "last_used_at, last_used_address, revoked_at, rotated_from, superseded_by"
+)
+_COLUMNS: Final = (
+    f"{_SHOWN}, "  # noqa: S608  # our own columns
     "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
-_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MOST_RECORDS_LOOKED_AT)
+_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MOST_RECORDS_LOOKED_AT, made_of=_SHOWN)
 _OF_TENANT: Final = (
     "org_id = %(org)s "
     "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"

@@ -14,7 +14,8 @@ MOST_RECORDS_LOOKED_AT: Final = 10_000
 class Listing(NamedTuple):
     """What is read of a table, and the two columns of the index that it is sorted by, each from high to low.
 
-    ``most`` is how many rows `seek` looks at.
+    ``most`` is how many rows `seek` looks at, and ``made_of`` which columns it needs for what is read and filtered,
+    where the reader may not read all of them.
     """
 
     columns: str
@@ -22,6 +23,7 @@ class Listing(NamedTuple):
     key: str
     tie: str = "id"
     most: int = MOST_LOOKED_AT
+    made_of: str = "*"
 
     @property
     def _order(self) -> str:
@@ -47,7 +49,7 @@ class Listing(NamedTuple):
         """
         source = f"FROM {self.table} WHERE {condition} {self._order}"
         cursor = await connection.execute(
-            f"SELECT {self.columns} FROM (SELECT * {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
+            f"SELECT {self.columns} FROM (SELECT {self.made_of} {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
             f"WHERE {filtered} {self._order} LIMIT %(limit)s",
             {**values, "limit": limit + 1},
         )
