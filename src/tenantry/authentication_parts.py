@@ -10,6 +10,7 @@ import psycopg
 
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import Policy
@@ -80,7 +81,7 @@ class AuthenticationParts:
 async def schema_revision(database: Database) -> str | None:
     """The revision that the database is at; None for one that was never migrated. Raises `DatabaseUnavailableError`."""
     try:
-        async with database.transaction() as connection:
+        async with database.transaction(ACROSS_TENANTS) as connection:
             cursor = await connection.execute("SELECT version_num FROM alembic_version")
             row = await cursor.fetchone()
     except psycopg.errors.UndefinedTable:

@@ -9,6 +9,8 @@ from typing import Final
 
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from tests.support.commands import SECRETS, Done, run, running
 from tests.support.findings import free_port
@@ -160,6 +162,27 @@ async def test_migrate_says_what_it_did(tmp_path: Path, postgres: PostgresServer
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("schema: none -> ")
     assert second.out.endswith("up to date\n")
+
+
+async def test_migrate_lets_a_login_run_the_service_or_says_what_is_to_be_run(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
+        for role in ("lets_in", "is_let_in"):
+            superuser.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
+        superuser.execute("GRANT ALL ON SCHEMA public TO lets_in")
+        url = as_url(make_conninfo(conninfo, user="lets_in"))
+        arguments = ("migrate", "--grant-to", "is_let_in")
+        refused = await run(*arguments, folder=tmp_path, DATABASE_URL=url)
+        superuser.execute(refused.out.encode())
+        done = await run(*arguments, folder=tmp_path, DATABASE_URL=url)
+        url = as_url(make_conninfo(conninfo, user="is_let_in"))
+        made = await run(*TENANT, folder=tmp_path, DATABASE_URL=url)
+        superuser.execute("DROP OWNED BY lets_in, is_let_in")
+        superuser.execute("DROP ROLE lets_in, is_let_in")
+    assert (refused.code, "may not make or give roles" in refused.err) == (1, True)
+    assert (done.code, done.out.splitlines()[-1]) == (0, "role: is_let_in may run the service")
+    assert (made.code, json.loads(made.out)["id"]) == (0, "acme")
 
 
 async def test_serve_refuses_with_one_message_that_names_every_faulty_setting(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import psycopg
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.deployment import WORKERS, deployed
 from tests.support.pgbouncer import SERVER_CONNECTIONS, PgBouncer, running_pgbouncer
 from tests.support.postgres import PostgresServer, as_url
+from tests.support.rows import ONE, TWO, add_rows
 from tests.support.service import PROJECTS, TENANTS, Organization, Service, refusal, running_service
 
 AT_ONCE: Final = 8
@@ -48,7 +50,7 @@ async def org(service: Service) -> Organization:
 
 
 async def settings_of(database: Database) -> tuple[str, str]:
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         cursor = await connection.execute("SELECT current_setting('statement_timeout'), current_setting('TimeZone')")
         [(timeout, zone)] = await cursor.fetchall()
     return timeout, zone
@@ -67,11 +69,39 @@ async def test_each_transaction_has_its_settings_and_leaves_none_behind(
         assert plain.execute("SHOW statement_timeout").fetchall() == [("0",)]
 
 
+async def test_tenants_that_take_turns_on_one_connection_never_see_each_other(
+    conninfo: str, pooler: PgBouncer, database: Database
+) -> None:
+    add_rows(conninfo)
+
+    async def seen(tenant_id: str) -> tuple[str, set[str], int]:
+        async with database.transaction(of_tenant(tenant_id)) as connection:
+            cursor = await connection.execute("SELECT org_id, pg_backend_pid() FROM projects")
+            rows = await cursor.fetchall()
+        return tenant_id, {row[0] for row in rows}, rows[0][1]
+
+    found = await asyncio.gather(*(seen(tenant_id) for _ in range(5 * AT_ONCE) for tenant_id in (ONE, TWO)))
+    assert all(owners == {tenant_id} for tenant_id, owners, _ in found)
+    used_by = {tenant_id: {pid for other, _, pid in found if other == tenant_id} for tenant_id in (ONE, TWO)}
+    assert used_by[ONE] & used_by[TWO]
+    with psycopg.connect(pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None) as plain:
+        left = plain.execute(
+            "SELECT current_user = session_user, coalesce(current_setting('tenantry.tenant_id', true), '')"
+        ).fetchall()
+    assert left == [(True, "")]
+
+
+async def test_a_snapshot_is_one_by_way_of_the_pooler_too(database: Database) -> None:
+    async with database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
+        cursor = await connection.execute("SHOW transaction_isolation")
+        assert await cursor.fetchall() == [("repeatable read",)]
+
+
 async def test_nothing_is_prepared_however_often_it_is_run(
     conninfo: str, pooler: PgBouncer, database: Database
 ) -> None:
     for number in range(20):
-        async with database.transaction() as connection:
+        async with database.transaction(ACROSS_TENANTS) as connection:
             await connection.execute("SELECT %s::int", (number,))
     with psycopg.connect(pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None) as plain:
         assert plain.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
@@ -79,7 +109,7 @@ async def test_nothing_is_prepared_however_often_it_is_run(
 
 async def test_transactions_outnumber_the_servers_connections(database: Database) -> None:
     async def backend() -> int:
-        async with database.transaction() as connection:
+        async with database.transaction(ACROSS_TENANTS) as connection:
             cursor = await connection.execute("SELECT pg_backend_pid()")
             [(pid,)] = await cursor.fetchall()
         return int(pid)
@@ -90,7 +120,7 @@ async def test_transactions_outnumber_the_servers_connections(database: Database
 
 async def test_failed_transaction_is_rolled_back_for_whoever_comes_next(database: Database) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
-        async with database.transaction() as connection:
+        async with database.transaction(ACROSS_TENANTS) as connection:
             await connection.execute("SELECT 1 / 0")
     assert await settings_of(database) == ("4s", "UTC")
 

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs.queue import JobQueue
 from tests.support import events
 from tests.support.browser import LOOPBACK
@@ -238,7 +239,7 @@ async def delivering(command: str, conninfo: str, folder: Path) -> AsyncIterator
     database, queue, server = Database(conninfo, pool_size=1), JobQueue(conninfo), MailServer()
     server.hold = asyncio.Event()
     await database.open()
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         notification = await add_notification(connection)
         await queue.defer_mail(connection, [notification])
     await database.close()

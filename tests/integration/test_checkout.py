@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.errors import (
     IdempotencyInFlightError,
@@ -55,7 +56,7 @@ async def database(conninfo: str) -> AsyncIterator[Database]:
     """With a single connection, and the tenant acme in it."""
     database = Database(conninfo, pool_size=1)
     await database.open()
-    async with database.transaction() as connection:
+    async with database.transaction(of_tenant("acme")) as connection:
         await add_acme(connection, NOW)
     yield database
     await database.close()
@@ -102,7 +103,7 @@ async def checkout(service: CheckoutService, plan: str = "pro", claim: Claim | N
 
 
 async def link(database: Database, customer_id: str) -> None:
-    async with database.transaction() as connection:
+    async with database.transaction(of_tenant("acme")) as connection:
         await tenants.link_customer(connection, "acme", customer_id, "operator", NOW)
 
 
@@ -200,7 +201,7 @@ async def test_no_database_connection_is_held_while_the_provider_is_asked(
     server.open.clear()
     waiting = asyncio.create_task(checkout(service, claim=claim()))
     await server.until_requested(1)
-    async with database.transaction() as connection:  # the pool's only one
+    async with database.transaction(ACROSS_TENANTS) as connection:  # the pool's only one
         await connection.execute("SELECT 1")
     server.open.set()
     assert await waiting
@@ -233,7 +234,7 @@ async def test_an_answer_that_was_lost_is_got_from_the_provider(
     service: CheckoutService, server: ProviderServer, database: Database
 ) -> None:
     first = await checkout(service, claim=claim())
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         await connection.execute("DELETE FROM idempotency_keys")
     assert await checkout(service, claim=claim()) == first
     assert len(server.requests) == 2

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import Pepper
 from tenantry.kit.clock import system_clock
@@ -38,7 +39,7 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     record = new_record(secret, "acme", "CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None, "operator", now)
     database = Database(conninfo, pool_size=1)
     await database.open()
-    async with database.transaction() as connection:
+    async with database.transaction(of_tenant("acme")) as connection:
         await add_acme(connection, now)
         await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
         pepper = Pepper(PEPPER.encode())

@@ -69,7 +69,7 @@ async def test_a_database_in_order(conninfo: str) -> None:
     findings = await check(conninfo)
     assert levels(findings) == {Level.OK}
     assert {finding.subject for finding in findings} == {
-        "database", "schema", "upkeep", "size", "jobs", "API keys", "billing ledger", "tenants"
+        "database", "schema", "database roles", "upkeep", "size", "jobs", "API keys", "billing ledger", "tenants"
     }  # fmt: skip
 
 
@@ -87,7 +87,9 @@ async def test_check_that_takes_too_long_is_told_of_and_the_others_go_on(conninf
         )
     found = {finding.subject: finding.level for finding in findings if finding.subject != "durability"}
     assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is found.pop("size") is Level.WARNING
-    assert found == dict.fromkeys(("database", "schema", "upkeep", "jobs", "billing ledger", "tenants"), Level.OK)
+    assert found == dict.fromkeys(
+        ("database", "schema", "database roles", "upkeep", "jobs", "billing ledger", "tenants"), Level.OK
+    )
 
 
 @pytest.mark.parametrize(("revision", "level"), [("0000", Level.ERROR), ("9999", Level.WARNING)])

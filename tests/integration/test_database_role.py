@@ -1,31 +1,46 @@
 """The service as a database role that owns nothing."""
 
-import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from pathlib import Path
 
 import psycopg
 import pytest
+from alembic import command
+from alembic.config import Config
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from tenantry.db.database import Database
-from tenantry.db.migrate import grant
+from tenantry.db.embedded import EmbeddedServer
+from tenantry.db.migrate import MIGRATIONS, grant, migrate
+from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
+from tenantry.db.scope import API, BATCH, of_tenant
 from tenantry.kit.clock import system_clock
+from tenantry.services.checkup.database import check_database
+from tenantry.services.checkup.finding import Finding, Level
 from tenantry.services.retention import RetentionService
+from tests.support.findings import billing_terms
 from tests.support.postgres import PostgresServer
+from tests.support.rows import ONE, add_rows
 from tests.support.service import KEYS, PROJECTS, Service, running_service
 
-ROLE: Final = f"tenantry_app_{os.getpid()}"
+
+@contextmanager
+def made_role(conninfo: str, name: str) -> Iterator[str]:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+        yield name
+        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def role(postgres: PostgresServer) -> Iterator[str]:
-    with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(ROLE)))
-        yield ROLE
-        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(ROLE)))
+    with made_role(postgres.conninfo, "tenantry_login") as role:
+        yield role
 
 
 @pytest.fixture
@@ -34,6 +49,43 @@ async def service(postgres: PostgresServer, role: str) -> AsyncIterator[Service]
         grant(conninfo, role)
         async with running_service(make_conninfo(conninfo, user=role)) as service:
             yield service
+
+
+@pytest.fixture(scope="module")
+def logged_in(postgres: PostgresServer, role: str) -> Iterator[str]:
+    """A database with two tenants, by the login of the service; for tests that leave nothing behind."""
+    with postgres.database() as conninfo:
+        grant(conninfo, role)
+        add_rows(conninfo)
+        yield make_conninfo(conninfo, user=role)
+
+
+@pytest.fixture
+def plain(postgres: PostgresServer) -> Iterator[str]:
+    """A database whose tables belong to whoever runs the service, a role that may take no other."""
+    with (
+        made_role(postgres.conninfo, "tenantry_plain") as role,
+        postgres.database(migrated=False) as conninfo,
+        psycopg.connect(conninfo, autocommit=True) as connection,
+    ):
+        connection.execute(sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(sql.Identifier(role)))
+        by_role = make_conninfo(conninfo, user=role)
+        migrate(by_role)
+        yield by_role
+        connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+
+
+async def roles_in(conninfo: str) -> list[str]:
+    """The roles that a request's transaction and a batch are carried out in."""
+    database = Database(conninfo, pool_size=1)
+    await database.open()
+    found = []
+    async with database.transaction(of_tenant("acme")) as connection:
+        found += await (await connection.execute("SELECT current_user")).fetchall()
+    async with database.lane().use(autocommit=True) as connection:
+        found += await (await connection.execute("SELECT current_user")).fetchall()
+    await database.close()
+    return [row[0] for row in found]
 
 
 async def test_service_works_and_its_changes_are_in_the_trail(service: Service) -> None:
@@ -46,6 +98,22 @@ async def test_service_works_and_its_changes_are_in_the_trail(service: Service) 
     assert [entry["action"] for entry in trail] == ["api_key.revoked", "api_key.created"]
 
 
+async def test_service_works_in_the_roles(logged_in: str) -> None:
+    assert await roles_in(logged_in) == [API, BATCH]
+
+
+@pytest.mark.parametrize("table", ["tenants", "api_keys", "billing_events", "dashboard_sessions", "procrastinate_jobs"])
+def test_login_may_nothing_before_it_takes_a_role(logged_in: str, table: str) -> None:
+    with psycopg.connect(logged_in) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(sql.SQL("SELECT FROM {}").format(sql.Identifier(table)))
+
+
+def test_login_starts_the_service_on_a_schema_that_is_up_to_date(logged_in: str) -> None:
+    before, after = migrate(logged_in)
+    assert before == after
+
+
+@pytest.mark.parametrize("taken", ["NONE", *SERVICE_ROLES])
 @pytest.mark.parametrize(
     "statement",
     [
@@ -53,17 +121,29 @@ async def test_service_works_and_its_changes_are_in_the_trail(service: Service) 
         "DELETE FROM audit_events",
         "TRUNCATE audit_events",
         "ALTER TABLE audit_events DISABLE TRIGGER ALL",
+        "ALTER TABLE projects DISABLE ROW LEVEL SECURITY",
+        "DROP POLICY one_tenant ON projects",
         "DROP TRIGGER audit_events_are_kept ON audit_events",
         "CREATE OR REPLACE FUNCTION keep_audit_events() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'",
         "SET session_replication_role = replica",
         "UPDATE alembic_version SET version_num = '0001'",
+        "DELETE FROM tenants",
+        "UPDATE tenants SET id = 'another'",
     ],
 )
-async def test_role_cannot_alter_the_trail_nor_what_guards_it(service: Service, statement: str) -> None:
-    await service.organization()
-    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+async def test_no_role_alters_the_trail_nor_what_guards_it(logged_in: str, taken: str, statement: str) -> None:
+    async with await psycopg.AsyncConnection.connect(logged_in) as connection:
+        await take(connection, taken, ONE)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             await connection.execute(statement)
+
+
+@pytest.mark.parametrize("away", [timedelta(days=-31), timedelta(days=31)])
+async def test_no_end_of_a_tenant_is_put_where_its_trail_goes_with_it(logged_in: str, away: timedelta) -> None:
+    async with await psycopg.AsyncConnection.connect(logged_in) as connection:
+        await take(connection, API, ONE)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="a tenant ends now"):
+            await connection.execute("UPDATE tenants SET deleted_at = now() + %s", (away,))
 
 
 async def test_retention_removes_an_ended_tenant_with_its_trail(postgres: PostgresServer, service: Service) -> None:
@@ -72,26 +152,10 @@ async def test_retention_removes_an_ended_tenant_with_its_trail(postgres: Postgr
     database = Database(service.conninfo, pool_size=1)
     await database.open()
     removed = await RetentionService(database, timedelta(days=90), system_clock).run()
-    async with database.transaction() as connection:
-        left = await (await connection.execute("SELECT count(*) FROM audit_events")).fetchone()
     await database.close()
+    async with await as_owner(postgres, service) as connection:
+        left = await (await connection.execute("SELECT count(*) FROM audit_events")).fetchone()
     assert (removed.tenants, left) == (1, (0,))
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM tenants",
-        "UPDATE tenants SET deleted_at = now() - interval '31 days'",
-        "UPDATE tenants SET deleted_at = now() + interval '31 days'",
-        "UPDATE tenants SET id = 'another'",
-    ],
-)
-async def test_role_gets_rid_of_no_trail_by_way_of_its_tenant(service: Service, statement: str) -> None:
-    await service.organization()
-    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.ForeignKeyViolation)):
-            await connection.execute(statement)
 
 
 @pytest.mark.parametrize("ended_since", [None, timedelta(days=29)])
@@ -102,14 +166,116 @@ async def test_role_purges_no_tenant_before_its_time(
     if ended_since is not None:
         await ended(postgres, service, organization.id, ended_since)
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await take(connection, BATCH, "")
         await connection.execute("CREATE TEMP TABLE tenants (id text, deleted_at timestamptz)")
         await connection.execute("SELECT purge_audit_events(%s, 1000), purge_tenant(%s)", (organization.id,) * 2)
+    async with await as_owner(postgres, service) as connection:
         cursor = await connection.execute("SELECT count(*) > 0 FROM audit_events")
         assert await cursor.fetchone() == (True,)
 
 
+async def test_role_that_owns_everything_runs_the_service_as_itself(plain: str) -> None:
+    assert await roles_in(plain) == ["tenantry_plain", "tenantry_plain"]
+    async with running_service(plain) as service:
+        organization = await service.organization()
+        assert (await organization.owner.post(PROJECTS, {"name": "one"})).status_code == 201
+        assert (await organization.owner.get(PROJECTS)).json()["data"][0]["name"] == "one"
+
+
+async def found_of_roles(conninfo: str) -> Finding:
+    """What the check-up says of who is logged in."""
+    findings = await check_database(conninfo, billing_terms(), system_clock(), sends_mail=True, peppers=())
+    [finding] = [one for one in findings if one.subject == "database roles"]
+    return finding
+
+
+async def test_doctor_says_where_the_database_keeps_tenants_apart_too(logged_in: str) -> None:
+    finding = await found_of_roles(logged_in)
+    assert (finding.level, finding.message.partition("; ")[2]) == (Level.OK, "tenantry_login may nothing by itself")
+
+
+async def test_doctor_says_how_to_come_by_the_roles(plain: str) -> None:
+    finding = await found_of_roles(plain)
+    assert finding.level is Level.WARNING
+    assert "tenantry migrate --grant-to" in (finding.remedy or "")
+
+
+async def test_doctor_names_privileges_from_before_there_were_roles(postgres: PostgresServer, role: str) -> None:
+    with postgres.database() as conninfo:
+        with psycopg.connect(conninfo) as connection:
+            connection.execute(
+                sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}").format(sql.Identifier(role))
+            )
+        grant(conninfo, role)
+        finding = await found_of_roles(make_conninfo(conninfo, user=role))
+    assert finding.level is Level.WARNING
+    assert f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {role}" in (finding.remedy or "")
+
+
+def test_roles_are_made_by_somebody_who_may(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path, durable=False)
+    server.start()
+    try:
+        with (
+            psycopg.connect(server.conninfo, autocommit=True) as superuser,
+            made_role(server.conninfo, "owner") as owner,
+        ):
+            for role in ROLES:
+                superuser.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+            superuser.execute(sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(sql.Identifier(owner)))
+            superuser.execute("CREATE ROLE runs_it LOGIN")
+            by_owner = make_conninfo(server.conninfo, user=owner)
+            migrate(by_owner)
+            with pytest.raises(RolesMissingError) as missing:
+                grant(by_owner, "runs_it")
+            for statement in missing.value.statements:
+                superuser.execute(statement)
+            grant(by_owner, "runs_it")
+            with psycopg.connect(make_conninfo(server.conninfo, user="runs_it")) as connection:
+                connection.execute("SET ROLE tenantry_api")
+                assert connection.execute("SELECT count(*) FROM projects").fetchall() == [(0,)]
+            superuser.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(owner)))
+    finally:
+        server.stop()
+
+
+def test_login_of_a_release_before_the_roles_reads_bodies_as_before(postgres: PostgresServer, role: str) -> None:
+    with postgres.database(migrated=False) as conninfo:
+        upgrade_to("0005", conninfo)
+        with psycopg.connect(conninfo) as connection:
+            connection.execute(sql.SQL("GRANT SELECT ON billing_bodies TO {}").format(sql.Identifier(role)))
+        migrate(conninfo)
+        with psycopg.connect(make_conninfo(conninfo, user=role)) as connection:
+            assert connection.execute("SELECT tenant_event_body('evt'), event_body('evt')").fetchall() == [(None, None)]
+
+
+def test_role_that_is_not_there_is_not_let_in(conninfo: str) -> None:
+    with pytest.raises(psycopg.errors.UndefinedObject):
+        grant(conninfo, "nobody_there")
+
+
+def upgrade_to(revision: str, conninfo: str) -> None:
+    """Bring the schema to where an earlier release had it."""
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+async def take(connection: psycopg.AsyncConnection, role: str, tenant_id: str) -> None:
+    """Take a role, and name a tenant, for the rest of the session."""
+    await connection.execute(sql.SQL("SET ROLE {}").format(sql.SQL(role)))
+    await connection.execute("SELECT set_config('tenantry.tenant_id', %s, false)", (tenant_id,))
+
+
+async def as_owner(postgres: PostgresServer, service: Service) -> psycopg.AsyncConnection:
+    owner = conninfo_to_dict(postgres.conninfo)["user"]
+    return await psycopg.AsyncConnection.connect(make_conninfo(service.conninfo, user=owner))
+
+
 async def ended(postgres: PostgresServer, service: Service, tenant_id: str, since: timedelta) -> None:
     """As if the tenant had ended so long ago."""
-    owner = conninfo_to_dict(postgres.conninfo)["user"]
-    async with await psycopg.AsyncConnection.connect(make_conninfo(service.conninfo, user=owner)) as connection:
+    async with await as_owner(postgres, service) as connection:
         await connection.execute("UPDATE tenants SET deleted_at = now() - %s WHERE id = %s", (since, tenant_id))

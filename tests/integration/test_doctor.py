@@ -68,6 +68,7 @@ async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) 
         "size": "ok",
         "connections": "ok",
         "clock": "ok",
+        "database roles": "ok",
         "mail": "warning",
         "jobs": "ok",
         "API keys": "ok",

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
+from tenantry.db.roles import ROLES
 
 
 def read(conninfo: str) -> int:
@@ -43,6 +45,18 @@ def test_second_start_keeps_the_data(tmp_path: Path) -> None:
         if first:
             write(server.conninfo)
         assert read(server.conninfo) == 42
+        server.stop()
+
+
+def test_a_cluster_of_before_there_were_roles_gets_them_at_the_next_start(tmp_path: Path) -> None:
+    for _ in range(2):
+        server = EmbeddedServer(tmp_path)
+        server.start()
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            found = {row[0] for row in connection.execute("SELECT rolname FROM pg_roles").fetchall()}
+            assert set(ROLES) <= found
+            for role in ROLES:
+                connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
         server.stop()
 
 

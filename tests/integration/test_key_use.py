@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.api_keys import Pepper
 from tenantry.services.authentication import Authenticator
 from tenantry.services.key_use import KeyUse
@@ -135,7 +136,7 @@ async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(connin
 async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
     database = Database(conninfo, pool_size=1)
     await database.open()
-    async with database.transaction() as connection:
+    async with database.transaction(of_tenant("t")) as connection:
         await connection.execute("INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('t', 'T', 'o', 'o@t')")
         await connection.execute(
             "INSERT INTO api_keys "
@@ -147,7 +148,7 @@ async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
     for number in range(1, 2501):
         use.record(used_at(f"key_{number}", NOW))
     await use.write()
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         cursor = await connection.execute("SELECT count(*) FROM api_keys WHERE last_used_at = %s", (NOW,))
         assert await cursor.fetchall() == [(2500,)]
     await database.close()

@@ -10,6 +10,7 @@ import pytest
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.gateways.mail import Mailer, parse_smtp_url
 from tenantry.services.mail import MailDeferredError, MailService, RetrySchedule, standard_schedule
@@ -38,7 +39,7 @@ def service(database: Database, server: MailServer, schedule: RetrySchedule = st
 
 
 async def queued(database: Database, owner_email: str = OWNER) -> UUID:
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         return await add_notification(connection, owner_email=owner_email)
 
 
@@ -148,7 +149,7 @@ async def test_no_connection_is_held_while_the_mail_server_is_slow(database: Dat
     server.hold = asyncio.Event()
     delivery = asyncio.create_task(service(database, server).deliver(notification_id))
     await server.wait_for(lambda server: len(server.received) == 1)
-    async with database.transaction() as connection:  # the pool's only one
+    async with database.transaction(ACROSS_TENANTS) as connection:  # the pool's only one
         cursor = await connection.execute("SELECT status FROM notifications")
         assert await cursor.fetchone() == ("queued",)
     server.hold.set()

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.gateways.mail import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
@@ -86,7 +87,7 @@ async def worker(
 
 
 async def queued(database: Database, queue: JobQueue) -> UUID:
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         notification_id = await add_notification(connection)
         await queue.defer_mail(connection, [notification_id])
     return notification_id
@@ -129,7 +130,7 @@ async def test_a_delivered_mail_leaves_no_job(
 async def test_many_mails_are_queued_together(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         await queue.defer_mail(connection, [await add_notification(connection) for _ in range(20)])
     async with worker(queue, work_with(database, server)):
         await mails(server, 20)
@@ -138,14 +139,14 @@ async def test_many_mails_are_queued_together(
 
 
 async def test_what_is_rolled_back_is_not_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         await queue.defer_mail(connection, [await add_notification(connection)])
         await connection.rollback()
     assert await jobs(conninfo) == []
 
 
 async def test_nothing_to_queue_is_fine(database: Database, queue: JobQueue, conninfo: str) -> None:
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         await queue.defer_mail(connection, [])
     assert await jobs(conninfo) == []
 
@@ -329,7 +330,7 @@ async def test_a_worker_waits_for_a_database_that_went_away(
             await cut_off(postgres, conninfo, away=False)
             await log.until("the job worker goes on")
             with suppress(DatabaseUnavailableError):  # the pool may still hold a connection from before
-                async with database.transaction() as connection:
+                async with database.transaction(ACROSS_TENANTS) as connection:
                     await connection.execute("SELECT 1")
             await queued(database, queue)
             await mails(server, 2)

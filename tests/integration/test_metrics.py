@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, Work
 from tenantry.kit.clock import system_clock
@@ -141,7 +142,7 @@ async def test_ended_keys_are_counted_by_the_reason(service: Service) -> None:
 async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_requests_wait(conninfo: str) -> None:
     database = Database(conninfo, pool_size=1)
     await database.open()
-    async with database.transaction():
+    async with database.transaction(ACROSS_TENANTS):
         waiting = asyncio.create_task(read_gauges(database))
         await asyncio.wait({waiting}, timeout=0.05)  # it cannot go on, and has had the time to find that out
         usage = database.usage()

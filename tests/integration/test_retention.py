@@ -9,6 +9,7 @@ import pytest
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database, Lane
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import Work
@@ -310,7 +311,7 @@ async def drop_bodies(provider: Provider, database: Database, after: timedelta =
     provider.service.clock.advance(days=after / DAY)
     removed = await RetentionService(database, after, provider.service.clock).run()
     assert removed.bodies > 0
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         assert await number_of(connection, "billing_bodies") == 0
 
 

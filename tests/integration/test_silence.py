@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.services.silence import SilenceWatch
 from tenantry.store import reconcile as store
 from tests.support import events
@@ -98,12 +99,12 @@ async def test_what_was_found_is_kept_and_replaced_by_the_next_look(
 ) -> None:
     made = [await subscriber(provider) for _ in range(2)]
     await watch.look()
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         assert await store.read_findings(connection) == {"silent_tenants": 2}
     for each in made:
         await provider.send(events.deleted(**each.names, created=NOW))
     await watch.look()
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         assert await store.read_findings(connection) == {"silent_tenants": 0}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.timeline import Reach
@@ -93,7 +94,7 @@ async def seconds_read(conninfo: str, second: int, *telling: str) -> list[int]:
     """The seconds of the events that are read to place a late one."""
     database = Database(conninfo, pool_size=1)
     await database.open()
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         history = await billing.read_events(connection, {"acme": (Reach.BEGINNING, second)}, telling)
     await database.close()
     return [event.created for event in history["acme"]]

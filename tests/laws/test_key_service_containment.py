@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_at
 from tenantry.domain.audit import BY_OPERATOR
@@ -93,14 +94,14 @@ class World:
         )
 
     async def add_tenant(self, org_id: str) -> None:
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             await tenants.insert(
                 connection, tenant_id=org_id, name=org_id, owner_id="user", owner_email="a@b.example", plan="free",
                 now=NOW,
             )  # fmt: skip
 
     async def find(self, org_id: str, key_id: str) -> ApiKey:
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             key = await api_keys.find(connection, org_id, key_id, self.clock(), test_only=False)
         assert key is not None
         return key

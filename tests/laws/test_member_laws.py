@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError
@@ -76,7 +77,7 @@ class World:
         self._runner.close()
 
     async def add_tenant(self, org_id: str) -> None:
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             await tenants.insert(
                 connection, tenant_id=org_id, name=org_id, owner_id=OWNER, owner_email="a@b.example", plan="free",
                 now=NOW,
@@ -84,13 +85,13 @@ class World:
             await seat_owner(connection, AUTHOR, ISSUER, org_id, OWNER, NOW)
 
     async def owner_of(self, org_id: str) -> str:
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             found = await tenants.find(connection, org_id)
         assert found is not None
         return found.record.owner_id
 
     async def members_of(self, org_id: str) -> dict[str, Member]:
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             rows = await members.read_page(connection, org_id, ISSUER, Filter(), limit=100, after=(None, None))
         return {row.user_id: row for row in rows}
 

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from tenantry.db.connection import Connection
+from tenantry.db.scope import of_tenant
 from tenantry.domain.notices import payment_failed
 from tenantry.store import notices
 
@@ -18,10 +19,12 @@ INVOICE_URL: Final = "https://pay.example/invoice/1?a=1&b=2"
 async def add_notification(connection: Connection, tenant_id: str = "acme", *, owner_email: str = OWNER) -> UUID:
     """A queued notification of a tenant, made if need be, whose payment of 12.50 EUR failed."""
     event_id = f"evt_{uuid4().hex}"
-    await connection.execute(
-        "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, %s, 'user_1', %s) ON CONFLICT DO NOTHING",
-        (tenant_id, f"{tenant_id.title()} & Söhne", owner_email),
-    )
+    async with connection.within(of_tenant(tenant_id)):
+        await connection.execute(
+            "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, %s, 'user_1', %s) "
+            "ON CONFLICT DO NOTHING",
+            (tenant_id, f"{tenant_id.title()} & Söhne", owner_email),
+        )
     await connection.execute(
         "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason, amount_due, "
         "currency) VALUES (%s, 1, 'invoice.payment_failed', 1, %s, %s, 'applied', '', 1250, 'eur')",

@@ -2,19 +2,24 @@
 
 import asyncio
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from tenantry.db.statements import Call, Statement
+from tenantry.db.scope import ACROSS_TENANTS, TENANT, Scope
+from tenantry.db.statements import TEXT, Call, Statement
 
 Rows = list[tuple[Any, ...]]
 
 _BEGIN: Final = Statement("BEGIN")
 _COMMIT: Final = Statement("COMMIT")
+# Until the transaction ends, whichever way: what comes next on the connection, or on a pooler's, has none of it.
+_ENTER: Final = Statement(f"SELECT set_config('{TENANT}', $1, true), set_config('role', $2, true)", TEXT, TEXT)
+_NAME_TENANT: Final = Statement(f"SELECT set_config('{TENANT}', $1, true)", TEXT)
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
 
@@ -27,6 +32,9 @@ class Connection(psycopg.AsyncConnection[Any]):
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         super().__init__(pgconn)
+        self.is_walled = False
+        """Whether its database has the roles of `tenantry.db.roles` and lets it take them."""
+        self._scope = ACROSS_TENANTS
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
@@ -57,6 +65,26 @@ class Connection(psycopg.AsyncConnection[Any]):
             raise
         answers = self._check(sent, results)
         return [self._rows(result) for result in answers[begins : len(answers) - commit]]
+
+    async def enter(self, scope: Scope, *before: Call) -> None:
+        """Carry out the rest of the transaction in this scope; it is begun if there is none, in the same round trip.
+
+        ``before`` are statements that go ahead. Where `is_walled` is false the role stays what it is.
+        """
+        enter = _ENTER(scope.tenant_id, scope.role) if self.is_walled else _NAME_TENANT(scope.tenant_id)
+        await self.together(*before, enter)
+        self._scope = scope
+
+    @asynccontextmanager
+    async def within(self, scope: Scope) -> AsyncIterator[None]:
+        """Another scope for the length of the block, in the transaction that is under way."""
+        outer = self._scope
+        await self.enter(scope)
+        try:
+            yield
+        finally:
+            if self.pgconn.transaction_status == pq.TransactionStatus.INTRANS:  # a failed one has nothing to go on with
+                await self.enter(outer)
 
     async def rollback(self) -> None:
         """Roll back what is open; the driver lets go of every prepared statement with it."""

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tenantry.db.connection import Connection
+from tenantry.db.roles import ARE_UP, TAKE_BATCH
+from tenantry.db.scope import Scope
 from tenantry.db.statements import Statement
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.db.watch import UNWATCHED, LaneWatch
@@ -30,6 +32,7 @@ _SESSION: Final = "-c statement_timeout=4000 -c TimeZone=UTC"
 _FOR_TRANSACTION: Final = Statement(
     "SELECT set_config('statement_timeout', '4000', true), set_config('TimeZone', 'UTC', true)"
 )
+_SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 # Plans are made once and kept, and one made while a table was small would go on to read all of it, by whatever way of
 # joining, when it has grown. Making them anew, or compiling them, costs more than any of them gains.
 _BY_INDEX: Final = " ".join(
@@ -92,6 +95,16 @@ async def _check(connection: Connection) -> None:
         raise psycopg.OperationalError("the server has closed the connection")
 
 
+async def _look_for_walls(connection: Connection) -> None:
+    [[(connection.is_walled,)]] = await connection.together(ARE_UP(), commit=True)
+
+
+async def take_role(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Give a session that serves many tenants the role for it, if the database has the roles and lets it take them."""
+    await connection.execute(TAKE_BATCH)
+    await connection.commit()
+
+
 def is_lost(connection: Connection) -> bool:
     """Whether the server has closed the connection while it was idle: a look at the socket, no round trip."""
     try:
@@ -105,7 +118,8 @@ def is_lost(connection: Connection) -> bool:
 class Database:
     """The connections of one process to its PostgreSQL.
 
-    A pool for ordinary work, and `Lane`s: connections of their own for the batchers.
+    A pool for ordinary work, whose transactions say what they may meet, and `Lane`s: connections of their own for the
+    batchers, which serve many tenants.
 
     ``pooler`` leads to the same database by way of a pooler that gives out its connections by the transaction, and is
     for the ordinary work alone. Such a pooler takes no options, and keeps neither settings nor prepared statements.
@@ -135,6 +149,7 @@ class Database:
             open=False,
             timeout=_POOL_TIMEOUT,
             reconnect_timeout=_RECONNECT_TIMEOUT,
+            configure=_look_for_walls,
             check=_check,
         )
         self._lanes: list[Lane] = []
@@ -150,17 +165,21 @@ class Database:
         await self._pool.close()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self, scope: Scope, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
         """A connection in a transaction: committed at the end of the block, rolled back on an error.
 
-        Raises `DatabaseUnavailableError` when the database is out of reach or refuses to go on.
+        It meets what is in the ``scope`` and nothing else, where the database has the roles for it. With
+        ``is_snapshot`` everything that it reads is of one moment, and nothing is written. Raises
+        `DatabaseUnavailableError` when the database is out of reach or refuses to go on.
         """
+        first = [_SNAPSHOT()] if is_snapshot else []
+        if self._is_by_pooler:
+            first.append(_FOR_TRANSACTION())
         try:
             with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
                 async with self._pool.connection() as connection:
-                    if self._is_by_pooler:
-                        await connection.together(_FOR_TRANSACTION())
                     try:
+                        await connection.enter(scope, *first)
                         yield connection
                     except psycopg.errors.ReadOnlySqlTransaction:
                         await connection.close()
@@ -233,17 +252,24 @@ class Lane:
             await self._drop()
         if self._connection is None:
             if self._connecting is None:
-                self._connecting = asyncio.create_task(
-                    Connection.connect(
-                        _with_options(self._conninfo, _BY_INDEX), autocommit=autocommit, prepare_threshold=0
-                    )
-                )
+                self._connecting = asyncio.create_task(self._connect(autocommit=autocommit))
             _, late = await asyncio.wait([self._connecting], timeout=_CONNECT_TIMEOUT)
             if late:
                 raise TimeoutError
             connecting, self._connecting = self._connecting, None
             self._connection = await connecting
         return self._connection
+
+    async def _connect(self, *, autocommit: bool) -> Connection:
+        connection = await Connection.connect(
+            _with_options(self._conninfo, _BY_INDEX), autocommit=autocommit, prepare_threshold=0
+        )
+        try:
+            await take_role(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -1,7 +1,7 @@
 """A PostgreSQL of our own, from the wheel: for development, demos and small set-ups.
 
 It listens on a Unix socket in a folder that only its user may enter, never on a network address.
-Whoever starts it stops it; a server that another process owns is only used.
+Whoever starts it stops it; a server that another process owns is only used. It has the roles of `tenantry.db.roles`.
 """
 
 import fcntl
@@ -19,6 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlencode
+
+import psycopg
+
+from tenantry.db.roles import make_roles
 
 _SUPERUSER: Final = "postgres"
 _LONGEST_SOCKET_PATH: Final = 90
@@ -82,6 +86,8 @@ class EmbeddedServer:
             self._prepare()
             if not self._runs():
                 self._launch()
+            with psycopg.connect(self.conninfo) as connection:
+                make_roles(connection)
         except BaseException:  # also when it is ended by a signal
             self.stop()
             raise

@@ -5,37 +5,19 @@ procrastinate and is applied file by file as new releases bring new files. The r
 meanwhile: what a migration may do is in docs/decisions/0031.
 """
 
-import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import psycopg
-from psycopg import sql
 
+from tenantry.db import roles
 from tenantry.db.database import for_writes
+from tenantry.db.patience import SET_LOCK_TIMEOUT, patiently
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time
 _LOOK: Final = 0.2
-_SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
-"""How long a statement waits for a lock: whoever wants the table after it waits behind it."""
-_PAUSE: Final = 3.0
-_TRIES: Final = 100
-"""A transaction that runs for some minutes, such as a backup, is outlasted."""
-
-logger = logging.getLogger(__name__)
-
-_GRANTS: Final = (
-    "GRANT USAGE ON SCHEMA {schema} TO {role}",
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}",
-    "GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {role}",
-    "REVOKE UPDATE, DELETE ON audit_events FROM {role}",
-    "REVOKE DELETE ON tenants FROM {role}",
-    "GRANT EXECUTE ON FUNCTION purge_audit_events, purge_tenant TO {role}",
-    "REVOKE INSERT, UPDATE, DELETE ON alembic_version, queue_migrations FROM {role}",
-)
 
 
 def newest_revision(migrations: Path = MIGRATIONS) -> str:
@@ -55,8 +37,9 @@ def current_revision(connection: psycopg.Connection[tuple[str | None, ...]]) -> 
 def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, str]:
     """Bring the schema to `newest_revision`; returns the revisions before and after.
 
+    Where the server has the roles of `tenantry.db.roles`, they get what they may, and the wall between tenants is up.
     Safe to call from several processes at once, while services run, and cheap when there is nothing to do. It waits for
-    a table's lock for 2 seconds, then lets others through and tries again, `_TRIES` times.
+    a table's lock for 2 seconds, then lets others through and tries again, for some minutes.
     Raises `psycopg.OperationalError` when the database is out of reach, or a lock cannot be had.
     """
     conninfo = for_writes(conninfo)
@@ -65,9 +48,12 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
         try:
             before, newest = current_revision(connection), newest_revision(migrations)
             if before is None or before < newest:
-                _patiently(lambda: _upgrade(conninfo, migrations))
-            _patiently(lambda: _upgrade_queue(connection))
-            return before, max(before or newest, newest)
+                patiently(lambda: _upgrade(conninfo, migrations))
+            patiently(lambda: _upgrade_queue(connection))
+            after = max(before or newest, newest)
+            if after >= newest_revision() and roles.are_made(connection) and roles.may_build(connection):
+                roles.build(connection)
+            return before, after
         finally:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
 
@@ -79,32 +65,17 @@ def _take_turns(connection: psycopg.Connection[tuple[str | None, ...]]) -> None:
         time.sleep(_LOOK)
 
 
-def _patiently(change: Callable[[], None]) -> None:
-    """Make a change, again where it has not got its locks in time; it leaves nothing of a try that failed."""
-    for left in reversed(range(_TRIES)):
-        try:
-            change()
-        except psycopg.errors.LockNotAvailable:
-            if not left:
-                raise
-            logger.warning("a migration waits for a table that is in use; it tries again in %g s", _PAUSE)
-            time.sleep(_PAUSE)
-        else:
-            return
+def grant(conninfo: str, login: str) -> None:
+    """Let an existing role that logs in run the service: make the roles, put up the wall, and let it take them.
 
-
-def grant(conninfo: str, role: str) -> None:
-    """Let an existing role do what the service does, and no more: the audit trail it may add to and read.
-
-    To be repeated after each migration, since new tables are not in it. Raises `psycopg.errors.UndefinedObject`
+    Raises `RolesMissingError` where whoever is connected may not make or give roles, `psycopg.errors.UndefinedObject`
     where there is no such role, and `psycopg.OperationalError` when the database is out of reach.
     """
-    grantee = sql.Identifier(role)
-    with psycopg.connect(conninfo, connect_timeout=5) as connection:
-        found = connection.execute("SELECT current_schema()").fetchone()
-        schema = sql.Identifier(str(found[0]) if found else "public")
-        for statement in _GRANTS:
-            connection.execute(sql.SQL(statement).format(role=grantee, schema=schema))
+    with psycopg.connect(for_writes(conninfo), autocommit=True, connect_timeout=5) as connection:
+        _take_turns(connection)  # ends with the connection
+        roles.let_in(connection, login)
+        roles.build(connection, again=True)
+        roles.let_see_schema(connection, login)
 
 
 def _upgrade(conninfo: str, migrations: Path) -> None:
@@ -117,7 +88,7 @@ def _upgrade(conninfo: str, migrations: Path) -> None:
 
     def connect() -> psycopg.Connection:
         connection = psycopg.connect(conninfo)
-        connection.execute(_SET_LOCK_TIMEOUT)
+        connection.execute(SET_LOCK_TIMEOUT)
         connection.commit()
         return connection
 
@@ -142,7 +113,7 @@ def _upgrade_queue(connection: psycopg.Connection[tuple[str | None, ...]]) -> No
     if not new:
         return
     with connection.transaction():
-        connection.execute(_SET_LOCK_TIMEOUT)
+        connection.execute(SET_LOCK_TIMEOUT)
         if done:
             for file in new:
                 connection.execute(file.read_bytes())

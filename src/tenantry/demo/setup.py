@@ -10,6 +10,7 @@ import msgspec
 from dotenv import dotenv_values
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.demo.identity_provider import DemoUser
 from tenantry.demo.names import CUSTOMER, TENANT
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
@@ -120,7 +121,7 @@ async def next_moment(database: Database, now: datetime) -> datetime:
     """
     await database.open()
     try:
-        async with database.transaction() as connection:
+        async with database.transaction(ACROSS_TENANTS) as connection:
             newest = from_epoch(await billing.newest_second(connection))
     finally:
         await database.close()

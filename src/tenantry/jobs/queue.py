@@ -15,7 +15,7 @@ from procrastinate.types import JSONDict
 from psycopg_pool import AsyncConnectionPool
 
 from tenantry.db.connection import Connection
-from tenantry.db.database import with_statement_timeout
+from tenantry.db.database import take_role, with_statement_timeout
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -55,7 +55,7 @@ class JobQueue:
     def __init__(self, conninfo: str, *, asks_provider: bool = False, tracing: Tracing | None = None) -> None:
         self._asks_provider = asks_provider
         self._tracing = tracing
-        self._app = App(connector=PsycopgConnector())
+        self._app = App(connector=PsycopgConnector(configure=take_role))  # of the connection that listens
         logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
@@ -65,6 +65,7 @@ class JobQueue:
             max_size=2,
             open=False,
             timeout=_POOL_TIMEOUT,
+            configure=take_role,
             check=AsyncConnectionPool.check_connection,
         )
 

@@ -3,6 +3,7 @@
 What the restored database does not know any more is told by the audit trail, as it was exported before the loss.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Role
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
@@ -18,7 +20,7 @@ from tenantry.kit.clock import Clock
 from tenantry.services.api_keys import ApiKeyService, operator_principal
 from tenantry.services.members import MemberService
 from tenantry.services.tenants import TenantService, TenantWishes
-from tenantry.store import audit, notices, sessions, tenants
+from tenantry.store import audit, notices, replay, sessions, tenants
 
 HELD_BACK: Final = "held back by the operator after a restore"
 _YOUNG: Final = "it was made after the backup"
@@ -66,12 +68,20 @@ class Aftermath:
         """
         unique = {entry.id: entry for entry in trail}
         entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
-        async with self._database.transaction() as connection:
-            known = await audit.known(connection, [entry.id for entry in entries])
-            lost = [entry for entry in entries if entry.id not in known]
-            newest = await audit.newest_by_target(connection, {(entry.org_id, entry.target_id) for entry in lost})
+        of_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
+        for entry in entries:
+            of_org[entry.org_id].append(entry)
+        known: set[str] = set()
+        newest: dict[tuple[str, str], datetime] = {}
+        for org_id, its in of_org.items():
+            async with self._database.transaction(of_tenant(org_id)) as connection:
+                known |= await audit.known(connection, org_id, [entry.id for entry in its])
+                changes = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in its})
+            newest |= {(org_id, target): at for target, at in changes.items()}
         found = []
-        for entry in lost:
+        for entry in entries:
+            if entry.id in known:
+                continue
             changed = newest.get((entry.org_id, entry.target_id))
             if entry.action in _CHANGED and changed is not None and changed > entry.at:
                 found.append(Lost(entry, Outcome.SO_ALREADY, "it was changed since"))
@@ -81,16 +91,16 @@ class Aftermath:
 
     async def end_sessions(self) -> int:
         """End all sessions of the dashboard, since those that were ended are there again; returns how many."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_all(connection)
 
     async def hold_mail(self) -> int:
         """Give up the mails that wait: most of them were sent after the backup. Returns how many."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             return await notices.give_up(connection, HELD_BACK)
 
     async def _redo(self, entry: AuditEvent, *, dry_run: bool) -> Lost:
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await tenants.find(connection, entry.org_id)
         if tenant is None:
             return Lost(entry, Outcome.GONE, _YOUNG)
@@ -166,9 +176,12 @@ async def export_trail(database: Database, since: datetime | None) -> AsyncGener
     """The audit trail of all tenants since a moment, in parts; each tenant's oldest first."""
     after = ""
     while True:
-        async with database.transaction() as connection:
-            part = await audit.tenants_after(connection, after, _TENANTS_AT_A_TIME)
-            entries = await audit.read_of_tenants(connection, part, since)
+        async with database.transaction(ACROSS_TENANTS) as connection:
+            part = await replay.tenants_after(connection, after, _TENANTS_AT_A_TIME)
+            entries = []
+            for tenant_id in part:
+                await connection.enter(of_tenant(tenant_id))
+                entries += await audit.read_since(connection, tenant_id, since)
         yield entries
         if not part:
             return

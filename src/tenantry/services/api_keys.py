@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper
@@ -96,7 +97,7 @@ class ApiKeyService:
         scopes, level = normalize(scopes, access_level)
         expires_at = _in_utc(expires_at)
         mode = mode or principal.mode
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             secret = new_secret(mode)
 
             async def make() -> ApiKey:
@@ -119,7 +120,7 @@ class ApiKeyService:
         """A page of keys, newest first. Raises `OrgMismatchError` and `InvalidCursorError`."""
         _check_org(principal, principal.org_id if org_id is None else org_id)
         after = parse_time_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await api_keys.read_page(
                 connection,
                 principal.org_id,
@@ -142,7 +143,7 @@ class ApiKeyService:
         if principal.mode is Mode.TEST:
             wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
         after = parse_time_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows, end = await api_keys.seek_page(
                 connection, principal.org_id, self._clock(), wanted, limit=limit, after=after
             )
@@ -154,7 +155,7 @@ class ApiKeyService:
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """One key. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, key_id)
 
     async def update(
@@ -171,7 +172,7 @@ class ApiKeyService:
 
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             caller, now = await self._begin(connection, principal)
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
@@ -202,7 +203,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `KeyNotActiveError`, `KeyLimitReachedError`, `ScopeEscalationError` and the errors of
         idempotency.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             secret = ""
 
             async def make() -> ApiKey:
@@ -242,7 +243,7 @@ class ApiKeyService:
 
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             caller, now = await self._begin(connection, principal)
             key = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), key.access_level)

@@ -8,6 +8,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author, differences
@@ -35,7 +36,7 @@ class AuditService:
         """A page of entries, newest first. Raises `InvalidCursorError` and `ModeMismatchError`."""
         check_mode(principal, Mode.LIVE)
         after = parse_time_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
         return to_page(rows, limit, _position)
 
@@ -48,7 +49,7 @@ class AuditService:
         """
         check_mode(principal, Mode.LIVE)
         after = parse_time_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows, end = await audit.seek_page(connection, principal.org_id, wanted, limit=limit, after=after)
             named = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
             names = await audit.read_names(connection, principal.org_id, named)
@@ -62,7 +63,7 @@ class AuditService:
         check_mode(principal, Mode.LIVE)
         after: tuple[datetime | None, str | None] = (None, None)
         while True:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(of_tenant(principal.org_id)) as connection:
                 rows = await audit.read_page(connection, principal.org_id, wanted, limit=_AT_A_TIME, after=after)
             yield rows[:_AT_A_TIME]
             if len(rows) <= _AT_A_TIME:

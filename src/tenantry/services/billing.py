@@ -5,6 +5,7 @@ from datetime import datetime
 import msgspec
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.state import BillingState
@@ -51,7 +52,7 @@ class BillingService:
     async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
         """A page of the ledger, the newest event first. Raises `InvalidCursorError`."""
         after = _parse_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await billing.read_entries(connection, principal.org_id, limit, after)
         page = to_page(rows, limit, _position)
         return Page([view(row) for row in page.data], page.next_cursor)
@@ -67,7 +68,7 @@ class BillingService:
     ) -> SoughtPage[BillingEventView]:
         """A page of the events of one type and outcome, where these are given. Raises `InvalidCursorError`."""
         after = _parse_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows, end = await billing.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
@@ -77,17 +78,17 @@ class BillingService:
 
     async def newest_arrival(self, principal: Principal) -> int:
         """Which event came last into the ledger: its arrival number, 0 where there is none."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return await news.newest_arrival(connection, principal.org_id)
 
     async def get_body(self, principal: Principal, event_id: str) -> bytes | None:
         """What the provider sent, byte for byte; None for no event of the tenant, and when it is kept no more."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return await bodies.find_body_of_tenant(connection, principal.org_id, event_id)
 
     async def get_event(self, principal: Principal, event_id: str) -> BillingEventView:
         """One entry. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             row = await billing.find_entry(connection, principal.org_id, event_id)
         if row is None:
             raise NotFoundError("billing event")
@@ -139,7 +140,7 @@ def _fields(state: BillingState | None) -> BillingFields | None:
 
 async def raw_body(database: Database, event_id: str) -> bytes:
     """What the provider sent, byte for byte, whoever the event is of. Raises `NotFoundError`."""
-    async with database.transaction() as connection:
+    async with database.transaction(ACROSS_TENANTS) as connection:
         is_there, body = await bodies.find_body(connection, event_id) if event_id.isprintable() else (False, None)
     if not is_there:
         raise NotFoundError(f"event: {event_id}")

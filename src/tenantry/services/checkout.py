@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import (
     IdempotencyMismatchError,
@@ -77,7 +78,7 @@ class CheckoutService:
             cancel_url=cancel_url or self._base_url,
             idempotency_key=provider_key(claim),
         )
-        await self._keep(claim, url)
+        await self._keep(principal, claim, url)
         return url
 
     async def create_portal(self, principal: Principal, *, return_url: str | None, claim: Claim | None) -> str:
@@ -93,7 +94,7 @@ class CheckoutService:
         url = await provider.create_portal_session(
             customer_id=customer_id, return_url=return_url or self._base_url, idempotency_key=provider_key(claim)
         )
-        await self._keep(claim, url)
+        await self._keep(principal, claim, url)
         return url
 
     def _configured(self) -> ProviderApi:
@@ -119,7 +120,7 @@ class CheckoutService:
         The provider keeps answers too, but by what we ask of it, and that changes: the tenant may be its customer by
         now. So only a second request at the same time is left to the provider.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             tenant = await tenants.find(connection, principal.org_id)
             kept = await idempotency.find(connection, claim, self._clock()) if claim else None
         if tenant is None:
@@ -131,9 +132,9 @@ class CheckoutService:
             raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
         return tenant, msgspec.json.decode(answer, type=_Answer).url
 
-    async def _keep(self, claim: Claim | None, url: str) -> None:
+    async def _keep(self, principal: Principal, claim: Claim | None, url: str) -> None:
         if claim is not None:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(of_tenant(principal.org_id)) as connection:
                 await idempotency.keep(connection, claim, msgspec.json.encode(_Answer(url)), self._clock())
 
 

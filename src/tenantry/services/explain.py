@@ -8,6 +8,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.refold import Refold, Refolded
@@ -59,16 +60,18 @@ class ExplainService:
 
     async def explain(self, tenant_id: str, limit: int) -> Explanation:
         """The newest ``limit`` entries of a tenant, and its state. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
-            await replay.hold_snapshot(connection)
-            found = await tenants.find(connection, tenant_id) if is_tenant_id(tenant_id) else None
+        if not is_tenant_id(tenant_id):
+            raise NotFoundError(f"tenant: {tenant_id}")
+        async with self._database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection:
+            found = await tenants.find(connection, tenant_id)
             if found is None:
                 raise NotFoundError(f"tenant: {tenant_id}")
             [account] = await replay.read_accounts(connection, [tenant_id])
             newest_first = await billing.read_entries(connection, tenant_id, limit, None)
             records = newest_first[limit - 1 :: -1]
             refolded, ranks = await self._fold(connection, account, {record.id for record in records})
-            parked = await replay.parked_for(connection, [tenant_id])
+            async with connection.within(ACROSS_TENANTS):  # no tenant's yet
+                parked = await replay.parked_for(connection, [tenant_id])
             return Explanation(
                 tenant=found.record,
                 base_plan=account.base_plan,

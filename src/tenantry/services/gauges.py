@@ -6,6 +6,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.services.silence import SILENT_TENANTS
 from tenantry.store import billing, checkup, jobs, notices, reconcile
@@ -24,7 +25,7 @@ class Known(msgspec.Struct, frozen=True):
 async def read_gauges(database: Database, periodic: Sequence[str] = ()) -> list[Known] | None:
     """What the database knows, or None while it is out of reach; ``periodic`` are the jobs that run by themselves."""
     try:
-        async with database.transaction() as connection:
+        async with database.transaction(ACROSS_TENANTS) as connection:
             return [*await _mails(connection), *await _billing(connection), *await _jobs(connection, periodic)]
     except DatabaseUnavailableError:
         return None

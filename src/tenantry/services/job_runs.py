@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import psycopg
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.store import jobs
 
@@ -34,7 +35,7 @@ class JobRuns:
 
     async def _record(self, task: str, *, succeeded: bool) -> None:
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 await jobs.record_run(connection, task, succeeded=succeeded)
         except (DatabaseUnavailableError, psycopg.Error) as error:
             logger.info("a run of %s is not counted: %s", task, error.__cause__ or error)

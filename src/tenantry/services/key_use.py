@@ -5,6 +5,7 @@ import logging
 from typing import Final
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.store import api_keys
 from tenantry.store.api_keys import Use
@@ -39,7 +40,7 @@ class KeyUse:
         used, self._used = list(self._used.values()), {}
         for start in range(0, len(used), _AT_ONCE):
             try:
-                async with self._database.transaction() as connection:
+                async with self._database.transaction(ACROSS_TENANTS) as connection:
                     await api_keys.record_uses(connection, used[start : start + _AT_ONCE])
             except DatabaseUnavailableError:
                 left = used[start:]

@@ -10,6 +10,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import notices
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper
@@ -68,29 +69,36 @@ class LeakService:
         presented = secret.strip().encode(errors="replace")
         if not rules.is_well_formed(presented):
             raise ValidationError(("secret", "is not an API key: it has not the form of one, or its checksum is wrong"))
-        async with self._turn, self._database.transaction() as connection:
+        async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
             now = self._clock()
             digests = [pepper.digest(presented) for pepper in self._peppers]
             [row] = await access.find_keys(connection, [access.KeyQuery(digests)], now)
             if row and row.revoked_at is not None:  # nothing changes: whoever holds a dead key holds up nobody
                 return EndedKey(row.id, "revoked", row.revoked_at)
-            account = row and await billing.lock_account(connection, row.org_id)
-            key = row and await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
-            if not account or not key:
+            if row is None:
                 raise NotFoundError("API key")
-            if key.revoked_at is not None:
-                return EndedKey(key.id, "revoked", key.revoked_at)
-            await self._revoke(connection, author, key, account.owner_id, now)
+            async with connection.within(of_tenant(row.org_id)):
+                account = await billing.lock_account(connection, row.org_id)
+                key = await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
+                if account is None or key is None:
+                    raise NotFoundError("API key")
+                if key.revoked_at is not None:
+                    return EndedKey(key.id, "revoked", key.revoked_at)
+                await _revoke(connection, author, key, now)
+            if key.status is KeyStatus.ACTIVE:
+                await self._tell(connection, author, key, account.owner_id, now)
         self._revoked("leaked", 1)
         return EndedKey(key.id, "revoked", now)
 
-    async def _revoke(self, connection: Connection, author: Author, key: ApiKey, owner_id: str, now: datetime) -> None:
-        ended = rules.revoked(key, now)
-        await api_keys.update(connection, ended)
-        await audit.record(
-            connection, author, Action.KEY_LEAKED, org_id=key.org_id, target_id=key.id, before=key, after=ended, now=now
-        )
-        if key.status is KeyStatus.ACTIVE:
-            notice = notices.key_leaked(uuid4(), key, owner_id, now, author.address)
-            added = await notice_store.insert(connection, [(notice, notices.leak_event_id(key.id))], now)
-            await self._outbox.defer_mail(connection, added)
+    async def _tell(self, connection: Connection, author: Author, key: ApiKey, owner_id: str, now: datetime) -> None:
+        notice = notices.key_leaked(uuid4(), key, owner_id, now, author.address)
+        added = await notice_store.insert(connection, [(notice, notices.leak_event_id(key.id))], now)
+        await self._outbox.defer_mail(connection, added)
+
+
+async def _revoke(connection: Connection, author: Author, key: ApiKey, now: datetime) -> None:
+    ended = rules.revoked(key, now)
+    await api_keys.update(connection, ended)
+    await audit.record(
+        connection, author, Action.KEY_LEAKED, org_id=key.org_id, target_id=key.id, before=key, after=ended, now=now
+    )

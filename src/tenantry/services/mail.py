@@ -6,6 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.notices import PendingMail
 from tenantry.gateways.mail import Mailer, MailError, PermanentMailError, compose
 from tenantry.kit import backoff
@@ -53,7 +54,7 @@ class MailService:
         or the database fail just after the mail server took the mail, the next attempt sends it once more,
         with the same ``Message-ID``.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             mail = await notices.read_pending(connection, notification_id)
         if mail is None:
             return
@@ -62,14 +63,14 @@ class MailService:
         except MailError as error:
             await self._failed(mail, error)
         else:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 await notices.mark_sent(connection, notification_id, self._clock())
             logger.info("mail %s of tenant %s was taken by the mail server", notification_id, mail.tenant_id)
 
     async def _failed(self, mail: PendingMail, error: MailError) -> None:
         attempt = mail.attempts + 1
         delay = None if isinstance(error, PermanentMailError) else self._schedule(attempt)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             reason = f"{error}: {error.reply}" if error.reply else str(error)
             await notices.mark_attempt(connection, mail.notification_id, reason, final=delay is None)
         # The server's reply stays out of the log: it may name the owner's address.

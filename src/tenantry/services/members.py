@@ -6,6 +6,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain import members as rules
 from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.audit import Action, Author
@@ -49,7 +50,7 @@ class MemberService:
     async def list_page(self, principal: Principal, wanted: Filter, limit: int, cursor: str | None) -> Page[Member]:
         """A page of members, newest first. Raises `InvalidCursorError`."""
         after = parse_time_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await members.read_page(connection, principal.org_id, self._issuer, wanted, limit=limit, after=after)
         return to_page(rows, limit, _position)
 
@@ -58,7 +59,7 @@ class MemberService:
     ) -> SoughtPage[Member]:
         """A page of the members that are wanted, newest first. Raises `InvalidCursorError`."""
         after = parse_time_cursor(cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows, end = await members.seek_page(
                 connection, principal.org_id, self._issuer, wanted, limit=limit, after=after
             )
@@ -66,7 +67,7 @@ class MemberService:
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """One member, be it a removed one. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, member_id)
 
     async def add(
@@ -78,7 +79,7 @@ class MemberService:
         `MemberExistsError` and the errors of idempotency.
         """
         issuer = self._known_issuer()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def make() -> Member:
                 tenant, caller, now = await self._begin(connection, principal)
@@ -103,7 +104,7 @@ class MemberService:
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             tenant, caller, now = await self._begin(connection, principal)
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
@@ -119,7 +120,7 @@ class MemberService:
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             tenant, caller, now = await self._begin(connection, principal)
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
@@ -141,7 +142,7 @@ class MemberService:
         if tenant_id != principal.org_id:
             raise NotFoundError("tenant")
         issuer = self._known_issuer()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def make() -> Tenant:
                 tenant, caller, now = await self._begin(connection, principal)

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.gateways.provider.api import ProviderApi
@@ -110,7 +111,7 @@ class MissedEvents:
     async def _fetch(
         self, events: Sequence[Listed], only: Container[str | None] | None, *, dry_run: bool
     ) -> list[MissedEvent]:
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             unknown = await store.unknown_events(connection, [event.id for event, _ in events])
             tenant_of = await store.tenants_of_customers(
                 connection, {event.customer_id for event, _ in events if event.customer_id}

@@ -9,6 +9,7 @@ from typing import Final
 import psycopg
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError, OverloadedError
 from tenantry.store import news
 
@@ -124,7 +125,7 @@ class LedgerNews:
         for watch in self._watches:
             watched[watch.tenant_id] = min(watch.seen, watched.get(watch.tenant_id, watch.seen))
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 found = await news.arrivals_after(connection, watched)
         except (DatabaseUnavailableError, psycopg.Error) as error:
             if not self._is_away:

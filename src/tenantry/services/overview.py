@@ -8,6 +8,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.billing.state import PAST_DUE
@@ -72,13 +73,13 @@ class OverviewService:
 
     async def of_billing(self, principal: Principal) -> BillingOverview:
         """What the tenant pays for, and how much of it it uses. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._billing(connection, principal)
 
     async def read(self, principal: Principal) -> Overview:
         """What the tenant's first page shows. Raises `NotFoundError`."""
         now, org_id = self._clock(), principal.org_id
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             found = await self._billing(connection, principal)
             keys: list[ApiKey] = []
             expiring = 0

@@ -5,6 +5,7 @@ import logging
 from typing import Final
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.members import Ownership
@@ -53,7 +54,7 @@ class OwnerAddresses:
             return
         now = self._clock()
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 for moved, was in await tenants.move_owner_emails(connection, list(seen.values()), now):
                     await audit.record(
                         connection,

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
 from tenantry.domain.pages import Count, Page, Room, count_up_to
@@ -40,14 +41,14 @@ class ProjectService:
     async def list_page(self, principal: Principal, limit: int, cursor: str | None) -> Page[Project]:
         """A page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
         return to_page(rows, limit, _position)
 
     async def show(self, principal: Principal, limit: int, cursor: str | None) -> tuple[Page[Project], Room]:
         """A page as `list_page` has it, and how much room there is for more."""
         window = window_after(limit, cursor)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
             used = await count_for_page(connection, principal)
         return to_page(rows, limit, _position), Room(used, self._catalog.limits(principal.plan).projects)
@@ -55,7 +56,7 @@ class ProjectService:
     async def create(self, principal: Principal, name: str, description: str | None, claim: Claim | None) -> Project:
         """Make a project. Raises `PlanLimitReachedError` when the plan allows no more in this mode."""
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def make() -> Project:
                 await billing.lock_account(connection, principal.org_id)
@@ -76,7 +77,7 @@ class ProjectService:
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """One project. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return _found(await projects.find(connection, principal.org_id, principal.mode, project_id))
 
     async def update(
@@ -87,7 +88,7 @@ class ProjectService:
         description: str | UnsetType | None = UNSET,
     ) -> Project:
         """Change what is given. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             project = _found(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
             changed = msgspec.structs.replace(
                 project,
@@ -100,7 +101,7 @@ class ProjectService:
 
     async def delete(self, principal: Principal, project_id: str) -> None:
         """Delete a project for good. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             if not await projects.delete(connection, principal.org_id, principal.mode, project_id):
                 raise NotFoundError("project")
 

@@ -11,6 +11,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, Fact
 from tenantry.domain.billing.ledger import Account, Arrival
 from tenantry.domain.billing.snapshot import Answer, snapshot
@@ -117,7 +118,7 @@ class Reconciler:
 
     async def ask(self, tenant_id: str) -> None:
         """Fold what the provider says of a tenant now; does nothing for one that has ended or has no customer."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             tenant = await store.linked_tenant(connection, tenant_id)
         if tenant is not None:
             await self._ask(tenant, _Purpose())
@@ -127,7 +128,7 @@ class Reconciler:
 
         Raises `NotFoundError` for a named tenant that does not exist or has no customer.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             if tenants is None:
                 return await store.count_linked_tenants(connection)
             possible = [tenant_id for tenant_id in set(tenants) if is_tenant_id(tenant_id)]
@@ -157,7 +158,7 @@ class Reconciler:
         """
         now = self._clock()
         self._set_aside = {tenant_id: until for tenant_id, until in self._set_aside.items() if until > now}
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             due = await store.due_tenants(connection, now - older_than, most, without=self._set_aside)
         found = await self._compare_all(_each(due), dry_run=False, progress=_quietly, tell=_log_drift)
         self._set_aside |= {comparison.tenant_id: now + _SET_ASIDE for comparison in found.troubled}
@@ -194,7 +195,7 @@ class Reconciler:
     async def _linked(self, only: Sequence[str] | None) -> AsyncIterator[LinkedTenant]:
         after = ""
         while True:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 page = await store.linked_tenants(connection, after, only, _PAGE)
             for tenant in page:
                 yield tenant
@@ -263,12 +264,12 @@ class Reconciler:
         Where the tenant has other customers by the time of the answer, it says too little, and is asked for again.
         """
         for _ in range(_TRIES):
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 asked = await store.begin_question(connection, tenant.id)
             reply = await self._reply(tenant)
             if reply.answer is None:
                 return Comparison(tenant.id, trouble=f"{_UNKNOWN_CUSTOMER}: {', '.join(reply.unknown)}")
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 account = await billing.lock_account(connection, tenant.id)
                 present = await store.linked_tenant(connection, tenant.id)
                 if account is None or present is None:

@@ -12,6 +12,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import Account, Question
 from tenantry.domain.billing.refold import Refold, Refolded, corrected
@@ -136,13 +137,16 @@ class ReplayService:
         if self._turn.locked():
             raise OverloadedError("Another replay is under way. Try again in a moment.")
         try:
-            async with self._turn, asyncio.timeout(MOST_SECONDS), self._database.transaction() as connection:
+            async with (
+                self._turn,
+                asyncio.timeout(MOST_SECONDS),
+                self._database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection,
+            ):
                 return await self._check_newest(connection, tenant_id, most)
         except TimeoutError as error:
             raise OverloadedError("The replay took too long, and was left. Try again later.") from error
 
     async def _check_newest(self, connection: Connection, tenant_id: str, most: int) -> Recent:
-        await replay.hold_snapshot(connection)
         accounts = await replay.read_accounts(connection, [tenant_id])
         if not accounts:
             raise NotFoundError("organization")
@@ -161,12 +165,13 @@ class ReplayService:
         refolded, _ = fold.end()
         if since is not None and refolded.tip_created == since:
             return Recent(None)  # the state before the newest second is compared too, and depends on older events
-        parked = await replay.parked_for(connection, [tenant_id])
+        async with connection.within(ACROSS_TENANTS):  # no tenant's yet
+            parked = await replay.parked_for(connection, [tenant_id])
         return Recent(_checked(account, refolded, parked.get(tenant_id, 0)), from_epoch(since))
 
     async def count(self, selection: Selection) -> int:
         """How many tenants `run` will look at. Raises `NotFoundError` if one that is named does not exist."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             if selection.tenants is None:
                 return await replay.count_tenants(connection)
             named = set(selection.tenants)
@@ -197,7 +202,7 @@ class ReplayService:
             return
         after = ""
         while True:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 tenants = await replay.tenants_after(connection, after, TENANTS_PER_CHUNK)
             if not tenants:
                 return
@@ -205,8 +210,7 @@ class ReplayService:
             after = tenants[-1]
 
     async def _compare(self, tenants: Sequence[str], since: datetime | None) -> list[Checked]:
-        async with self._database.transaction() as connection:
-            await replay.hold_snapshot(connection)
+        async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
             if since is not None:
                 tenants = await replay.tenants_with_news(connection, tenants, since)
             accounts = await replay.read_accounts(connection, tenants)
@@ -219,7 +223,7 @@ class ReplayService:
     async def _repair(self, found: Checked) -> Checked:
         """Fold again with the tenant locked, and write what differs by then."""
         now, tenant_id = self._clock(), found.tenant_id
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             if found.parked:
                 await ledger.claim(connection, tenant_id, await billing.customers_of(connection, tenant_id))
             account = await replay.lock_account(connection, tenant_id)

@@ -9,6 +9,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.kit.clock import Clock
 from tenantry.store import retention
 
@@ -67,7 +68,7 @@ class RetentionService:
     ) -> int:
         total = 0
         for _ in range(most_rounds):
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 done = await step(connection, now)
             total += done
             if done < retention.ROWS_PER_STATEMENT:
@@ -75,14 +76,14 @@ class RetentionService:
         return total
 
     async def _purge_tenants(self, now: datetime) -> int:
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             tenants = await retention.purgeable_tenants(connection, now)
         purged = [tenant_id for tenant_id in tenants if await self._purge(tenant_id, now)]
         return len(purged)
 
     async def _purge(self, tenant_id: str, now: datetime) -> bool:
         for _ in range(_MOST_ROUNDS):
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
                 if not await retention.lock_deleted_tenant(connection, tenant_id, now):
                     return False
                 if await retention.purge_rows(connection, tenant_id) == 0:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from tenantry.db.database import Database
+from tenantry.db.scope import OF_PEOPLE, of_tenant
 from tenantry.domain import sessions as rules
 from tenantry.domain.pages import Page
 from tenantry.domain.sessions import Session, SessionSecret
@@ -63,7 +64,7 @@ class SessionService:
             agent=agent and agent[:_MOST_AGENT],
         )
         old = None if before is None else self._secret.digest(before)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:
             if old is not None:
                 previous = await sessions.find(connection, old)
                 await sessions.delete(connection, old)
@@ -82,7 +83,7 @@ class SessionService:
             return False
         now = self._clock()
         said = self._session(digest, claims, name, now)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:
             return await sessions.renew(connection, said, since=now - rules.ABSOLUTE, unused_since=now - rules.IDLE)
 
     async def visit(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> Visit | None:
@@ -95,7 +96,7 @@ class SessionService:
         if digest is None:
             return None
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:
             session = await sessions.find(connection, digest)
             if session is None:
                 return None
@@ -125,7 +126,7 @@ class SessionService:
         """A page of the tenants that a session's user may look at, by name: those with ``text`` in their name or as
         their id. ``after`` is the id of the last one of the page before, as is the page's ``next_cursor``.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:
             rows = await sessions.named_of_user(
                 connection, session.issuer, session.subject, claims.org_id, text=text, after=after, limit=limit
             )
@@ -135,24 +136,24 @@ class SessionService:
         """Sign out: the cookie is good for nothing from now on, wherever a copy of it may be."""
         digest = self._secret.digest(token)
         if digest is not None:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(OF_PEOPLE) as connection:
                 await sessions.delete(connection, digest)
 
     async def of_user(self, session: Session) -> list[Session]:
         """All sessions of a session's user that are not over, the latest used first."""
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:
             found = await sessions.of_user(connection, session.issuer, session.subject, now - rules.ABSOLUTE)
         return [one for one in found if not one.is_over(now)]
 
     async def names_of(self, session: Session, tenant_id: str, subjects: Collection[str]) -> dict[str, str]:
         """What users are called whom a session's provider knows, as far as they have looked at the tenant."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             return await sessions.names(connection, tenant_id, session.issuer, subjects)
 
     async def end_others(self, session: Session) -> int:
         """End all other sessions of a session's user; returns how many there were."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_of_user(connection, session.issuer, session.subject, but=session.digest)
 
     def _session(self, digest: bytes, claims: Claims, name: str | None, now: datetime) -> Session:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.kit.clock import Clock
 from tenantry.store import reconcile as store
 
@@ -27,7 +28,7 @@ class SilenceWatch:
     async def look(self) -> int:
         """Count them for the metrics, and name them in the log. Raises `DatabaseUnavailableError`."""
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
             silent, number = await store.silent_tenants(
                 connection, int((now - self._patience).timestamp()), _MOST_NAMED
             )

@@ -8,6 +8,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.audit import Action, AuditEvent, Author
@@ -104,11 +105,12 @@ class TenantService:
     ) -> Page[Tenant]:
         """The tenants that the caller belongs to, newest first: a key's own, a user's all."""
         after = parse_time_cursor(cursor)
-        async with self._database.transaction() as connection:
-            if claims is None:
+        if claims is None:
+            async with self._database.transaction(of_tenant(principal.org_id)) as connection:
                 found = await tenants.find(connection, principal.org_id)
-                rows = [found.record] if found and cursor is None else []
-            else:
+            rows = [found.record] if found and cursor is None else []
+        else:
+            async with self._database.transaction(OF_PEOPLE) as connection:
                 rows = await tenants.read_of_user(
                     connection, claims.issuer, claims.subject, principal.org_id, limit, after
                 )
@@ -116,7 +118,7 @@ class TenantService:
 
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
         """The caller's tenant. Raises `NotFoundError` for any other."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return (await _own(connection, principal, tenant_id)).record
 
     async def create(
@@ -139,16 +141,17 @@ class TenantService:
             raise ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
         now = self._clock()
         tenant_id = claims.org_id or new_id("org")
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
 
             async def make() -> Tenant:
                 wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject)
-                if not await self._insert(connection, author, tenant_id, wishes, now):
-                    raise TenantExistsError("The organization that the token names exists already.")
-                await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now)
-                if owner_email is None:
-                    await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
-                return (await _existing(connection, tenant_id)).record
+                async with connection.within(of_tenant(tenant_id)):
+                    if not await self._insert(connection, author, tenant_id, wishes, now):
+                        raise TenantExistsError("The organization that the token names exists already.")
+                    await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now)
+                    if owner_email is None:
+                        await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
+                    return (await _existing(connection, tenant_id)).record
 
             tenant, _ = await once(connection, claim, Tenant, now, make)
             return tenant
@@ -157,7 +160,7 @@ class TenantService:
         self, principal: Principal, author: Author, tenant_id: str, *, name: str, owner_email: str | None
     ) -> Tenant:
         """Change the caller's tenant. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             found = await _own(connection, principal, tenant_id, lock=True)
             now = self._clock()
             (await as_of_now(connection, principal, self._issuer, now)).require("tenants:write")
@@ -179,7 +182,7 @@ class TenantService:
         Raises `TenantDeletedError` for one that has ended and `CustomerTakenError`.
         """
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             made = await self._insert(connection, author, tenant_id, wishes, now)
             if not made:
                 found = await self._set(connection, tenant_id, wishes, now)
@@ -190,7 +193,7 @@ class TenantService:
     async def create_as_operator(self, author: Author, tenant_id: str, wishes: TenantWishes) -> Tenant:
         """Make a tenant. Raises `TenantExistsError` and `CustomerTakenError`."""
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             if not await self._insert(connection, author, tenant_id, wishes, now):
                 raise TenantExistsError(f"A tenant {tenant_id} exists already.")
             await self._seat_owner(connection, author, tenant_id, wishes, now)
@@ -198,7 +201,7 @@ class TenantService:
 
     async def show(self, tenant_id: str) -> Tenant:
         """Any living tenant, for the operator. Raises `NotFoundError`."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await _existing(connection, tenant_id)
         if found.deleted:
             raise NotFoundError("tenant")
@@ -207,7 +210,7 @@ class TenantService:
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: its keys die with the commit, its data stays for 30 days. Raises `NotFoundError`."""
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await _existing(connection, tenant_id, lock=True)
             if found.deleted:
                 return
@@ -223,7 +226,7 @@ class TenantService:
     async def export(self, tenant_id: str) -> TenantExport:
         """Everything of a tenant, also of one that ended less than 30 days ago. Raises `NotFoundError`."""
         now = self._clock()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await _existing(connection, tenant_id)
             return TenantExport(
                 tenant=found.record,
@@ -241,7 +244,8 @@ class TenantService:
         self, connection: Connection, author: Author, tenant_id: str, wishes: TenantWishes, now: datetime
     ) -> bool:
         customers = [wishes.stripe_customer_id] if wishes.stripe_customer_id else []
-        await ledger.claim(connection, tenant_id, customers)
+        async with connection.within(ACROSS_TENANTS):  # what waited is no tenant's yet
+            await ledger.claim(connection, tenant_id, customers)
         made = await tenants.insert(
             connection,
             tenant_id=tenant_id,
@@ -261,7 +265,7 @@ class TenantService:
                 connection, author, Action.TENANT_CREATED, org_id=tenant_id, target_id=tenant_id,
                 after=made_as, now=now,
             )  # fmt: skip
-            await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
+            await self._heal(connection, tenant_id, now)
         return made
 
     async def _set(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> TenantRow:
@@ -280,8 +284,12 @@ class TenantService:
         )
         if wishes.stripe_customer_id and wishes.stripe_customer_id != found.record.stripe_customer_id:
             await _link(connection, tenant_id, wishes.stripe_customer_id, now)
-            await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
+            await self._heal(connection, tenant_id, now)
         return found
+
+    async def _heal(self, connection: Connection, tenant_id: str, now: datetime) -> None:
+        async with connection.within(ACROSS_TENANTS):
+            await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
 
     async def _seat_owner(
         self, connection: Connection, author: Author, tenant_id: str, wishes: TenantWishes, now: datetime
@@ -319,7 +327,7 @@ def _audited(row: TenantRow) -> AuditedTenant:
 
 
 async def _link(connection: Connection, tenant_id: str, customer_id: str, now: datetime) -> None:
-    if await tenants.link_customer(connection, tenant_id, customer_id, "operator", now) != tenant_id:
+    if not await tenants.link_customer(connection, tenant_id, customer_id, "operator", now):
         raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant.")
 
 

@@ -150,36 +150,29 @@ async def read_all(connection: Connection, org_id: str) -> list[AuditEvent]:
             return found[::-1]
 
 
-async def known(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Those of these entries that are there."""
-    cursor = await connection.execute("SELECT id FROM audit_events WHERE id = ANY(%s)", (list(ids),))
+async def known(connection: Connection, org_id: str, ids: Collection[str]) -> set[str]:
+    """Those of these entries of a tenant that are there."""
+    cursor = await connection.execute(
+        "SELECT id FROM audit_events WHERE org_id = %s AND id = ANY(%s)", (org_id, list(ids))
+    )
     return {row[0] for row in await cursor.fetchall()}
 
 
-async def newest_by_target(
-    connection: Connection, targets: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], datetime]:
-    """When each of these keys, members and tenants was changed last; each is named by its tenant and its id."""
+async def newest_by_target(connection: Connection, org_id: str, targets: Collection[str]) -> dict[str, datetime]:
+    """When each of these keys, members and the tenant itself was changed last."""
     cursor = await connection.execute(
-        "SELECT org_id, target_id, max(at) FROM audit_events "
-        "WHERE (org_id, target_id) IN (SELECT * FROM unnest(%s::text[], %s::text[])) GROUP BY org_id, target_id",
-        ([org_id for org_id, _ in targets], [target for _, target in targets]),
+        "SELECT target_id, max(at) FROM audit_events WHERE org_id = %s AND target_id = ANY(%s) GROUP BY target_id",
+        (org_id, list(targets)),
     )
-    return {(org_id, target): at for org_id, target, at in await cursor.fetchall()}
+    return dict(await cursor.fetchall())
 
 
-async def tenants_after(connection: Connection, tenant_id: str, most: int) -> list[str]:
-    """The ids of tenants that come after an id, ended ones too."""
-    cursor = await connection.execute("SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s", (tenant_id, most))
-    return [row[0] for row in await cursor.fetchall()]
-
-
-async def read_of_tenants(connection: Connection, org_ids: list[str], since: datetime | None) -> list[AuditEvent]:
-    """The entries of several tenants since a moment, each tenant's oldest first."""
+async def read_since(connection: Connection, org_id: str, since: datetime | None) -> list[AuditEvent]:
+    """The entries of a tenant since a moment, oldest first."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM audit_events WHERE org_id = ANY(%s) "  # noqa: S608  # our own
-        "AND at >= coalesce(%s::timestamptz, '-infinity') ORDER BY org_id, at, id",
-        (org_ids, since),
+        f"SELECT {_COLUMNS} FROM audit_events WHERE org_id = %s "  # noqa: S608  # our own
+        "AND at >= coalesce(%s::timestamptz, '-infinity') ORDER BY at, id",
+        (org_id, since),
     )
     return [_event(row) for row in await cursor.fetchall()]
 

@@ -42,9 +42,7 @@ def insert_bodies(kept: Sequence[tuple[int, bytes]], now: datetime) -> list[Call
 
 async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes | None]:
     """Whether there is such an event, and its raw body if that is still kept."""
-    cursor = await connection.execute(
-        "SELECT b.body FROM billing_events e LEFT JOIN billing_bodies b USING (arrival) WHERE e.id = %s", (event_id,)
-    )
+    cursor = await connection.execute("SELECT event_body(e.id) FROM billing_events e WHERE e.id = %s", (event_id,))
     row = await cursor.fetchone()
     return row is not None, unpack(row[0]) if row and row[0] is not None else None
 
@@ -52,9 +50,8 @@ async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes 
 async def find_body_of_tenant(connection: Connection, tenant_id: str, event_id: str) -> bytes | None:
     """The raw body of an event in a tenant's ledger, if that is still kept."""
     cursor = await connection.execute(
-        "SELECT b.body FROM billing_events e JOIN billing_bodies b USING (arrival) "
-        "WHERE e.tenant_id = %s AND e.id = %s",
+        "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s",
         (tenant_id, event_id),
     )
     row = await cursor.fetchone()
-    return unpack(row[0]) if row else None
+    return unpack(row[0]) if row and row[0] is not None else None

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, WALL_OF_TENANTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 
 MOST_LISTED: Final = 20
@@ -21,6 +22,15 @@ SERVER: Final = (
 )
 HAS_REVISION: Final = "SELECT to_regclass('alembic_version') IS NOT NULL"
 REVISION: Final = "SELECT max(version_num) FROM alembic_version"
+LOGIN: Final = f"""
+SELECT session_user::text,
+       EXISTS ({WALL_OF_TENANTS})
+       AND (SELECT count(*) FROM pg_roles WHERE rolname = ANY(%s) AND {MAY_TAKE_BY_LOGIN}) = %s,
+       pg_has_role(session_user, relowner, 'MEMBER'),
+       has_table_privilege(session_user, oid, 'SELECT')
+  FROM pg_class
+ WHERE oid = 'api_keys'::regclass
+"""  # noqa: S608  # our own names
 OLD_KEYS: Final = """
 SELECT k.id, k.name, k.org_id, k.created_at, count(*) OVER ()
   FROM api_keys k
@@ -119,6 +129,15 @@ class Server(msgspec.Struct, frozen=True):
     is_standby: bool = False
 
 
+class Login(msgspec.Struct, frozen=True):
+    """Who is logged in to the database: whether it takes the roles of `tenantry.db.roles`, and what it may besides."""
+
+    name: str
+    takes_roles: bool
+    owns_tables: bool
+    reads_by_itself: bool
+
+
 class OldKey(msgspec.Struct, frozen=True):
     """An active key that was made long ago."""
 
@@ -171,6 +190,13 @@ async def read_server(connection: Connection) -> Server:
     cursor = await connection.execute(SERVER)
     [row] = await cursor.fetchall()
     return Server(*row)
+
+
+async def read_login(connection: Connection) -> Login:
+    """Who is logged in."""
+    cursor = await connection.execute(LOGIN, (list(SERVICE_ROLES), len(SERVICE_ROLES)))
+    [row] = await cursor.fetchall()
+    return Login(*row)
 
 
 async def read_revision(connection: Connection) -> str | None:

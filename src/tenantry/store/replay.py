@@ -21,7 +21,6 @@ UNREADABLE: Final = BillingState(plan="unreadable")
 BY_INDEX: Final = (
     "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_sort', 'enable_seqscan']) AS setting (name)"
 )
-_SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
 LOCK_ACCOUNT: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = %s FOR NO KEY UPDATE"  # noqa: S608  # our own
 TENANTS_PAGE: Final = "SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s"
@@ -83,11 +82,6 @@ SELECT tenant_id, count(*)
 """
 
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
-
-
-async def hold_snapshot(connection: Connection) -> None:
-    """Let everything that the transaction reads be of one moment, and nothing be written; before all else in it."""
-    await connection.execute(_SNAPSHOT)
 
 
 async def tenants_after(connection: Connection, after: str, limit: int) -> list[str]:

@@ -75,7 +75,7 @@ async def read_of_user(
 ) -> list[Tenant]:
     """The living tenants that a user belongs to or that the token claims, newest first, one more than ``limit``."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, owner_email, false, false, false FROM tenants t "  # noqa: S608  # our own columns
+        f"SELECT {_COLUMNS}, '', false, false, false FROM tenants t "  # noqa: S608  # our own columns
         "WHERE deleted_at IS NULL "
         "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
         "AND (id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
@@ -175,23 +175,26 @@ async def move_owner_emails(
     return [(by_tenant[tenant_id], was) for tenant_id, was in await cursor.fetchall()]
 
 
-async def link_customer(connection: Connection, tenant_id: str, customer_id: str, linked_by: str, now: datetime) -> str:
-    """Tie a provider's customer to a tenant unless it is tied already; returns the tenant that has it."""
+async def link_customer(
+    connection: Connection, tenant_id: str, customer_id: str, linked_by: str, now: datetime
+) -> bool:
+    """Tie a provider's customer to a tenant; False if another tenant has it."""
     await connection.execute(
         "INSERT INTO customers (id, tenant_id, linked_by, linked_at) VALUES (%s, %s, %s, %s) "
         "ON CONFLICT (id) DO NOTHING",
         (customer_id, tenant_id, linked_by, now),
     )
-    cursor = await connection.execute("SELECT tenant_id FROM customers WHERE id = %s", (customer_id,))
-    row = await cursor.fetchone()
-    holder = str(row[0]) if row else tenant_id
-    if holder == tenant_id:
+    cursor = await connection.execute(
+        "SELECT 1 FROM customers WHERE id = %s AND tenant_id = %s", (customer_id, tenant_id)
+    )
+    is_tied = await cursor.fetchone() is not None
+    if is_tied:
         await connection.execute(
             "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s "
             "WHERE id = %s AND stripe_customer_id IS DISTINCT FROM %s",
             (customer_id, now, tenant_id, customer_id),
         )
-    return holder
+    return is_tied
 
 
 async def mark_deleted(connection: Connection, tenant_id: str, now: datetime) -> None:

@@ -17,7 +17,7 @@ from tenantry.services.checkup.billing import LEDGER, TENANTS, BillingTerms, che
 from tenantry.services.checkup.finding import Finding, Level, error, ok, warning
 from tenantry.services.checkup.server import server_checks
 from tenantry.store import api_keys, checkup, jobs, notices
-from tenantry.store.checkup import OldKey, Server
+from tenantry.store.checkup import Login, OldKey, Server
 from tenantry.store.jobs import JobRuns
 
 OLDEST_SERVER: Final = 15
@@ -33,6 +33,7 @@ RUN_BY_THEMSELVES: Final = frozenset(
 _VERSION_UNIT: Final = 10_000
 _DATABASE: Final = "database"
 _SCHEMA: Final = "schema"
+_ROLES: Final = "database roles"
 _MAIL: Final = "mail"
 _JOBS: Final = "jobs"
 _KEYS: Final = "API keys"
@@ -94,6 +95,7 @@ async def check_database(
             for subject, check in server_checks(connection, needed, clock).items():
                 findings += await _in_time(subject, check)
             if findings[1].level is not Level.ERROR:
+                findings.append(judge_login(await checkup.read_login(connection)))
                 findings += await _check_data(connection, terms, now, sends_mail=sends_mail, peppers=peppers)
             return findings
     except DatabaseUnavailableError as refusal:
@@ -204,6 +206,29 @@ def judge_revision(revision: str | None, newest: str) -> Finding:
             why="A release works on the schema of the next one, and of no later one.",
         )
     return ok(_SCHEMA, f"revision {revision}")
+
+
+def judge_login(login: Login) -> Finding:
+    """Whether the database keeps tenants apart, too."""
+    if not login.takes_roles:
+        return warning(
+            _ROLES,
+            f"the service works as {login.name}, and nothing but its own statements keeps tenants apart",
+            "Make a login for the service, run `tenantry migrate --grant-to LOGIN` as one that may create roles, and "
+            "put the login into DATABASE_URL (docs/database-roles.md).",
+            why="A statement that forgot the tenant would show another's data.",
+        )
+    if login.owns_tables:
+        return ok(_ROLES, f"requests meet one tenant's rows; {login.name} owns the tables and could undo that")
+    if login.reads_by_itself:
+        return warning(
+            _ROLES,
+            f"requests meet one tenant's rows, but {login.name} has privileges of its own from before there were roles",
+            f"Once no process of that release runs: REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {login.name}; then "
+            f"`tenantry migrate --grant-to {login.name}` again.",
+            why="Whoever gets hold of its password may do more than the service needs.",
+        )
+    return ok(_ROLES, f"requests meet one tenant's rows; {login.name} may nothing by itself")
 
 
 def judge_queue(queue: MailQueue, *, sends_mail: bool) -> list[Finding]:

@@ -1,0 +1,212 @@
+"""What each of the database's roles may, and that nothing is left out."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import InsufficientPrivilege
+
+from tenantry.db.migrate import migrate
+from tenantry.db.roles import FUNCTIONS, ROLES, TABLES
+from tenantry.db.scope import API, BATCH, PEOPLE, READ
+from tests.support.postgres import PostgresServer
+from tests.support.rows import ONE, add_rows
+
+OWN_TABLES: Final = """
+SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(postgres: PostgresServer) -> Iterator[str]:
+    """A database with two tenants, for tests that leave nothing behind."""
+    with postgres.database() as conninfo:
+        add_rows(conninfo)
+        yield conninfo
+
+
+def as_role(conninfo: str, role: str) -> psycopg.Connection:
+    return psycopg.connect(make_conninfo(conninfo, options=f"-c role={role} -c tenantry.tenant_id={ONE}"))
+
+
+def read(connection: psycopg.Connection, table: str, column: str) -> None:
+    connection.execute(sql.SQL("SELECT {} FROM {}").format(sql.Identifier(column), sql.Identifier(table)))
+
+
+def test_each_table_says_what_the_roles_may(filled: str) -> None:
+    with psycopg.connect(filled) as connection:
+        tables = {row[0] for row in connection.execute(OWN_TABLES).fetchall()}
+    assert tables == set(TABLES)
+
+
+def test_a_role_has_no_privilege_that_is_not_said(filled: str) -> None:
+    with psycopg.connect(filled) as connection:
+        found = connection.execute(
+            "SELECT DISTINCT table_name, grantee FROM information_schema.column_privileges WHERE grantee = ANY(%s)",
+            (list(ROLES),),
+        ).fetchall()
+    assert {*found} == {(table, role) for table, grants in TABLES.items() for role in grants}
+
+
+def test_functions_that_do_what_their_callers_may_not_are_for_those_named_alone(filled: str) -> None:
+    with psycopg.connect(filled) as connection:
+        functions = connection.execute(
+            "SELECT oid::regprocedure::text, has_function_privilege('public', oid, 'EXECUTE'), "
+            "ARRAY(SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) "
+            "      AND has_function_privilege(rolname, p.oid, 'EXECUTE')) "
+            "FROM pg_proc p WHERE prosecdef AND pronamespace = 'public'::regnamespace",
+            (list(ROLES),),
+        ).fetchall()
+    assert {name: (public, tuple(roles)) for name, public, roles in functions} == {
+        name.replace(", ", ","): (False, callers) for name, callers in FUNCTIONS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("api_keys", "start"), ("api_keys", "last4"), ("api_keys", "created_by"),
+        ("projects", "name"), ("projects", "description"),
+        ("memberships", "id"), ("memberships", "created_at"),
+        ("dashboard_names", "name"),
+        ("dashboard_sessions", "name"), ("dashboard_sessions", "claims"), ("dashboard_sessions", "address"),
+        ("idempotency_keys", "answer"), ("idempotency_keys", "body_digest"),
+        ("billing_bodies", "body"),
+        ("audit_events", "actor_id"), ("audit_events", "before"), ("audit_events", "address"),
+    ],
+)  # fmt: skip
+def test_batches_do_not_read_what_they_do_not_need(filled: str, table: str, column: str) -> None:
+    with as_role(filled, BATCH) as connection, pytest.raises(InsufficientPrivilege):
+        read(connection, table, column)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('three', '', '', '')",
+        "UPDATE tenants SET owner_id = 'somebody'",
+        "UPDATE tenants SET suspended_at = NULL",
+        "UPDATE tenants SET deleted_at = NULL",
+        "DELETE FROM tenants",
+        "UPDATE memberships SET role = 'owner'",
+        "INSERT INTO memberships (issuer, subject, tenant_id, role) VALUES ('', '', 'one', 'owner')",
+        "UPDATE api_keys SET scopes = '{*:*}'",
+        "UPDATE api_keys SET revoked_at = NULL",
+        "UPDATE api_keys SET expires_at = NULL",
+        "INSERT INTO api_keys (id) VALUES ('key_three')",
+        "UPDATE customers SET tenant_id = 'one'",
+        "UPDATE audit_events SET actor_id = 'somebody'",
+        "UPDATE billing_events SET created = 1",
+        "INSERT INTO dashboard_sessions (digest) VALUES ('')",
+        "UPDATE dashboard_sessions SET subject = 'somebody'",
+    ],
+)
+def test_batches_do_not_write_what_is_the_apis_to_write(filled: str, statement: str) -> None:
+    with as_role(filled, BATCH) as connection, pytest.raises(InsufficientPrivilege):
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE tenants SET plan = 'business'",
+        "UPDATE tenants SET subscription_status = 'active'",
+        "UPDATE tenants SET id = 'three'",
+        "DELETE FROM tenants",
+        "SELECT digest FROM api_keys",
+        "SELECT pepper_id FROM api_keys",
+        "UPDATE api_keys SET digest = ''",
+        "DELETE FROM api_keys",
+        "DELETE FROM memberships",
+        "UPDATE billing_events SET outcome = 'applied'",
+        "INSERT INTO billing_events (id) VALUES ('evt_three')",
+        "SELECT body FROM billing_bodies",
+        "SELECT event_body('evt_one')",
+        "SELECT claims FROM dashboard_sessions",
+        "SELECT args FROM procrastinate_jobs",
+        "UPDATE audit_events SET actor_id = 'somebody'",
+        "DELETE FROM audit_events",
+        "SELECT purge_audit_events('one', 1)",
+        "SELECT purge_tenant('one')",
+    ],
+)
+def test_the_api_does_not_do_within_a_tenant_what_no_request_asks_for(filled: str, statement: str) -> None:
+    with as_role(filled, API) as connection, pytest.raises(InsufficientPrivilege):
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT digest FROM api_keys",
+        "SELECT owner_email FROM tenants",
+        "SELECT role FROM memberships",
+        "UPDATE memberships SET removed_at = NULL",
+        "SELECT FROM billing_events",
+        "SELECT FROM projects",
+        "SELECT FROM audit_events",
+        "SELECT event_body('evt_one')",
+    ],
+)
+def test_what_is_peoples_leads_to_no_tenants_data(filled: str, statement: str) -> None:
+    with as_role(filled, PEOPLE) as connection, pytest.raises(InsufficientPrivilege):
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("privilege", ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"])
+def test_the_read_only_role_writes_nowhere(filled: str, privilege: str) -> None:
+    by_column = privilege in ("INSERT", "UPDATE", "REFERENCES")
+    check = "has_any_column_privilege" if by_column else "has_table_privilege"
+    query = sql.SQL("SELECT name FROM unnest(%s::text[]) AS name WHERE {}(%s, name, %s)").format(sql.Identifier(check))
+    with psycopg.connect(filled) as connection:
+        assert connection.execute(query, (list(TABLES), READ, privilege)).fetchall() == []
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("api_keys", "digest"), ("api_keys", "pepper_id"), ("api_keys", "last_used_address"),
+        ("tenants", "owner_email"),
+        ("billing_bodies", "body"), ("billing_events", "invoice_url"),
+        ("notifications", "data"), ("notifications", "last_error"),
+        ("audit_events", "before"), ("audit_events", "after"), ("audit_events", "address"),
+        ("idempotency_keys", "answer"), ("dashboard_sessions", "subject"), ("dashboard_names", "name"),
+        ("procrastinate_jobs", "args"),
+    ],
+)  # fmt: skip
+def test_the_read_only_role_reads_no_digest_no_address_and_no_session(filled: str, table: str, column: str) -> None:
+    with as_role(filled, READ) as connection, pytest.raises(InsufficientPrivilege):
+        read(connection, table, column)
+
+
+def test_the_read_only_role_reads_how_tenants_stand(filled: str) -> None:
+    with as_role(filled, READ) as connection:
+        found = connection.execute(
+            "SELECT t.id, t.plan, count(k.id), max(e.outcome) FROM tenants t JOIN api_keys k ON k.org_id = t.id "
+            "JOIN billing_events e ON e.tenant_id = t.id GROUP BY t.id ORDER BY t.id"
+        ).fetchall()
+    assert found == [("one", "free", 1, "applied"), ("two", "free", 1, "applied")]
+
+
+def test_what_was_settled_is_left_alone_at_the_next_start(conninfo: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        policies = connection.execute("SELECT oid FROM pg_policy ORDER BY oid").fetchall()
+        migrate(conninfo)
+        assert connection.execute("SELECT oid FROM pg_policy ORDER BY oid").fetchall() == policies
+
+
+def test_what_was_settled_by_another_release_is_settled_anew(conninfo: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("COMMENT ON POLICY one_tenant ON tenants IS 'by another release'")
+        connection.execute("GRANT SELECT (digest) ON api_keys TO tenantry_api")
+        connection.execute("REVOKE ALL ON projects FROM tenantry_api")
+        connection.execute("DROP POLICY one_tenant ON projects")
+        migrate(conninfo)
+    add_rows(conninfo)
+    with as_role(conninfo, API) as connection:
+        assert connection.execute("SELECT org_id FROM projects").fetchall() == [(ONE,)]
+        with pytest.raises(InsufficientPrivilege):
+            connection.execute("SELECT digest FROM api_keys")

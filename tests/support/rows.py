@@ -1,0 +1,53 @@
+"""Two tenants with a row in every table that holds tenants' data, for tests of who may see which."""
+
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+ONE: Final = "one"
+TWO: Final = "two"
+BODY_OF: Final = {ONE: b"what one paid", TWO: b"what two paid"}
+
+_STATEMENTS: Final = """
+INSERT INTO tenants (id, name, owner_id, owner_email)
+VALUES ({id}, {id}, 'user', 'owner@' || {id} || '.example');
+INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_' || {id}, {id}, 'operator');
+INSERT INTO memberships (id, issuer, subject, tenant_id, role)
+VALUES ('mbr_' || {id}, 'https://id.example', 'user', {id}, 'owner');
+INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by)
+VALUES ('key_' || {id}, {id}, convert_to({id}, 'UTF8'), {id}, '{{}}', 'SCOPED', 'live', '', '', now(), 'user');
+INSERT INTO projects (id, org_id, mode, name, created_at, updated_at)
+VALUES ('proj_' || {id}, {id}, 'live', {id}, now(), now());
+INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason)
+VALUES ('evt_' || {id}, ascii({id}), 'invoice.payment_failed', 1, now(), {id}, {id}, 'applied', '');
+INSERT INTO billing_bodies (arrival, received_at, body)
+SELECT arrival, now(), {body} FROM billing_events WHERE tenant_id = {id};
+INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at)
+VALUES (gen_random_uuid(), 'billing.payment_failed', 'user', {id}, '{{email}}', '{{}}', 'evt_' || {id}, now());
+INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id)
+VALUES ('aud_' || {id}, {id}, now(), 'tenant.created', 'operator', {id});
+INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at)
+VALUES ('api_key:' || {id} || ':key_' || {id}, 'POST /api/v1/projects', '1', '', '{{}}', now());
+INSERT INTO request_counts (subject, second, number) VALUES ('tenant ' || {id}, 1, 1);
+INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at)
+VALUES ({id}, 'https://id.example', 'user', 'Una User', now());
+INSERT INTO dashboard_sessions (digest, issuer, subject, claims, tenant_id, proved_at, started_at, used_at)
+VALUES (sha256(convert_to({id}, 'UTF8')), 'https://id.example', 'user', '{{}}', {id}, now(), now(), now());
+"""
+
+OWNER_OF: Final = {
+    "tenants": "id", "customers": "tenant_id", "memberships": "tenant_id", "api_keys": "org_id", "projects": "org_id",
+    "billing_events": "tenant_id", "notifications": "tenant_id", "audit_events": "org_id",
+    "idempotency_keys": "split_part(principal, ':', 2)", "request_counts": "substr(subject, 8)",
+    "dashboard_names": "org_id", "dashboard_sessions": "tenant_id",
+}  # fmt: skip
+"""What says, in each table, whose a row is."""
+
+
+def add_rows(conninfo: str) -> None:
+    """Make both tenants, as the owner of the tables."""
+    with psycopg.connect(conninfo) as connection:
+        for tenant_id, body in BODY_OF.items():
+            statements = sql.SQL(_STATEMENTS).format(id=sql.Literal(tenant_id), body=sql.Literal(body))
+            connection.execute(statements)
