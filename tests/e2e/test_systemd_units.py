@@ -46,7 +46,7 @@ def test_a_started_server_is_ready_on_a_database_that_was_empty(started: Machine
     assert (answer.status_code, started.shown(MIGRATION, "Result")) == (200, "success")
 
 
-@pytest.mark.parametrize("unit", [SERVER, WORKER])
+@pytest.mark.parametrize("unit", [SERVER, WORKER], ids=["server", "worker"])
 def test_a_service_can_change_nothing_and_gain_nothing(started: Machine, unit: str) -> None:
     process = started.process(unit)
     status = dict(
@@ -66,7 +66,7 @@ def mounted_at(pid: int, place: str) -> list[str]:
     return max(enumerate(holding), key=lambda found: (len(found[1][4]), found[0]))[1][5].split(",")
 
 
-@pytest.mark.parametrize("unit", [SERVER, WORKER])
+@pytest.mark.parametrize("unit", [SERVER, WORKER], ids=["server", "worker"])
 def test_a_service_that_dies_is_started_again(started: Machine, unit: str) -> None:
     before = int(started.shown(unit, "NRestarts"))
     started.process(unit).send_signal(signal.SIGKILL)
