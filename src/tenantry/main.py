@@ -45,6 +45,7 @@ from tenantry.http.members import member_routes
 from tenantry.http.metrics import Metrics
 from tenantry.http.openapi import OpenApiDocument
 from tenantry.http.pages.reference import reference_routes
+from tenantry.http.patience import Limits
 from tenantry.http.projects import ProjectList, project_routes
 from tenantry.http.raw import AsgiApp
 from tenantry.http.tenants import operator_routes, tenant_routes
@@ -132,6 +133,7 @@ def build_app(
         parts.metrics,
         paced=lambda: refusals.waiting,
         unhurried=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
+        limits=Limits(connections=settings.max_connections),
         ending=ending,
         page_of=dashboard.page_in_front,
     )

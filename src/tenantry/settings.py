@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str
     workers: int
     drain_seconds: int
+    max_connections: int
     run_jobs: bool
     log_format: str
     log_requests: bool
@@ -192,6 +193,7 @@ def load(values: Mapping[str, str]) -> Settings:
         base_url=reader.origin(variables.BASE_URL),
         workers=reader.number(variables.WORKERS),
         drain_seconds=reader.number(variables.DRAIN_SECONDS),
+        max_connections=reader.number(variables.MAX_CONNECTIONS),
         run_jobs=reader.flag(variables.RUN_JOBS),
         log_format=reader.choice(variables.LOG_FORMAT),
         log_requests=reader.flag(variables.LOG_REQUESTS),

@@ -212,6 +212,14 @@ DRAIN_SECONDS: Final = Number(
     meaning="How long a service that got SIGTERM goes on taking connections, while `/readyz` says 503: as long as a "
     "load balancer needs to notice; in the demo 0. [stopping.md](../stopping.md) says what follows from it.",
 )
+MAX_CONNECTIONS: Final = Number(
+    name="MAX_CONNECTIONS",
+    default=8192,
+    least=64,
+    most=1_000_000,
+    meaning="Connections that each server process keeps open; 256 fewer than the files that it may open, where that is "
+    "less. Whoever has been waited for longest makes room for others. [limits.md](../limits.md) has all limits.",
+)
 RUN_JOBS: Final = Flag(
     name="RUN_JOBS",
     default=True,
@@ -405,8 +413,8 @@ SECTIONS: Final = (
         title="Server",
         about="",
         variables=(
-            HOST, PORT, BASE_URL, WORKERS, DRAIN_SECONDS, RUN_JOBS, TRUSTED_PROXIES, LOG_FORMAT, LOG_REQUESTS,
-            OPERATOR_TOKEN,
+            HOST, PORT, BASE_URL, WORKERS, DRAIN_SECONDS, MAX_CONNECTIONS, RUN_JOBS, TRUSTED_PROXIES, LOG_FORMAT,
+            LOG_REQUESTS, OPERATOR_TOKEN,
         ),
     ),
     Section(

@@ -1,6 +1,7 @@
 """HTTP by hand: what no client library sends, and what none shows."""
 
 import asyncio
+import contextlib
 from typing import Final
 
 from tests.support.browser import LOOPBACK
@@ -29,6 +30,13 @@ class Line:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
 
+    async def push(self, *parts: bytes) -> None:
+        """Send these to a server that may not read them, or may have closed."""
+        for part in parts:
+            self._writer.write(part)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+
     async def head(self) -> tuple[int, dict[str, str]]:
         """The status and the headers of the next answer."""
         lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
@@ -45,6 +53,13 @@ class Line:
         rest = await self._reader.read()
         self.close()
         return rest == b""
+
+    async def is_cut_off(self) -> bool:
+        """Wait until the other side is gone, whatever it sent before."""
+        with contextlib.suppress(ConnectionError):
+            await self._reader.read()
+        self.close()
+        return True
 
     def close(self) -> None:
         self._writer.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import httpx2
@@ -20,6 +21,7 @@ from tests.support.app import client_of
 from tests.support.logs import watched
 
 HOT = "/hot"
+PATIENCE = 0.25
 
 
 async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,6 +106,43 @@ async def test_application_that_does_not_answer_in_time_is_503() -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
     assert answer.headers["retry-after"] == "1"
     assert 'status="503"} 1.0' in counted(front)
+
+
+async def posted_slowly(front: Front) -> httpx2.Response:
+    """The answer to a client who sends its body once the time for an answer has passed."""
+
+    async def slowly() -> AsyncIterator[bytes]:
+        late = asyncio.Event()
+        asyncio.get_running_loop().call_later(2 * PATIENCE, late.set)
+        yield b"bo"
+        await late.wait()
+        yield b"dy"
+
+    async with client_of(front) as client:
+        return await client.post("/anything", content=slowly())
+
+
+async def test_slow_client_does_not_use_up_the_time_for_the_answer() -> None:
+    async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    answer = await posted_slowly(front_of(echo, deadline=PATIENCE))
+    assert (answer.status_code, answer.content) == (200, b"body")
+
+
+async def test_answer_has_its_time_once_a_slow_client_is_done() -> None:
+    async def read_only(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await asyncio.Event().wait()
+
+    answer = await posted_slowly(front_of(read_only, deadline=PATIENCE))
+    assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
 
 
 async def test_page_is_given_in_the_place_of_a_refusal_where_there_is_one() -> None:

@@ -41,8 +41,10 @@ _NEXT_STEPS: Final = {
     "invalid_json": "Send a JSON object.",
     "invalid_request": "Send what the API reference says.",
     "method_not_allowed": "Look whether base_url is the service's.",
-    "unsupported_media_type": "Send Content-Type: application/json.",
+    "unsupported_media_type": "Send Content-Type: application/json, and no Content-Encoding.",
     "payload_too_large": "Send less than 1 MiB.",
+    "head_too_large": "Send a shorter address, and fewer and shorter headers.",
+    "request_timeout": "Send the request faster: look at the line between here and the service.",
     "validation_failed": "Correct what errors names.",
     "rate_limited": "Wait for retry_after seconds.",
     "overloaded": "Wait for retry_after seconds.",
@@ -217,6 +219,12 @@ class RateLimitedError(APIError):
     """429: too many requests; ``retry_after`` says when to come again."""
 
     status = 429
+
+
+class HeadTooLargeError(APIError):
+    """431: The address or the headers are too long."""
+
+    status = 431
 
 
 class ServerError(APIError):

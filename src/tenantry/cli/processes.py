@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Final
 
 import click
+import msgspec
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
@@ -25,7 +26,7 @@ from tenantry.http.listening import Loop
 from tenantry.http.raw import AsgiApp
 from tenantry.http.server import REQUEST_SECONDS, Server
 from tenantry.http.shedding import SheddingProtocol
-from tenantry.kit import collector, logs
+from tenantry.kit import collector, logs, open_files
 from tenantry.settings import Settings, SettingsError, export_environment, export_telemetry, load, read_environment
 
 _POLL_SECONDS: Final = 0.05
@@ -84,7 +85,8 @@ def bind(host: str, port: int) -> socket.socket:
 def _run_one(settings: Settings, conninfo: str, bound: socket.socket, supervisor: int | None = None) -> None:
     from tenantry.main import build_app  # noqa: PLC0415  # the library for metrics reads the environment on import
 
-    app = build_app(settings, conninfo)
+    connections = open_files.allow_connections(settings.max_connections)
+    app = build_app(msgspec.structs.replace(settings, max_connections=connections), conninfo)
     collector.set_for_serving()
     Server(server_config(settings, app), settings.drain_seconds, supervisor).run(sockets=[bound])
 

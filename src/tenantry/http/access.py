@@ -23,14 +23,13 @@ from tenantry.domain.errors import (
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.http.rate_limits import admit
 from tenantry.http.raw import OPERATOR, header_of
+from tenantry.http.strangers import CLAIMS, PRINCIPAL
 from tenantry.kit.logs import redact
 from tenantry.kit.secret import Secret
 from tenantry.services.admission import Admission, kind_of
 from tenantry.services.authentication import Authenticator, bearer, wanted_organization
 from tenantry.store.idempotency import Claim
 
-_PRINCIPAL: Final = "tenantry.principal"
-_CLAIMS: Final = "tenantry.claims"
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 AnyRequest = Request[Any, Any, Any]
@@ -76,7 +75,7 @@ class Access:
             principal = await self._admit(connection)
             if scope is not None:
                 principal.require(scope)
-            _extras(connection)[_PRINCIPAL] = principal
+            _extras(connection)[PRINCIPAL] = principal
 
         return RouteGuard(guard, Credential.CALLER, scope)
 
@@ -94,7 +93,7 @@ class Access:
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
             if claims.org_id is not None:
                 wanted_organization(claims.org_id, header(connection, "x-organization-id"))
-            _extras(connection)[_CLAIMS] = claims
+            _extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
 
@@ -139,7 +138,7 @@ CallerClaims = NamedDependency[Claims]
 
 def current_principal(request: AnyRequest) -> Principal:
     """The caller that a guard let in."""
-    principal = _extras(request).get(_PRINCIPAL)
+    principal = _extras(request).get(PRINCIPAL)
     if not isinstance(principal, Principal):
         raise MissingCredentialError("This route has no guard.")
     return principal
@@ -147,7 +146,7 @@ def current_principal(request: AnyRequest) -> Principal:
 
 def current_claims(request: AnyRequest) -> Claims:
     """The claims of the user that a guard let in."""
-    claims = _extras(request).get(_CLAIMS)
+    claims = _extras(request).get(CLAIMS)
     if not isinstance(claims, Claims):
         raise MissingCredentialError("This route has no guard.")
     return claims

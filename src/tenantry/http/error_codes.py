@@ -10,19 +10,26 @@ from tenantry.http.problems import STATUSES
 INVALID_JSON: Final = "invalid_json"
 UNSUPPORTED_MEDIA_TYPE: Final = "unsupported_media_type"
 RATE_LIMITED: Final = "rate_limited"
+INVALID_REQUEST: Final = "invalid_request"
+REQUEST_TIMEOUT: Final = "request_timeout"
+HEAD_TOO_LARGE: Final = "head_too_large"
 
 _FRAMEWORK: Final = {
     INVALID_JSON: 400,
-    "invalid_request": 400,
+    INVALID_REQUEST: 400,
     "method_not_allowed": 405,
+    REQUEST_TIMEOUT: 408,
     UNSUPPORTED_MEDIA_TYPE: 415,
+    HEAD_TOO_LARGE: 431,
     "internal_error": 500,
 }
 """Codes that no domain error stands behind."""
 
 _MEANINGS: Final = {
     INVALID_JSON: "The body is not JSON.",
-    "invalid_request": "The request cannot be understood.",
+    INVALID_REQUEST: "The request cannot be understood.",
+    REQUEST_TIMEOUT: "The request took too long to arrive.",
+    HEAD_TOO_LARGE: "The request's head is larger than 32 KiB, its target than 8 KiB, or it has more than 100 fields.",
     "invalid_cursor": "`cursor` is not one that this API gave.",
     "invalid_idempotency_key": "`Idempotency-Key` is not 1 to 255 visible ASCII characters.",
     "missing_credential": "There is no `Authorization` header.",
@@ -54,7 +61,7 @@ _MEANINGS: Final = {
     "idempotency_in_flight": "A request with this `Idempotency-Key` is still being carried out.",
     "idempotency_mismatch": "This `Idempotency-Key` came with another body before.",
     "payload_too_large": "The body is larger than 1 MiB.",
-    UNSUPPORTED_MEDIA_TYPE: "The body is not `application/json`.",
+    UNSUPPORTED_MEDIA_TYPE: "The body is not `application/json`, or is compressed.",
     "validation_failed": "A field or parameter is not acceptable; `errors` says which, and why.",
     RATE_LIMITED: "Too many requests; `Retry-After` says when to come again.",
     "internal_error": "A fault of ours; `requestId` finds it in the log.",

@@ -12,9 +12,12 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from tenantry.domain.errors import DomainError
+from tenantry.http.arrival import Arrival
 from tenantry.http.ending import ENDING, Ending
+from tenantry.http.error_codes import UNSUPPORTED_MEDIA_TYPE
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
+from tenantry.http.patience import WATCH, Limits, Watch
 from tenantry.http.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
@@ -32,6 +35,7 @@ from tenantry.http.raw import (
     header_of,
     request_id_of,
 )
+from tenantry.http.strangers import Strangers, is_known
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""
@@ -39,7 +43,12 @@ IS_HEAD: Final = "tenantry.is_head"
 """Where the ASGI scope says that a GET is a HEAD in truth: it gets a GET's answer, and has no effect of its own."""
 
 CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
-_DEADLINE: Final = 4.8
+DEADLINE: Final = 4.8
+"""Seconds within which an answer has to begin."""
+_WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
+_HELD: Final = frozenset({400, 404, 405, 413, 415})
+"""Refusals of hot routes that say nothing about a credential."""
+_CLIENT_ERRORS: Final = range(400, 500)
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 PageOf = Callable[[Scope, int, str], RawAnswer | None]
@@ -83,8 +92,9 @@ class Front:
 
     What is put around it sees no request of the hot routes then: they come in by that door.
 
-    ``app`` has ``deadline`` seconds to begin its answer, except on paths that are ``unhurried``. ``paced`` says how
-    many requests wait because they are made to. ``ending`` says how far the end of the process is. ``page_of`` gives
+    ``app`` has ``deadline`` seconds to begin its answer, in which it does not wait for its client, except on paths that
+    are ``unhurried``. ``paced`` says how many requests wait because they are made to. ``limits`` are for the clients of
+    the server's protocol. ``ending`` says how far the end of the process is. ``page_of`` gives
     the page for a request that does not get as far as ``app``, or no answer of it; None where it is to be a problem
     document.
 
@@ -99,9 +109,10 @@ class Front:
         *,
         paced: Callable[[], int] = lambda: 0,
         unhurried: Callable[[str], bool] = lambda _: False,
+        limits: Limits | None = None,
         ending: Ending | None = None,
         page_of: PageOf = lambda _scope, _status, _request_id: None,
-        deadline: float = _DEADLINE,
+        deadline: float = DEADLINE,
     ) -> None:
         self._hot = hot
         self.find = hot.find
@@ -110,9 +121,11 @@ class Front:
         self._unhurried = unhurried
         self._page_of = page_of
         self._deadline = deadline
+        self._strangers = Strangers()
         self._waiting = 0
         self.state: Final = {
-            GATE: Gate(metrics, lambda: self._waiting + paced()),
+            GATE: Gate(metrics, lambda: self._waiting + self._strangers.waiting + paced()),
+            WATCH: Watch(limits, lambda limit: metrics.cut_short.labels(limit).inc()),
             HOT_DOOR: self,
             ENDING: ending or Ending(),
         }
@@ -148,7 +161,10 @@ class Front:
         """The answer of a hot route; every fault is one too."""
         started = perf_counter()
         try:
-            answer = await route.handler(request)
+            if request.scope["method"] in _WITH_BODIES and is_compressed(request.header(b"content-encoding")):
+                answer = _noted(compressed(request.request_id.decode()), request.scope)
+            else:
+                answer = await route.handler(request)
         except DomainError as error:
             request.scope[OUTCOME] = error.code
             answer = _answer_of(refuse_domain_error(error, request.request_id.decode()))
@@ -157,9 +173,9 @@ class Front:
         except Exception:
             request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
-            fault = internal_error(request_id)
-            request.scope[OUTCOME] = fault.code
-            answer = _answer_of(fault)
+            answer = _noted(internal_error(request_id), request.scope)
+        if answer.status in _HELD:
+            await self._strangers.hold()
         _complete(answer, request.scope, request.request_id)
         self._count(route.template, request.scope["method"], answer.status, perf_counter() - started)
         return answer
@@ -183,25 +199,30 @@ class Front:
             if overdue:
                 return
             if message["type"] == "http.response.start":
+                if message["status"] in _CLIENT_ERRORS and not is_known(scope):
+                    await self._strangers.hold()
                 status = message["status"]
                 message["headers"] = [
                     *message.get("headers", ()), *headers_of(scope), (b"x-request-id", request_id)
                 ]  # fmt: skip
             await send(message)
 
-        if "\x00" in scope["path"]:
-            return await self._refuse(nothing_here(request_id.decode()), scope, send, request_id)
-        work = asyncio.ensure_future(self._app(scope, receive, send_with_id))
+        if refusal := _refusal_at_sight(scope, request_id.decode()):
+            return await self._refuse(refusal, scope, send, request_id)
+        arrival = Arrival(receive)
+        work = asyncio.ensure_future(self._app(scope, arrival, send_with_id))
         unhurried = self._unhurried(scope["path"])
         self._waiting += unhurried
         try:
-            done, _ = await asyncio.wait({work}, timeout=None if unhurried else self._deadline)
+            await self._wait_for(work, None if unhurried else arrival)
         except asyncio.CancelledError:
             work.cancel()
             raise
         finally:
             self._waiting -= unhurried
-        if done:
+        if work.done():
+            if work.cancelled():
+                return CLIENT_GONE
             work.result()
             return status
         if status == 0:
@@ -212,8 +233,21 @@ class Front:
         await work
         return status
 
+    async def _wait_for(self, work: "asyncio.Future[None]", arrival: Arrival | None) -> None:
+        """Wait until it is done, or has had the time for it without that of the client's ``arrival``."""
+        loop = asyncio.get_running_loop()
+        until, waited = loop.time() + self._deadline, 0.0
+        while True:
+            left = None if arrival is None else max(0.0, until + waited - loop.time())
+            done, _ = await asyncio.wait({work}, timeout=left)
+            if done or arrival is None or arrival.waited() <= waited:
+                return
+            waited = arrival.waited()
+
     async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
         scope[OUTCOME] = refusal.code
+        if refusal.status in _CLIENT_ERRORS:
+            await self._strangers.hold()
         answer = self._page_of(scope, refusal.status, request_id.decode()) or _answer_of(refusal)
         await _send(send, _complete(answer, scope, request_id))
         return answer.status
@@ -243,6 +277,27 @@ def nothing_here(request_id: str) -> Refusal:
     return refuse(404, "not_found", "There is nothing at this address.", request_id, headers=[VARIES])
 
 
+def _refusal_at_sight(scope: Scope, request_id: str) -> Refusal | None:
+    if "\x00" in scope["path"]:
+        return nothing_here(request_id)
+    if scope["method"] in _WITH_BODIES and is_compressed(header_of(scope, b"content-encoding")):
+        return compressed(request_id)
+    return None
+
+
+def is_compressed(encoding: bytes | None) -> bool:
+    """Whether a body is sent in another form than its own."""
+    return encoding is not None and encoding.strip().lower() not in (b"", b"identity")
+
+
+def compressed(request_id: str) -> Refusal:
+    """The answer to a body that would have to be unpacked first: a small one may be of any size then."""
+    return refuse(
+        415, UNSUPPORTED_MEDIA_TYPE, "Bodies are taken uncompressed: without Content-Encoding.", request_id,
+        headers=[(b"accept-encoding", b"identity")],
+    )  # fmt: skip
+
+
 def too_late(request_id: str) -> Refusal:
     """The answer when the database has not answered in time."""
     return refuse(
@@ -254,6 +309,11 @@ def too_late(request_id: str) -> Refusal:
 def _forget(work: "asyncio.Future[None]") -> None:
     if not work.cancelled() and (error := work.exception()):
         logger.info("a request that was past its deadline ended with %s", type(error).__name__)
+
+
+def _noted(refusal: Refusal, scope: Scope) -> RawAnswer:
+    scope[OUTCOME] = refusal.code
+    return _answer_of(refusal)
 
 
 def _answer_of(refusal: Refusal) -> RawAnswer:

@@ -63,6 +63,7 @@ class Metrics:
         self.refusals = counter("tenantry_webhook_refusals", "Webhook requests refused, and why.", "reason")
         self.anomalies = counter("tenantry_webhook_anomalies", "Events that say something unexpected.", "kind")
         self.shed = counter("tenantry_requests_shed", "Requests refused unread, because too many were under way.")
+        self.cut_short = counter("tenantry_clients_cut_short", "Requests and connections that a limit ended.", "limit")
         self.rate_limited = counter("tenantry_rate_limited", "Requests refused, by whose limit was used up.", "policy")
         self.refused = counter(
             "tenantry_credentials_refused", "Credentials refused, by their sort and the code of the refusal.",

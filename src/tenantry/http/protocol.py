@@ -8,12 +8,38 @@ from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
 
+import httptools
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from tenantry.http import unfit
 from tenantry.http.ending import ENDING, Ending
+from tenantry.http.patience import (
+    MOST_CHUNKS,
+    MOST_FIELDS,
+    MOST_HEAD,
+    MOST_PIPELINED,
+    MOST_TARGET,
+    MOST_UNREAD,
+    NEVER,
+    WATCH,
+    Wait,
+    Watch,
+)
 from tenantry.http.problems import Header
-from tenantry.http.raw import HOT_DOOR, HotDoor, HotRoute, RawAnswer, RawRequest
+from tenantry.http.raw import (
+    HOT_DOOR,
+    AsgiApp,
+    HotDoor,
+    HotRoute,
+    RawAnswer,
+    RawRequest,
+    Receive,
+    Scope,
+    Send,
+    header_of,
+)
+from tenantry.http.unfit import Unfit, UnfitError
 
 LAST_WAIT: Final = 0.5
 """Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""
@@ -29,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeanProtocol(HttpToolsProtocol):
-    """uvicorn's protocol on httptools, with a short way for hot routes, one write an answer, one timer a connection.
+    """uvicorn's protocol on httptools, with a short way for hot routes, one write an answer, and limits on its client.
 
     Where the state of the lifespan holds a `HotDoor`, requests of its routes are handed in there once they are whole,
     and each answer leaves in one write, both without ASGI's messages. That is for requests of the usual form alone: a
@@ -39,12 +65,16 @@ class LeanProtocol(HttpToolsProtocol):
 
     On the long way what an answer writes is joined: two writes are two system calls and two packets, and wake the
     client twice.
+
+    How long the client is waited for, and how much is taken of it, is in `patience`: the process's `Watch` ends what
+    is overdue. What is not HTTP/1.1 as RFC 9112 has it is refused with a problem document, after the answers to all
+    that was well-formed before it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
         self._door: HotDoor | None = self.app_state.get(HOT_DOOR)
-        self._longest_idle: float = self.timeout_keep_alive
+        self._watch: Watch = self.app_state.get(WATCH) or self.app_state.setdefault(WATCH, Watch())
         self._ending: Ending = self.app_state.get(ENDING) or Ending()
         self._proxies = _looking_through(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._hot: HotCycle | None = None
@@ -52,23 +82,53 @@ class LeanProtocol(HttpToolsProtocol):
         """Whether a request has begun and is not whole yet."""
         self.is_arriving = False
         """Whether it has a task already, for which the rest of it has to come."""
+        self.is_deaf = False
+        """Whether nothing more is read: the connection ends with what is under way."""
+        self.waits = Wait.FIRST
+        self.due = NEVER
+        self.has_asked = False
+        self._has_head = False
+        self._fed = 0
+        self._arrived = 0
+        self._chunks = 0
+        self._unread = 0
+        self._unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin on a transport of the event loop."""
         self._joined = _JoinedWrites(cast("asyncio.Transport", transport), self.loop)
-        self._idle_since: float | None = self.loop.time()
         self.write_now = self._joined.write_now
         super().connection_made(cast("asyncio.Transport", self._joined))
+        if self._watch.admit(self):
+            self.due = self._watch.now() + self._watch.limits.head
+        else:
+            self._watch.count(unfit.CROWDED.limit)
+            self._end_with(unfit.CROWDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
+        self._watch.forget(self)
         super().connection_lost(exc)
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
         self.is_arriving = False
         self.on_arriving_changed()
         if self.is_reading and self._hot is not None and self._door is not None:
             self._door.count_gone(self._hot.route, self._hot.request)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        if self.is_deaf:
+            return
+        self._arrived = self._fed = self._fed + len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.is_deaf = True  # what follows would be of another protocol, which is not spoken here
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause.unfit if isinstance(cause, UnfitError) else unfit.MALFORMED)
+        else:
+            if self.is_reading:
+                self._wait_for_the_rest()
 
     def drain(self) -> None:
         """Let the answer under way be the connection's last one, if nothing of it is sent yet."""
@@ -79,35 +139,41 @@ class LeanProtocol(HttpToolsProtocol):
         """The server closes: let what is under way end, and then the connection once it is idle for `LAST_WAIT`."""
         self._ending.close()
         self.drain()
-        self._longest_idle = LAST_WAIT
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-        self.timeout_keep_alive_handler()
+        if self.waits in (Wait.FIRST, Wait.NEXT):
+            self.due = min(self.due, self._watch.now() + LAST_WAIT)
 
     def on_message_begin(self) -> None:
         """A request's first byte is there."""
         self.is_reading = True
-        self._idle_since = None
+        self._has_head = False
+        self._fed = 0
         self._hot = None
         self.url = b""
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of a request's head is there."""
-        self.headers.append((name.lower(), value))
+        """A field of a request's head is there, or one behind a chunked body, which tells nobody anything."""
+        if not self._has_head:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """A request's head is there."""
-        self._hot = self._hot_cycle()
+        """A request's head is there. Raises `UnfitError`."""
+        version = self.parser.get_http_version()
+        self._check_size(version)
+        self._hot = self._hot_cycle(version)
         if self._hot is not None:
             self.cycle = cast("RequestResponseCycle", self._hot)  # it has all that uvicorn asks of one
+            self._has_head = True
             return
+        self._check_fields(version)
+        self._chunks = self._unread = 0
         url, headers = self.url, self.headers
         super().on_message_begin()
         self.url = url
         for name, value in headers:
             super().on_header(name, value)
         super().on_headers_complete()
+        self._has_head = True
         if self._ending.is_draining:
             self.cycle.keep_alive = False
         self.is_arriving = not self.pipeline
@@ -122,12 +188,27 @@ class LeanProtocol(HttpToolsProtocol):
         """A part of a request's body is there."""
         if self._hot is not None:
             self._hot.request.whole += body
-        else:
-            super().on_body(body)
+            return
+        if self.cycle.response_complete:
+            self._unread += len(body)
+            if self._unread > MOST_UNREAD:
+                self._close()
+        super().on_body(body)
+
+    def on_chunk_header(self) -> None:
+        """A part of a chunked body begins. Raises `UnfitError`."""
+        self._chunks += 1
+        if self._chunks > MOST_CHUNKS:
+            raise UnfitError(unfit.CHUNKS)
 
     def on_message_complete(self) -> None:
         """A request is there as a whole, maybe after its answer."""
         self.is_reading = False
+        self.has_asked = True
+        if self.flow.write_paused:
+            self._wait_for_reading()
+        else:
+            self.waits, self.due = Wait.NOTHING, NEVER
         if self._hot is not None:
             task = self.loop.create_task(self._serve(self._hot))
             self.tasks.add(task)
@@ -149,34 +230,140 @@ class LeanProtocol(HttpToolsProtocol):
             self.is_arriving = False
             self.on_arriving_changed()
         self.server_state.total_requests += 1
-        if not self.transport.is_closing():
+        if self.transport.is_closing() or self.is_deaf:
+            self._close()
+        else:
             self.flow.resume_reading()
-            self._wait_for_the_next()
+            if not self.is_reading:
+                self._wait_for_the_next()
 
     def on_arriving_changed(self) -> None:
         """`is_arriving` may have changed other than by what came in."""
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection if it has been idle for so long."""
-        self.timeout_keep_alive_task = None
-        if self._idle_since is None:
+    def pause_writing(self) -> None:
+        """The client reads more slowly than there is something for it."""
+        super().pause_writing()
+        self._wait_for_reading()
+
+    def resume_writing(self) -> None:
+        """The client has read most of what there was."""
+        super().resume_writing()
+        if self.waits is not Wait.READING or self.transport.is_closing():
             return
-        left = self._idle_since + self._longest_idle - self.loop.time()
-        if left > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        if self.is_reading or not getattr(self.cycle, "response_complete", True):
+            self.waits, self.due = Wait.NOTHING, NEVER
         else:
-            super().timeout_keep_alive_handler()
+            self._wait_for_the_next()
+
+    def on_due(self, now: float) -> None:
+        """The client has had its time."""
+        size = self.transport.get_write_buffer_size()
+        if self.waits is Wait.READING:
+            if size and size < self._unsent:
+                self._unsent, self.due = size, now + self._watch.limits.reading
+            elif size or self.transport.is_closing():
+                self._watch.count("reading_seconds")
+                self.transport.abort()
+            else:
+                self._wait_for_the_next()
+        elif self.waits is Wait.HEAD:
+            self._refuse(unfit.LATE_HEAD)
+        elif self.waits is Wait.BODY:
+            self._refuse(unfit.LATE_BODY)
+        elif size:
+            self._wait_for_reading()
+        else:
+            self._close()
+
+    def give_up(self) -> None:
+        """Its place is needed."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def _wait_for_the_next(self) -> None:
-        self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(self._longest_idle, self.timeout_keep_alive_handler)
+        self.waits, self.due = Wait.NEXT, self._watch.now() + self.timeout_keep_alive
 
-    def _unset_keepalive_if_required(self) -> None:
-        """Something came in. The timer stays: it looks for itself when it is due."""
-        self._idle_since = None
+    def _wait_for_the_rest(self) -> None:
+        limits = self._watch.limits
+        if self._has_head:
+            if self.waits is not Wait.BODY:
+                self.waits, self.due = Wait.BODY, self._watch.now() + limits.body
+        elif self._fed > MOST_HEAD:
+            self._refuse(unfit.LARGE_HEAD)
+        elif self.waits is Wait.FIRST:
+            self.waits = Wait.HEAD  # due since it connected
+        elif self.waits is not Wait.HEAD:
+            self.waits, self.due = Wait.HEAD, self._watch.now() + limits.head
 
-    def _hot_cycle(self) -> "HotCycle | None":
+    def _wait_for_reading(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        self.waits, self.due = Wait.READING, self._watch.now() + self._watch.limits.reading
+
+    def _close(self) -> None:
+        """Read no more, and close once what was written is sent."""
+        self.is_deaf = True
+        self._wait_for_reading()
+        self.transport.close()
+
+    def _check_size(self, version: str) -> None:
+        if version not in ("1.1", "1.0"):
+            raise UnfitError(unfit.OTHER_VERSION)
+        if len(self.url) > MOST_TARGET:
+            raise UnfitError(unfit.LONG_TARGET)
+        if len(self.headers) > MOST_FIELDS or (
+            self._arrived > MOST_HEAD
+            and len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD
+        ):
+            raise UnfitError(unfit.LARGE_HEAD)
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise UnfitError(unfit.PIPELINED)
+
+    def _check_fields(self, version: str) -> None:
+        """What can be read in two ways, and is not refused by the parser, or only once the head is passed on."""
+        hosts = 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
+                raise UnfitError(unfit.CODING)
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            raise UnfitError(unfit.HOSTS)
+
+    def _refuse(self, why: Unfit) -> None:
+        """Refuse what has come of a request, in its turn, and read no more."""
+        self._watch.count(why.limit)
+        self.is_deaf = True
+        self.waits, self.due = Wait.NOTHING, NEVER
+        cycle = self.cycle
+        if not (self.is_reading and self._has_head):  # nobody was told of it
+            if getattr(cycle, "response_complete", True):
+                self._end_with(why)
+            elif not cycle.response_started:
+                cycle.keep_alive = False
+        elif self.pipeline:
+            self.pipeline.popleft()
+            self.pipeline.appendleft((cycle, cast("Any", _refusing(why))))
+            cycle.keep_alive = False
+        elif cycle.response_started:
+            self._close()
+        else:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._end_with(why)
+
+    def _end_with(self, why: Unfit) -> None:
+        self.is_deaf = True
+        if self.transport.is_closing():
+            return
+        self.write_now(why.answer(COMMON_FIELDS.in_words(self.server_state.default_headers), self._named()))
+        self._close()
+
+    def _named(self) -> bytes | None:
+        return next((value for name, value in self.headers or () if name == b"x-request-id"), None)
+
+    def _hot_cycle(self, version: str) -> "HotCycle | None":
         """The request whose head has come, if it can go the short way."""
         parser, door = self.parser, self._door
         method = _HOT_METHODS.get(parser.get_method())
@@ -204,9 +391,9 @@ class LeanProtocol(HttpToolsProtocol):
         length = header(b"content-length")
         if length is not None and (len(length) > _LENGTH_DIGITS or method != "POST"):
             return None
-        if header(b"transfer-encoding") is not None or header(b"expect") is not None:
+        if header(b"transfer-encoding") is not None or header(b"expect") is not None or not request.has_one(b"host"):
             return None
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive() and not self._ending.is_draining
+        keep_alive = version != "1.0" and parser.should_keep_alive() and not self._ending.is_draining
         return HotCycle(route, request, keep_alive=keep_alive)
 
     async def _serve(self, cycle: "HotCycle") -> None:
@@ -241,7 +428,7 @@ class LeanProtocol(HttpToolsProtocol):
         cycle.response_complete = True
         self.write_now(b"".join((STATUS_LINE[answer.status], common, fields, last, answer.body)))
         if not cycle.keep_alive:
-            self.transport.close()
+            self._close()
         self.on_response_complete()
 
 
@@ -271,6 +458,17 @@ def _plain_target(url: bytes) -> tuple[str, bytes] | None:
     """The path and the query, where the path can be read in one way only."""
     path, _, query = url.partition(b"?")
     return (path.decode(), query) if _PLAIN_PATH.fullmatch(path) and b"#" not in query else None
+
+
+def _refusing(why: Unfit) -> AsgiApp:
+    """Answers with this refusal."""
+
+    async def refuse(scope: Scope, _receive: Receive, send: Send) -> None:
+        answer = why.refusal(header_of(scope, b"x-request-id"))
+        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    return refuse
 
 
 @lru_cache(1)

@@ -44,14 +44,15 @@ class SheddingProtocol(LeanProtocol):
         """Pass on what has come, or refuse it where it is a request and the gate is full."""
         if self._rest:
             self._rest, data = max(0, self._rest - len(data)), data[self._rest :]
-            self._wait_for_the_next()
+            if not self._rest:
+                self._wait_for_the_next()
             if not data:
                 return
         gate = self._gate
         if (
             gate is None
             or not gate.is_full(len(self.tasks), self.server_state.total_requests)
-            or not self._refuse(gate, data)
+            or not self._shed(gate, data)
         ):
             super().data_received(data)
             self._tell_gate()
@@ -62,9 +63,14 @@ class SheddingProtocol(LeanProtocol):
             self._is_counted = self.is_arriving
             self._gate.arriving += 1 if self.is_arriving else -1
 
-    def _refuse(self, gate: Gate, data: bytes) -> bool:
+    def _shed(self, gate: Gate, data: bytes) -> bool:
         """Refuse the request that begins here; false where that takes the parser: it is not the rule, or not sound."""
-        if self.is_reading or self.flow.write_paused or not getattr(self.cycle, "response_complete", True):
+        if (
+            self.is_reading
+            or self.is_deaf
+            or self.flow.write_paused
+            or not getattr(self.cycle, "response_complete", True)
+        ):
             return False
         request, end = _REQUEST.match(data), data.find(b"\r\n\r\n") + 4
         if request is None or end < len(b"\r\n\r\n"):
@@ -101,9 +107,11 @@ class SheddingProtocol(LeanProtocol):
         last = b"connection: close\r\n" if closes else b""
         self.write_now(b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (head, request_id, len(body), dates, last, body))
         if closes:
-            self.transport.close()
+            self._close()
         else:
             self._wait_for_the_next()
+            if self._rest:
+                self.due += self._watch.limits.body
         gate.count()
 
 

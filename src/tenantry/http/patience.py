@@ -1,0 +1,141 @@
+"""How long the server waits for its clients, and for how many at once.
+
+One timer of the process looks at all connections four times a second. A connection says by when its client has to have
+done what is waited for, which costs a request no timer, and less than a microsecond.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from enum import Enum
+from time import monotonic
+from typing import Final, Protocol
+
+import msgspec
+
+WATCH: Final = "tenantry.watch"
+"""Where the state of the ASGI lifespan holds the process's `Watch`."""
+TICK: Final = 0.25
+"""Seconds between two looks."""
+NEVER: Final = math.inf
+
+MOST_HEAD: Final = 32_768
+"""Bytes of a request's head: its target, and the names and values of its fields."""
+MOST_FIELDS: Final = 100
+"""Fields of a request's head."""
+MOST_TARGET: Final = 8_192
+"""Bytes of a request's target: path and query."""
+MOST_CHUNKS: Final = 4_096
+"""Chunks of a body of unknown length."""
+MOST_PIPELINED: Final = 32
+"""Requests that may wait on a connection for the answer to the one before them."""
+MOST_UNREAD: Final = 16_777_216
+"""Bytes of a body that are thrown away after its request is answered; past that the connection is closed."""
+
+_SHARE: Final = 16
+
+
+class Wait(Enum):
+    """What a connection waits for; the values name it in the metrics."""
+
+    NOTHING = "nothing"
+    """Its client has done what it has to."""
+    FIRST = "first"
+    """The first byte of the first request."""
+    NEXT = "idle"
+    """The first byte of another request."""
+    HEAD = "head"
+    BODY = "body"
+    READING = "reading"
+    """The client to read its answer."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many seconds a client has for what, and how many connections there may be."""
+
+    head: float = 10.0
+    """For the first request's head since it connected, for another one's since that began."""
+    body: float = 30.0
+    """For a body, since the head is there."""
+    reading: float = 60.0
+    """For reading any more of an answer of which there is some left."""
+    connections: int = 8192
+    """Of one process."""
+
+
+class Watched(Protocol):
+    """A connection."""
+
+    due: float
+    """When it is to be looked at."""
+    waits: Wait
+    has_asked: bool
+    """Whether a whole request came in on it."""
+
+    def on_due(self, now: float) -> None:
+        """Its client has had its time: end it, or say in ``due`` when to look again."""
+
+    def give_up(self) -> None:
+        """End it, whatever is waited for: its place is needed."""
+
+
+class Watch:
+    """Looks after all connections of a process.
+
+    ``count`` is told each limit that ended one; ``now`` returns seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        count: Callable[[str], None] = lambda _: None,
+        *,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self.limits: Final = limits or Limits()
+        self.count: Final = count
+        self.now: Final = now
+        self._connections: set[Watched] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def admit(self, connection: Watched) -> bool:
+        """Look after this one too. False where there is no room, and nobody who could go.
+
+        Who goes when there are too many: first who never asked for anything, then whoever is due first; of each, as
+        many at once as makes the looking cheap.
+        """
+        most = self.limits.connections
+        if len(self._connections) >= most and not self._make_room(max(1, most // _SHARE)):
+            return False
+        self._connections.add(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+        return True
+
+    def forget(self, connection: Watched) -> None:
+        """It is gone."""
+        self._connections.discard(connection)
+
+    def look(self) -> None:
+        """End what has had its time."""
+        now = self.now()
+        for connection in [one for one in self._connections if one.due <= now]:
+            connection.on_due(now)
+
+    def _make_room(self, most: int) -> bool:
+        waiting = [one for one in self._connections if one.waits is not Wait.NOTHING]
+        waiting.sort(key=lambda one: (one.has_asked, one.due))
+        for one in waiting[:most]:
+            self.count("connections")
+            self.forget(one)
+            one.give_up()
+        return bool(waiting)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.look()
+        if self._connections:
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)

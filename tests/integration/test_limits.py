@@ -1,0 +1,446 @@
+"""What a server bears of its clients: how slow, how large, how malformed, how many. The clock is set by hand."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+
+from tenantry.http.front import Front, HotRoutes
+from tenantry.http.metrics import Metrics
+from tenantry.http.patience import (
+    MOST_CHUNKS,
+    MOST_FIELDS,
+    MOST_HEAD,
+    MOST_PIPELINED,
+    MOST_TARGET,
+    MOST_UNREAD,
+    WATCH,
+    Limits,
+    Watch,
+)
+from tenantry.http.protocol import LeanProtocol
+from tenantry.http.raw import RawAnswer, RawRequest, Receive, Scope, Send
+from tests.support.browser import served
+from tests.support.http_line import Line
+
+END: Final = b"Host: a\r\n\r\n"
+GET: Final = b"GET /other HTTP/1.1\r\n"
+POST: Final = b"POST /other HTTP/1.1\r\n"
+WAYS: Final = [b"/hot/a", b"/other"]
+LIMITS: Final = Limits(connections=4)
+IDLE: Final = 5
+LARGE: Final = b"x" * 1_000_000
+BOTH_WAYS: Final = pytest.mark.parametrize("path", WAYS)
+
+
+class Application:
+    """A front that answers with the body, on a hot route and elsewhere; below ``/held`` once it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+        self.seen: list[tuple[str, bytes, list[bytes]]] = []
+        self.seconds = 0.0
+        self.metrics = Metrics(several_processes=False)
+        hot = HotRoutes()
+        hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
+        self.front = Front(hot, self, self.metrics)
+        self.watch = Watch(
+            LIMITS, lambda limit: self.metrics.cut_short.labels(limit).inc(), now=lambda: self.seconds
+        )  # fmt: skip
+        self.front.state[WATCH] = self.watch
+
+    def pass_time(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.watch.look()
+
+    def cut_short(self, limit: str) -> bool:
+        return f'tenantry_clients_cut_short_total{{limit="{limit}"}} 1.0' in self.metrics.render().decode()
+
+    async def answer(self, request: RawRequest) -> RawAnswer:
+        body = await request.body()
+        self.seen.append((request.path, body, []))
+        return RawAnswer(200, [], body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            for _ in range(2):
+                await send({"type": f"{(await receive())['type']}.complete"})
+            return
+        if scope["path"] == "/refused":
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        if scope["path"] == "/large":
+            body = LARGE
+        if scope["path"].startswith("/held"):
+            await self.let_go.wait()
+        self.seen.append((scope["path"], body, [name for name, _ in scope["headers"]]))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+def application() -> Application:
+    return Application()
+
+
+@pytest.fixture
+async def address(application: Application) -> AsyncIterator[str]:
+    async with served(application.front, http=LeanProtocol, keep_alive=IDLE) as address:
+        yield address
+        application.let_go.set()
+
+
+@pytest.fixture
+async def line(address: str) -> AsyncIterator[Line]:
+    line = await Line.to(address)
+    yield line
+    line.close()
+
+
+async def is_refused(line: Line, status: int, code: str) -> dict[str, str]:
+    """The next answer is a problem document with a request id, and the last one."""
+    found, headers, body = await line.answer()
+    problem = json.loads(body)
+    assert (found, headers["content-type"], headers["connection"]) == (status, "application/problem+json", "close")
+    assert (problem["code"], problem["status"]) == (code, status)
+    assert problem["requestId"] == headers["x-request-id"]
+    assert await line.is_closed()
+    return headers
+
+
+async def connected(address: str) -> Line:
+    """A connection that the server knows of."""
+    line = await Line.to(address)
+    await line.send(b"")
+    return line
+
+
+async def ask(line: Line, path: bytes = b"/other") -> int:
+    await line.send(b"GET " + path + b" HTTP/1.1\r\n" + END)
+    return (await line.answer())[0]
+
+
+# Slow
+
+
+async def test_head_that_takes_too_long_is_told_so(line: Line, application: Application) -> None:
+    await line.send(GET, b"X-Request-Id: mine\r\n", b"X-Slow: ")
+    application.pass_time(LIMITS.head - 1)
+    await line.send(b"ly")
+    application.pass_time(1)
+    headers = await is_refused(line, 408, "request_timeout")
+    assert headers["x-request-id"] == "mine"
+    assert application.cut_short("head_seconds")
+
+
+async def test_later_head_has_its_time_from_its_own_first_byte(line: Line, application: Application) -> None:
+    assert await ask(line) == 200
+    application.pass_time(IDLE - 1)
+    await line.send(GET)
+    application.pass_time(LIMITS.head - 1)
+    await line.send(END)
+    assert (await line.answer())[0] == 200
+    await line.send(GET)
+    application.pass_time(LIMITS.head)
+    await is_refused(line, 408, "request_timeout")
+
+
+@BOTH_WAYS
+async def test_body_that_takes_too_long_is_told_so(line: Line, application: Application, path: bytes) -> None:
+    await line.send(b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END, b"b")
+    application.pass_time(LIMITS.body - 1)
+    await line.send(b"o")
+    application.pass_time(1)
+    await is_refused(line, 408, "request_timeout")
+    assert application.cut_short("body_seconds")
+    assert application.seen == []
+
+
+async def test_client_that_is_given_up_is_counted_as_gone(address: str, application: Application) -> None:
+    for way in WAYS:
+        slow = await Line.to(address)
+        await slow.send(b"POST " + way + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END, b"b")
+        application.pass_time(LIMITS.body)
+        await is_refused(slow, 408, "request_timeout")
+    metrics = application.metrics.render().decode()
+    assert 'route="/hot/{anything}",status="499"} 1.0' in metrics
+    assert 'route="unknown",status="499"} 1.0' in metrics
+
+
+@BOTH_WAYS
+async def test_body_that_comes_in_time_is_taken(line: Line, application: Application, path: bytes) -> None:
+    for _ in range(2):
+        await line.send(b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END, b"bo")
+        application.pass_time(LIMITS.body - 1)
+        await line.send(b"dy")
+        assert (await line.answer())[2] == b"body"
+
+
+async def test_body_after_its_answer_is_not_waited_for_for_ever(line: Line, application: Application) -> None:
+    await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 4\r\n" + END)
+    assert (await line.answer())[0] == 401
+    application.pass_time(LIMITS.body)
+    assert await line.is_closed()
+
+
+async def test_connection_without_a_request_is_closed(line: Line, application: Application) -> None:
+    application.pass_time(LIMITS.head)
+    assert await line.is_closed()
+
+
+async def test_answer_under_way_is_not_broken_off(line: Line, application: Application) -> None:
+    await line.send(b"GET /held HTTP/1.1\r\n" + END, GET)
+    application.pass_time(LIMITS.body + LIMITS.head)
+    application.let_go.set()
+    status, headers, _ = await line.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert await line.is_closed()
+
+
+# Large
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * MOST_TARGET + b" HTTP/1.1\r\n" + END,
+        GET + b"X: " + b"a" * MOST_HEAD + b"\r\n" + END,
+        GET + b"X: a\r\n" * MOST_FIELDS + END,
+    ],
+    ids=["target", "head", "fields"],
+)
+async def test_head_past_its_limit_is_refused(line: Line, application: Application, head: bytes) -> None:
+    await line.send(head)
+    await is_refused(line, 431, "head_too_large")
+    assert application.seen == []
+
+
+async def test_head_without_an_end_is_refused_before_it_ends(line: Line) -> None:
+    await line.send(GET + b"X: ", *[b"a" * 1024] * (MOST_HEAD // 1024 + 1))
+    await is_refused(line, 431, "head_too_large")
+
+
+@BOTH_WAYS
+async def test_head_at_its_limits_is_taken(line: Line, path: bytes) -> None:
+    target = path + b"?" + b"a" * (MOST_TARGET - len(path) - 1)
+    fields = b"".join(b"X-%d: a\r\n" % n for n in range(MOST_FIELDS - 2))
+    size = sum(map(len, (target, b"Hosta", b"XY"))) + sum(len(line) - 4 for line in fields.split(b"\r\n")[:-1])
+    head = b"GET " + target + b" HTTP/1.1\r\n" + fields + b"XY: " + b"a" * (MOST_HEAD - size - 200) + b"\r\n"
+    await line.send(head + END)
+    assert (await line.answer())[0] == 200
+
+
+async def test_body_of_very_many_chunks_is_refused(line: Line, application: Application) -> None:
+    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END, b"1\r\na\r\n" * (MOST_CHUNKS + 1))
+    await is_refused(line, 400, "invalid_request")
+    assert application.seen == []
+
+
+async def test_body_that_nobody_reads_is_not_read_without_end(line: Line) -> None:
+    await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 999999999999\r\n" + END)
+    assert (await line.answer())[0] == 401
+    await line.push(*[b"x" * 1_048_576] * (MOST_UNREAD // 1_048_576 + 1))
+    assert await line.is_cut_off()
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"zstd", b"identity, gzip"])
+async def test_compressed_body_is_refused(line: Line, application: Application, path: bytes, coding: bytes) -> None:
+    head = b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: " + coding + b"\r\n"
+    for _ in range(2):
+        await line.send(b"POST " + path + head + END, b"body")
+        status, headers, body = await line.answer()
+        assert (status, json.loads(body)["code"]) == (415, "unsupported_media_type")
+        assert headers["accept-encoding"] == "identity"
+    assert application.seen == []
+
+
+@BOTH_WAYS
+async def test_body_that_is_said_to_be_as_it_is_is_taken(line: Line, path: bytes) -> None:
+    await line.send(
+        b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: Identity\r\n" + END, b"body"
+    )
+    assert (await line.answer())[2] == b"body"
+
+
+# Malformed, or to be read in two ways
+
+
+MALFORMED: Final = {
+    "no method": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "unknown method": b"SMUGGLE /other HTTP/1.1\r\n" + END,
+    "method in lower case": b"get /other HTTP/1.1\r\n" + END,
+    "space before the method": b" " + GET + END,
+    "tab in the request line": b"GET\t/other HTTP/1.1\r\n" + END,
+    "target without a slash": b"GET other HTTP/1.1\r\n" + END,
+    "control character in the target": b"GET /\x01 HTTP/1.1\r\n" + END,
+    "byte that is not ASCII in the target": b"GET /\xff HTTP/1.1\r\n" + END,
+    "tunnel": b"CONNECT a:443 HTTP/1.1\r\n" + END,
+    "HTTP/2's preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "bare LF": b"GET /other HTTP/1.1\nHost: a\n\n",
+    "bare LF after a field": GET + b"X: a\nY: b\r\n" + END,
+    "bare CR in a field": GET + b"X: a\rY: b\r\n" + END,
+    "folded field": GET + b"X: a\r\n b\r\n" + END,
+    "space before the first field": GET + b" X: a\r\n" + END,
+    "space before a colon": GET + b"X : a\r\n" + END,
+    "NUL in a field": GET + b"X: a\x00b\r\n" + END,
+    "NUL in a field's name": GET + b"X\x00: a\r\n" + END,
+    "field without a name": GET + b": a\r\n" + END,
+    "field without a colon": GET + b"abc\r\n" + END,
+    "no host": GET + b"\r\n",
+    "two hosts": GET + b"Host: b\r\n" + END,
+    "two lengths": POST + b"Content-Length: 4\r\nContent-Length: 4\r\n" + END + b"body",
+    "two different lengths": POST + b"Content-Length: 4\r\nContent-Length: 5\r\n" + END + b"body",
+    "list of lengths": POST + b"Content-Length: 4, 4\r\n" + END + b"body",
+    "negative length": POST + b"Content-Length: -1\r\n" + END,
+    "length with a sign": POST + b"Content-Length: +4\r\n" + END + b"body",
+    "empty length": POST + b"Content-Length:\r\n" + END,
+    "length past all numbers": POST + b"Content-Length: 99999999999999999999\r\n" + END,
+    "length and coding": POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n" + END + b"0\r\n\r\n",
+    "coding and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n" + END + b"0\r\n\r\n",
+    "two codings": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n" + END + b"0\r\n\r\n",
+    "coding twice": POST + b"Transfer-Encoding: chunked, chunked\r\n" + END + b"0\r\n\r\n",
+    "unknown coding": POST + b"Transfer-Encoding: xchunked\r\n" + END + b"0\r\n\r\n",
+    "compressed coding": POST + b"Transfer-Encoding: gzip, chunked\r\n" + END + b"0\r\n\r\n",
+    "coding behind a vertical tab": POST + b"Transfer-Encoding: \x0bchunked\r\n" + END + b"0\r\n\r\n",
+    "coding in HTTP/1.0": b"POST /other HTTP/1.0\r\nTransfer-Encoding: chunked\r\n" + END + b"0\r\n\r\n",
+    "chunk of no size": POST + b"Transfer-Encoding: chunked\r\n" + END + b"zz\r\n",
+    "chunk of negative size": POST + b"Transfer-Encoding: chunked\r\n" + END + b"-1\r\n",
+    "chunk past all numbers": POST + b"Transfer-Encoding: chunked\r\n" + END + b"f" * 17 + b"\r\n",
+    "chunk behind a bare LF": POST + b"Transfer-Encoding: chunked\r\n" + END + b"4\nbody\n0\n\n",
+    "chunk's extension behind a bare LF": POST
+    + b"Transfer-Encoding: chunked\r\n"
+    + END
+    + b"4;a\nb\r\nbody\r\n0\r\n\r\n",
+    "length behind the chunks": POST + b"Transfer-Encoding: chunked\r\n" + END + b"0\r\nContent-Length: 5\r\n\r\n",
+}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", MALFORMED)
+async def test_what_is_no_request_is_refused(line: Line, application: Application, name: str, path: bytes) -> None:
+    await line.send(MALFORMED[name].replace(b"/other", path) + GET + END)
+    await is_refused(line, 400, "invalid_request")
+    assert application.seen == []
+
+
+@pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])
+async def test_other_versions_are_not_spoken(line: Line, application: Application, version: bytes) -> None:
+    await line.send(b"GET /other" + version + b"\r\n" + END)
+    await is_refused(line, 400, "invalid_request")
+    assert application.seen == []
+
+
+async def test_fields_behind_a_chunked_body_are_none_of_the_request(line: Line, application: Application) -> None:
+    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END + b"4\r\nbody\r\n0\r\nX-Forwarded-For: b\r\n\r\n")
+    assert (await line.answer())[2] == b"body"
+    assert application.seen == [("/other", b"body", [b"transfer-encoding", b"host"])]
+
+
+@pytest.mark.parametrize("target", [b"http://b/other", b"http://b:1/other", b"/other#c"])
+async def test_target_in_another_form_is_read_in_one_way(line: Line, application: Application, target: bytes) -> None:
+    await line.send(b"GET " + target + b" HTTP/1.1\r\n" + END)
+    assert (await line.answer())[0] == 200
+    assert [path for path, _, _ in application.seen] == ["/other"]
+
+
+async def test_what_follows_a_request_to_upgrade_is_not_read(line: Line, application: Application) -> None:
+    await line.send(GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n" + END + GET + END)
+    status, headers, _ = await line.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert await line.is_closed()
+    assert len(application.seen) == 1
+
+
+@pytest.mark.parametrize("rest", [b"\x00\x00\r\n\r\n", POST + b"Transfer-Encoding: x\r\n" + END])
+async def test_what_was_asked_before_is_answered_first(line: Line, application: Application, rest: bytes) -> None:
+    await line.send(b"GET /held HTTP/1.1\r\n" + END + rest)
+    application.let_go.set()
+    status, headers, _ = await line.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert await line.is_closed()
+    assert len(application.seen) == 1
+
+
+async def test_body_that_breaks_off_in_line_is_refused_in_its_turn(line: Line, application: Application) -> None:
+    await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Transfer-Encoding: chunked\r\n" + END + b"zz\r\n")
+    application.let_go.set()
+    assert (await line.answer())[0] == 200
+    await is_refused(line, 400, "invalid_request")
+    assert len(application.seen) == 1
+
+
+# Many
+
+
+async def test_as_many_requests_as_may_wait_in_line_are_answered_and_no_more(
+    line: Line, application: Application
+) -> None:
+    await line.send((b"GET /held HTTP/1.1\r\n" + END) * (MOST_PIPELINED + 50))
+    application.let_go.set()
+    answers = [await line.answer() for _ in range(MOST_PIPELINED + 1)]
+    assert {status for status, _, _ in answers} == {200}
+    assert ["connection" in headers for _, headers, _ in answers] == [False] * MOST_PIPELINED + [True]
+    assert await line.is_closed()
+
+
+async def test_who_never_asked_makes_room_first_and_then_who_is_idle_longest(
+    address: str, application: Application
+) -> None:
+    busy = await connected(address)
+    await busy.send(b"GET /held HTTP/1.1\r\n" + END)
+    lines = []
+    for path in (b"/other", b"/hot/a"):
+        lines.append(await connected(address))
+        assert await ask(lines[-1], path) == 200
+        application.pass_time(1)
+    silent = await connected(address)
+    newest = await Line.to(address)
+    assert await silent.is_closed()
+    assert await ask(newest) == 200
+    another = await Line.to(address)
+    assert await lines[0].is_closed()
+    assert application.cut_short("connections") is False  # two
+    for one in (another, lines[1], newest):
+        assert await ask(one) == 200
+        one.close()
+    application.let_go.set()
+    assert (await busy.answer())[0] == 200
+    busy.close()
+
+
+async def test_newcomer_is_refused_where_everybody_is_being_served(address: str, application: Application) -> None:
+    busy = [await connected(address) for _ in range(LIMITS.connections)]
+    for one in busy:
+        await one.send(b"GET /held HTTP/1.1\r\n" + END)
+    newcomer = await Line.to(address)
+    await is_refused(newcomer, 503, "overloaded")
+    application.let_go.set()
+    for one in busy:
+        assert (await one.answer())[0] == 200
+        one.close()
+
+
+# Not read
+
+
+async def test_client_that_reads_nothing_of_its_answer_is_cut_off(line: Line, application: Application) -> None:
+    await line.push((b"GET /large HTTP/1.1\r\n" + END) * MOST_PIPELINED, *[b""] * 100)
+    application.pass_time(LIMITS.reading)
+    assert await line.is_cut_off()
+    assert application.cut_short("reading_seconds")
+
+
+async def test_client_that_reads_slowly_gets_its_answer(line: Line, application: Application) -> None:
+    asked = 24
+    await line.push((b"GET /large HTTP/1.1\r\n" + END) * asked)
+    for _ in range(asked):
+        application.pass_time(LIMITS.reading / 4)
+        assert (await line.answer())[2] == LARGE

@@ -1,0 +1,40 @@
+"""docs/limits.md says what the code has."""
+
+from pathlib import Path
+
+import pytest
+
+from tenantry import variables
+from tenantry.http import front, gate, patience, raw, strangers
+from tenantry.services import refusals
+
+PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+LIMITS = patience.Limits()
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("the first request's head, since the client connected", f"{LIMITS.head:g} s"),
+        ("each further request's head, since its first byte", f"{LIMITS.head:g} s"),
+        ("a body, since its head", f"{LIMITS.body:g} s"),
+        ("an answer of which the client reads nothing more", f"{LIMITS.reading:g} s"),
+        ("an answer of ours, since the request is there", f"{front.DEADLINE:g} s"),
+        ("a request's head: target, names and values of fields", f"{patience.MOST_HEAD} bytes"),
+        ("fields in a head", f"{patience.MOST_FIELDS}"),
+        ("target: path and query", f"{patience.MOST_TARGET} bytes"),
+        ("a body, on every route", f"{raw.MAX_BODY} bytes"),
+        ("a body of unknown length, in chunks", f"{patience.MOST_CHUNKS} chunks"),
+        ("a body that goes on after its answer", f"{patience.MOST_UNREAD} bytes"),
+        ("connections of a process, `MAX_CONNECTIONS`", f"{variables.MAX_CONNECTIONS.default}"),
+        ("requests on a connection that wait for the answer to the one before", f"{patience.MOST_PIPELINED}"),
+        ("requests under way", f"as many as are answered in {gate.WAIT:g} s, at least {gate.ALWAYS}"),
+        ("refused credentials in a second", f"{refusals.PER_SECOND}"),
+        (
+            "other refusals of strangers in a second: unknown addresses, wrong signatures, unfit bodies",
+            f"{strangers.PER_SECOND}",
+        ),
+    ],
+)
+def test_limit_is_what_the_page_says(limit: str, value: str) -> None:
+    assert f"\n| {limit} | {value} |" in PAGE
