@@ -42,6 +42,8 @@ class Application:
         body = message["body"]
         while message["more_body"]:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return
             body += message["body"]
         headers = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -147,6 +149,21 @@ async def test_requests_that_never_arrive_keep_nobody_out(address: str, applicat
     assert (await halves[0].answer())[0] == 200
     for connection in (*lines, *halves):
         connection.close()
+
+
+async def test_clients_who_hang_up_all_at_once_keep_nobody_out(address: str, application: Application) -> None:
+    halves = [await Line.to(address) for _ in range(3)]
+    for half in halves:
+        await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
+    line = await Line.to(address)
+    for half in halves:
+        half.close()
+        await line.send(b"")
+    await line.send(API + END)
+    application.let_go.set()
+    assert (await line.answer())[0] == 200
+    line.close()
+    assert application.gate.arriving == 0
 
 
 async def test_only_whole_names_of_headers_count(line: Line, first: Line, application: Application) -> None:

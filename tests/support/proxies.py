@@ -17,6 +17,8 @@ from tests.support.required import debian_program
 BALANCERS: Final = ("nginx", "haproxy")
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 
+_OWN: Final = "127.0.0.0/8"
+
 _NGINX: Final = """\
 error_log stderr notice;
 pid {folder}/nginx.pid;
@@ -36,16 +38,18 @@ http {{
 
 
 @asynccontextmanager
-async def running_balancer(name: str, folder: Path, services: Sequence[int]) -> AsyncIterator[int]:
+async def running_balancer(name: str, folder: Path, services: Sequence[int], own: str = _OWN) -> AsyncIterator[int]:
     """The port of one of `BALANCERS` in front of two services on these ports, as in ``examples/load-balancing``.
 
-    Nothing but the addresses is changed. It is required (`tests.support.required`).
+    Nothing but the addresses is changed: ``own`` is the network of those who are not limited. It is required
+    (`tests.support.required`).
     """
     program, port = debian_program(name), free_port()
     wanted = (port, *services)
     changes = {
         f"127.0.0.1:{old}": f"{LOOPBACK}:{new}" for old, new in zip((8080, 3001, 3002), wanted, strict=True)
     }  # fmt: skip
+    changes[_OWN] = own
     if name == "nginx":
         command = await start_nginx(program, folder, example("load-balancing/nginx.conf", changes))
         ready = NGINX_READY

@@ -8,6 +8,8 @@ import asyncio
 import math
 from collections.abc import Callable
 from enum import Enum
+from heapq import nsmallest
+from itertools import islice
 from time import monotonic
 from typing import Final, Protocol
 
@@ -32,7 +34,10 @@ MOST_PIPELINED: Final = 32
 MOST_UNREAD: Final = 16_777_216
 """Bytes of a body that are thrown away after its request is answered; past that the connection is closed."""
 
-_SHARE: Final = 16
+_AT_ONCE: Final = 64
+"""Connections that are ended in one turn of the event loop: a turn is what everybody else waits for."""
+_PAUSE: Final = 0.005
+_PLACES: Final = 16
 
 
 class Wait(Enum):
@@ -95,7 +100,7 @@ class Watch:
         self.limits: Final = limits or Limits()
         self.count: Final = count
         self.now: Final = now
-        self._connections: set[Watched] = set()
+        self._connections: dict[Watched, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -104,38 +109,43 @@ class Watch:
     def admit(self, connection: Watched) -> bool:
         """Look after this one too. False where there is no room, and nobody who could go.
 
-        Who goes when there are too many: first who never asked for anything, then whoever is due first; of each, as
-        many at once as makes the looking cheap.
+        Who goes when there are too many: first who never asked for anything, the oldest before others, then whoever is
+        due first; a few at once, so that not every newcomer has to look for one.
         """
-        most = self.limits.connections
-        if len(self._connections) >= most and not self._make_room(max(1, most // _SHARE)):
+        if len(self._connections) >= self.limits.connections and not self._make_room():
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
         return True
 
     def forget(self, connection: Watched) -> None:
         """It is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
-    def look(self) -> None:
-        """End what has had its time."""
+    def look(self) -> bool:
+        """End what has had its time; returns whether there is more of that."""
         now = self.now()
-        for connection in [one for one in self._connections if one.due <= now]:
-            connection.on_due(now)
+        due = [one for one in self._connections if one.due <= now]
+        for one in due[:_AT_ONCE]:
+            one.on_due(now)
+        return len(due) > _AT_ONCE
 
-    def _make_room(self, most: int) -> bool:
-        waiting = [one for one in self._connections if one.waits is not Wait.NOTHING]
-        waiting.sort(key=lambda one: (one.has_asked, one.due))
-        for one in waiting[:most]:
+    def _make_room(self) -> bool:
+        places = min(_PLACES, 1 + self.limits.connections // _AT_ONCE)
+        silent = (one for one in self._connections if not one.has_asked and one.waits is not Wait.NOTHING)
+        going = list(islice(silent, places))
+        if not going:
+            waiting = (one for one in self._connections if one.waits is not Wait.NOTHING)
+            going = nsmallest(places, waiting, key=lambda one: one.due)
+        for one in going:
             self.count("connections")
             self.forget(one)
             one.give_up()
-        return bool(waiting)
+        return bool(going)
 
     def _tick(self) -> None:
         self._timer = None
-        self.look()
+        there_is_more = self.look()
         if self._connections:
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(_PAUSE if there_is_more else TICK, self._tick)

@@ -109,8 +109,6 @@ class LeanProtocol(HttpToolsProtocol):
         """End."""
         self._watch.forget(self)
         super().connection_lost(exc)
-        self.is_arriving = False
-        self.on_arriving_changed()
         if self.is_reading and self._hot is not None and self._door is not None:
             self._door.count_gone(self._hot.route, self._hot.request)
 
@@ -362,6 +360,19 @@ class LeanProtocol(HttpToolsProtocol):
 
     def _named(self) -> bytes | None:
         return next((value for name, value in self.headers or () if name == b"x-request-id"), None)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  # uvicorn's own
+        """Begin with a request. Where its client goes before it is whole, it still arrives until its task has ended."""
+
+        async def run(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
+            try:
+                await app(scope, receive, send)
+            finally:
+                if cycle.disconnected and self.is_arriving:
+                    self.is_arriving = False
+                    self.on_arriving_changed()
+
+        super()._start_asgi_task(cycle, run)
 
     def _hot_cycle(self, version: str) -> "HotCycle | None":
         """The request whose head has come, if it can go the short way."""
