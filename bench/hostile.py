@@ -4,7 +4,8 @@ A good client sends events, lists and gateway checks to one server process at a 
 can do, alone and while another process attacks. In the columns: the good client's median and 99th percentile, in ms
 since each request was due, and as multiples of the mean of the quiet phases before and after the attack. Then what the
 attacker got rid of in a second, and how it was answered; and the server's share of a processor, its memory and its open
-files before, during and after. All runs on one machine, and the attacker at the lowest priority and a stated rate.
+files before, during and after. All runs on one machine, so the attacker has less priority and a stated rate;
+where other programs take the processors, `nice -n -10` as root keeps them out of the figures.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A hostile client of one machine: ``python -m bench.hostile_client`` reads an `Attack` as JSON, writes a `Toll`.
 
-A process of its own, at the lowest priority, and no faster than it is told: a flood that takes a whole processor of the
-machine that it is measured on measures the machine.
+A process of its own, of less priority than those it attacks, and no faster than it is told: a flood that takes a whole
+processor of the machine that it is measured on measures the machine.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import uvloop
 
-LOWEST: Final = 19
+NICER: Final = 10
 _PIECE: Final = 65_536
 _PATIENCE: Final = 8.0
 _OPENERS: Final = 32
@@ -55,7 +55,7 @@ class Toll(msgspec.Struct):
 def main() -> None:
     """Carry out an attack."""
     attack = msgspec.json.decode(sys.stdin.buffer.read(), type=Attack)
-    os.nice(LOWEST)
+    os.nice(NICER)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_Attacker(attack).run())))

@@ -45,6 +45,9 @@ LAST_WAIT: Final = 0.5
 """Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""
 
 _MOST_HELD: Final = 65_536
+_VERSIONS: Final = ("1.1", "1.0")
+_NOTHING: Final = Wait.NOTHING
+_NEXT: Final = Wait.NEXT
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 _PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
 _LENGTH_DIGITS: Final = 5
@@ -75,6 +78,7 @@ class LeanProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._door: HotDoor | None = self.app_state.get(HOT_DOOR)
         self._watch: Watch = self.app_state.get(WATCH) or self.app_state.setdefault(WATCH, Watch())
+        self._now = self._watch.now
         self._ending: Ending = self.app_state.get(ENDING) or Ending()
         self._proxies = _looking_through(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._hot: HotCycle | None = None
@@ -100,7 +104,7 @@ class LeanProtocol(HttpToolsProtocol):
         self.write_now = self._joined.write_now
         super().connection_made(cast("asyncio.Transport", self._joined))
         if self._watch.admit(self):
-            self.due = self._watch.now() + self._watch.limits.head
+            self.due = self._now() + self._watch.limits.head
         else:
             self._watch.count(unfit.CROWDED.limit)
             self._end_with(unfit.CROWDED)
@@ -138,7 +142,7 @@ class LeanProtocol(HttpToolsProtocol):
         self._ending.close()
         self.drain()
         if self.waits in (Wait.FIRST, Wait.NEXT):
-            self.due = min(self.due, self._watch.now() + LAST_WAIT)
+            self.due = min(self.due, self._now() + LAST_WAIT)
 
     def on_message_begin(self) -> None:
         """A request's first byte is there."""
@@ -150,14 +154,19 @@ class LeanProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of a request's head is there, or one behind a chunked body, which tells nobody anything."""
-        if not self._has_head:
-            self.headers.append((name.lower(), value))
+        """A field of a request's head is there, or one behind a chunked body, of which nobody is told."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """A request's head is there. Raises `UnfitError`."""
         version = self.parser.get_http_version()
-        self._check_size(version)
+        if (
+            self._arrived > MOST_HEAD
+            or len(self.headers) > MOST_FIELDS
+            or len(self.url) > MOST_TARGET
+            or len(self.pipeline) >= MOST_PIPELINED
+        ):
+            self._check_size()
         self._hot = self._hot_cycle(version)
         if self._hot is not None:
             self.cycle = cast("RequestResponseCycle", self._hot)  # it has all that uvicorn asks of one
@@ -172,6 +181,7 @@ class LeanProtocol(HttpToolsProtocol):
             super().on_header(name, value)
         super().on_headers_complete()
         self._has_head = True
+        self.headers = []
         if self._ending.is_draining:
             self.cycle.keep_alive = False
         self.is_arriving = not self.pipeline
@@ -206,7 +216,7 @@ class LeanProtocol(HttpToolsProtocol):
         if self.flow.write_paused:
             self._wait_for_reading()
         else:
-            self.waits, self.due = Wait.NOTHING, NEVER
+            self.waits, self.due = _NOTHING, NEVER
         if self._hot is not None:
             task = self.loop.create_task(self._serve(self._hot))
             self.tasks.add(task)
@@ -249,7 +259,7 @@ class LeanProtocol(HttpToolsProtocol):
         if self.waits is not Wait.READING or self.transport.is_closing():
             return
         if self.is_reading or not getattr(self.cycle, "response_complete", True):
-            self.waits, self.due = Wait.NOTHING, NEVER
+            self.waits, self.due = _NOTHING, NEVER
         else:
             self._wait_for_the_next()
 
@@ -281,23 +291,23 @@ class LeanProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _wait_for_the_next(self) -> None:
-        self.waits, self.due = Wait.NEXT, self._watch.now() + self.timeout_keep_alive
+        self.waits, self.due = _NEXT, self._now() + self.timeout_keep_alive
 
     def _wait_for_the_rest(self) -> None:
         limits = self._watch.limits
         if self._has_head:
             if self.waits is not Wait.BODY:
-                self.waits, self.due = Wait.BODY, self._watch.now() + limits.body
+                self.waits, self.due = Wait.BODY, self._now() + limits.body
         elif self._fed > MOST_HEAD:
             self._refuse(unfit.LARGE_HEAD)
         elif self.waits is Wait.FIRST:
             self.waits = Wait.HEAD  # due since it connected
         elif self.waits is not Wait.HEAD:
-            self.waits, self.due = Wait.HEAD, self._watch.now() + limits.head
+            self.waits, self.due = Wait.HEAD, self._now() + limits.head
 
     def _wait_for_reading(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
-        self.waits, self.due = Wait.READING, self._watch.now() + self._watch.limits.reading
+        self.waits, self.due = Wait.READING, self._now() + self._watch.limits.reading
 
     def _close(self) -> None:
         """Read no more, and close once what was written is sent."""
@@ -305,21 +315,19 @@ class LeanProtocol(HttpToolsProtocol):
         self._wait_for_reading()
         self.transport.close()
 
-    def _check_size(self, version: str) -> None:
-        if version not in ("1.1", "1.0"):
-            raise UnfitError(unfit.OTHER_VERSION)
+    def _check_size(self) -> None:
         if len(self.url) > MOST_TARGET:
             raise UnfitError(unfit.LONG_TARGET)
-        if len(self.headers) > MOST_FIELDS or (
-            self._arrived > MOST_HEAD
-            and len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD
-        ):
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > MOST_HEAD or len(self.headers) > MOST_FIELDS:
             raise UnfitError(unfit.LARGE_HEAD)
         if len(self.pipeline) >= MOST_PIPELINED:
             raise UnfitError(unfit.PIPELINED)
 
     def _check_fields(self, version: str) -> None:
         """What can be read in two ways, and is not refused by the parser, or only once the head is passed on."""
+        if version not in _VERSIONS:
+            raise UnfitError(unfit.OTHER_VERSION)
         hosts = 0
         for name, value in self.headers:
             if name == b"host":
@@ -333,7 +341,7 @@ class LeanProtocol(HttpToolsProtocol):
         """Refuse what has come of a request, in its turn, and read no more."""
         self._watch.count(why.limit)
         self.is_deaf = True
-        self.waits, self.due = Wait.NOTHING, NEVER
+        self.waits, self.due = _NOTHING, NEVER
         cycle = self.cycle
         if not (self.is_reading and self._has_head):  # nobody was told of it
             if getattr(cycle, "response_complete", True):
@@ -359,7 +367,8 @@ class LeanProtocol(HttpToolsProtocol):
         self._close()
 
     def _named(self) -> bytes | None:
-        return next((value for name, value in self.headers or () if name == b"x-request-id"), None)
+        headers = self.cycle.scope["headers"] if self._has_head and self._hot is None else self.headers or ()
+        return next((value for name, value in headers if name == b"x-request-id"), None)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  # uvicorn's own
         """Begin with a request. Where its client goes before it is whole, it still arrives until its task has ended."""
@@ -379,7 +388,7 @@ class LeanProtocol(HttpToolsProtocol):
         parser, door = self.parser, self._door
         method = _HOT_METHODS.get(parser.get_method())
         target = _plain_target(self.url) if len(self.url) <= _LONGEST_TARGET else None
-        if door is None or method is None or target is None:
+        if door is None or method is None or target is None or version not in _VERSIONS:
             return None
         path, query = target
         route = door.find(method, path)
