@@ -21,6 +21,8 @@ from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal, run
 from tests.support.signing import deliver
 
 AWAY = (503, "database_unavailable")
+NOT_KNOWN = (503, "auth_unavailable")
+IN_FLIGHT = (409, "idempotency_in_flight")
 
 
 @pytest.fixture
@@ -151,3 +153,19 @@ async def run(conninfo: str, statement: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         for each in statement.split("; "):
             await connection.execute(each)
+
+
+async def test_what_the_standby_has_not_received_is_acknowledged_to_nobody(pair: Pair) -> None:
+    async with running_service(pair.conninfo) as service:
+        org = await service.organization()
+        pair.standby.kill()
+        try:
+            answers = [await org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once") for _ in range(2)]
+            seen = await org.owner.get(PROJECTS)
+        finally:
+            pair.standby.start()
+        assert {refusal(answer) for answer in answers} <= {AWAY, NOT_KNOWN, IN_FLIGHT}
+        assert seen.json()["data"] == []
+        await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM projects")
+        made = await served(lambda: org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once"))
+        assert made.status_code == 201

@@ -4,16 +4,19 @@ import asyncio
 import select
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import pq
+from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
+from psycopg.waiting import wait_async
 
 from tenantry.db.scope import ACROSS_TENANTS, TENANT, Scope
 from tenantry.db.statements import TEXT, Call, Statement
 
 Rows = list[tuple[Any, ...]]
+Result = TypeVar("Result")
 
 _BEGIN: Final = Statement("BEGIN")
 _COMMIT: Final = Statement("COMMIT")
@@ -85,6 +88,19 @@ class Connection(psycopg.AsyncConnection[Any]):
         finally:
             if self.pgconn.transaction_status == pq.TransactionStatus.INTRANS:  # a failed one has nothing to go on with
                 await self.enter(outer)
+
+    async def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
+        """Wait as the driver does; but when the wait is cancelled, the connection is closed, and nothing else.
+
+        The driver would ask the server to cancel the statement. That also ends a commit's wait for the standby, and
+        what the standby has not received would be there for the next request to find, and to acknowledge. And of a
+        server that does not answer it would wait for that too.
+        """
+        try:
+            return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise
 
     async def rollback(self) -> None:
         """Roll back what is open; the driver lets go of every prepared statement with it."""

@@ -26,11 +26,21 @@ _UNAVAILABLE: Final = (
     psycopg.InterfaceError,
     # A standby, or a primary that an operator or a full disk has closed. A new connection may lead to another server.
     psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
 )
 # Times come back in the session's zone, and are answered as they come.
-_SESSION: Final = "-c statement_timeout=4000 -c TimeZone=UTC"
+_ZONE: Final = "-c TimeZone=UTC"
+# Whoever stands still in the middle of a transaction, or is gone without a word, would hold up everybody who waits for
+# its locks: until it goes on, or for the two hours after which the server notices by itself.
+_BOUNDS: Final = "-c statement_timeout=4000 -c idle_in_transaction_session_timeout=10000"
+# As `_KEEPALIVE`, for the server's end.
+_SERVER_KEEPALIVE: Final = (
+    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=20000"
+)
+_SESSION: Final = f"{_ZONE} {_BOUNDS} {_SERVER_KEEPALIVE}"
 _FOR_TRANSACTION: Final = Statement(
-    "SELECT set_config('statement_timeout', '4000', true), set_config('TimeZone', 'UTC', true)"
+    "SELECT set_config('statement_timeout', '4000', true), set_config('TimeZone', 'UTC', true), "
+    "set_config('idle_in_transaction_session_timeout', '10000', true)"
 )
 _SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 # Plans are made once and kept, and one made while a table was small would go on to read all of it, by whatever way of
