@@ -164,7 +164,12 @@ class Parts:
         )
         self.http_client = new_http_client(peer="identity provider", tracing=tracing)
         mail = MailService(self.database, Mailer(settings.smtp, tracing), clock) if settings.smtp else None
-        self.queue = JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None, tracing=tracing)
+        self.queue = JobQueue(
+            conninfo,
+            asks_provider=settings.provider_secret_key is not None,
+            tracing=tracing,
+            succession=self.database.succession,
+        )
         self.owner_addresses = OwnerAddresses(self.database, clock)
         self.authentication = AuthenticationParts(
             self.database,

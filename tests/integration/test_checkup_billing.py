@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.db.database import Lane
+from tenantry.db.database import Lane, for_writes
+from tenantry.db.succession import Succession
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival, Entry
 from tenantry.domain.plans import Catalog, Limits, Plan
@@ -43,7 +44,7 @@ async def add_entries(
     conninfo: str, entries: Sequence[tuple[BillingEvent, Sequence[Anomaly]]], received_at: datetime | None = None
 ) -> None:
     """Entries straight in the ledger."""
-    lane = Lane(conninfo)
+    lane = Lane(Succession(for_writes(conninfo)))
     async with lane.use(autocommit=True) as connection:
         arrived = received_at or datetime.fromtimestamp(NOW, UTC)
         calls = billing.insert_entries(
@@ -373,7 +374,7 @@ STATEMENTS: Final[list[tuple[str, dict[str, Any]]]] = [
 
 
 async def plan_of(conninfo: str, statement: str, parameters: dict[str, Any] | None) -> str:
-    lane = Lane(conninfo)
+    lane = Lane(Succession(for_writes(conninfo)))
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)
         plan = "\n".join(row[0] for row in await cursor.fetchall())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level
 from tests.support import events
@@ -169,3 +173,30 @@ async def test_what_the_standby_has_not_received_is_acknowledged_to_nobody(pair:
         await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM projects")
         made = await served(lambda: org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once"))
         assert made.status_code == 201
+
+
+async def test_a_primary_that_comes_back_is_not_used_beside_its_successor(pair: Pair) -> None:
+    pair.demand(synchronous=False)
+    old, hidden = pair.primary, pair.primary.sockets.with_name("hidden")
+    database = Database(pair.conninfo, pool_size=1)
+    await database.open()
+    before, between, after = (database.lane() for _ in range(3))
+    try:
+        assert await place(database.transaction(ACROSS_TENANTS)) == await place(before.use()) == str(old.data)
+        old.sockets.rename(hidden)
+        pair.take_over()
+        assert await place(between.use()) == str(pair.primary.data)
+        hidden.rename(old.sockets)
+        for way in (before, between, after):
+            assert await place(way.use()) == str(pair.primary.data)
+        assert await place(database.transaction(ACROSS_TENANTS)) == str(pair.primary.data)
+    finally:
+        await database.close()
+
+
+async def place(transaction: AbstractAsyncContextManager[Connection]) -> str:
+    """Whom a way to the database leads to."""
+    async with transaction as connection:
+        [(folder,)] = await (await connection.execute("SHOW data_directory")).fetchall()
+        await connection.rollback()
+    return str(folder)

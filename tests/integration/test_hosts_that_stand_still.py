@@ -7,6 +7,7 @@ import pytest
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tests.support.tenants import add_acme
 
@@ -32,7 +33,7 @@ async def test_the_locks_of_a_host_that_stands_still_are_let_go(conninfo: str, w
     try:
         with pytest.raises(DatabaseUnavailableError):
             await stand_still_between_statements(
-                database.lane().use() if way == "lane" else database.transaction(), conninfo
+                database.lane().use() if way == "lane" else database.transaction(ACROSS_TENANTS), conninfo
             )
     finally:
         await database.close()

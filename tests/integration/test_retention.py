@@ -8,8 +8,9 @@ from typing import Any, Final
 import pytest
 
 from tenantry.db.connection import Connection
-from tenantry.db.database import Database, Lane
+from tenantry.db.database import Database, Lane, for_writes
 from tenantry.db.scope import ACROSS_TENANTS
+from tenantry.db.succession import Succession
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import Work
@@ -288,7 +289,7 @@ async def test_two_runs_at_once_remove_each_body_once(retention: RetentionServic
 
 
 async def test_only_the_oldest_raw_bodies_are_looked_at(conninfo: str) -> None:
-    lane = Lane(conninfo)
+    lane = Lane(Succession(for_writes(conninfo)))
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {DELETE_BODIES}".encode(), {"until": NOW, "most": 1000})
         plan = [row[0].strip() for row in await cursor.fetchall()]

@@ -26,6 +26,15 @@ _NAME_TENANT: Final = Statement(f"SELECT set_config('{TENANT}', $1, true)", TEXT
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
 
+class Reign(NamedTuple):
+    """A primary, until a standby takes its place."""
+
+    cluster: int
+    """What PostgreSQL calls the system identifier."""
+    timeline: int
+    """Each promotion begins a new one, with a greater number."""
+
+
 class Connection(psycopg.AsyncConnection[Any]):
     """The driver's connection, with a short way for batches.
 
@@ -41,6 +50,8 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
+        self.reign: Reign | None = None
+        """Whose its server was when it was made, where that is asked."""
 
     async def together(self, *calls: Call, commit: bool = False) -> list[Rows]:
         """Send these statements, and wait for the rows of each; with ``commit`` the transaction ends with them.
@@ -89,7 +100,12 @@ class Connection(psycopg.AsyncConnection[Any]):
             if self.pgconn.transaction_status == pq.TransactionStatus.INTRANS:  # a failed one has nothing to go on with
                 await self.enter(outer)
 
-    async def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
+    async def wait(
+        self,
+        gen: PQGen[Result],
+        interval: float = 0.1,
+        timeout: float | None = None,  # noqa: ASYNC109  # the driver's
+    ) -> Result:
         """Wait as the driver does; but when the wait is cancelled, the connection is closed, and nothing else.
 
         The driver would ask the server to cancel the statement. That also ends a commit's wait for the standby, and

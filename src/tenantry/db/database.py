@@ -1,7 +1,7 @@
 """Connections and transactions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.roles import ARE_UP, TAKE_BATCH
 from tenantry.db.scope import Scope
 from tenantry.db.statements import Statement
+from tenantry.db.succession import Succession
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -100,9 +101,36 @@ def name_of(conninfo: str) -> str:
         return ""
 
 
-async def _check(connection: Connection) -> None:
-    if is_lost(connection):
-        raise psycopg.OperationalError("the server has closed the connection")
+def new_pool(
+    succession: Succession,
+    size: int,
+    make_ready: Callable[[Connection], Awaitable[None]],
+    *,
+    prepare_threshold: int | None = 5,
+) -> AsyncConnectionPool[Connection]:
+    """A pool that is not open yet. Its connections prepare what they have run so often, or nothing at all."""
+
+    async def configure(connection: Connection) -> None:
+        await succession.accept(connection)
+        await make_ready(connection)
+
+    async def check(connection: Connection) -> None:
+        if is_lost(connection) or succession.is_over(connection):
+            await connection.close()
+            raise psycopg.OperationalError("the connection leads nowhere any more")
+
+    return AsyncConnectionPool(
+        succession.conninfo,
+        kwargs={"prepare_threshold": prepare_threshold},
+        connection_class=Connection,
+        min_size=1,
+        max_size=size,
+        open=False,
+        timeout=_POOL_TIMEOUT,
+        reconnect_timeout=_RECONNECT_TIMEOUT,
+        configure=configure,
+        check=check,
+    )
 
 
 async def _look_for_walls(connection: Connection) -> None:
@@ -148,19 +176,12 @@ class Database:
         self._watch_of = watch_of
         self._tracing = tracing
         self._name = name_of(conninfo)
-        self._conninfo = with_statement_timeout(conninfo)
         self._is_by_pooler = pooler is not None
-        self._pool = AsyncConnectionPool(
-            _with_keepalives(pooler) if pooler else self._conninfo,
-            kwargs={"prepare_threshold": None} if pooler else None,
-            connection_class=Connection,
-            min_size=1,
-            max_size=pool_size,
-            open=False,
-            timeout=_POOL_TIMEOUT,
-            reconnect_timeout=_RECONNECT_TIMEOUT,
-            configure=_look_for_walls,
-            check=_check,
+        self.succession = Succession(with_statement_timeout(conninfo))
+        self._pool = (
+            new_pool(Succession(_with_keepalives(pooler)), pool_size, _look_for_walls, prepare_threshold=None)
+            if pooler
+            else new_pool(self.succession, pool_size, _look_for_walls)
         )
         self._lanes: list[Lane] = []
 
@@ -206,7 +227,7 @@ class Database:
 
         ``options`` are further settings of its session; ``name`` is what its work is counted under.
         """
-        lane = Lane(_with_options(self._conninfo, options), self._watch_of(name))
+        lane = Lane(self.succession, options, self._watch_of(name))
         self._lanes.append(lane)
         return lane
 
@@ -218,9 +239,10 @@ class Lane:
     string it may take longer to come to the one that answers than anybody waits.
     """
 
-    def __init__(self, conninfo: str, watch: LaneWatch = UNWATCHED) -> None:
-        self._conninfo = for_writes(conninfo)
-        self._name = name_of(conninfo)
+    def __init__(self, succession: Succession, options: str = "", watch: LaneWatch = UNWATCHED) -> None:
+        self._succession = succession
+        self._options = f"{_BY_INDEX} {options}"
+        self._name = name_of(succession.conninfo())
         self.watch = watch
         """Who is told of the batches that use it."""
         self._connection: Connection | None = None
@@ -258,7 +280,7 @@ class Lane:
             await self._drop()
 
     async def _connected(self, *, autocommit: bool) -> Connection:
-        if self._connection is not None and is_lost(self._connection):
+        if self._connection is not None and (is_lost(self._connection) or self._succession.is_over(self._connection)):
             await self._drop()
         if self._connection is None:
             if self._connecting is None:
@@ -271,10 +293,10 @@ class Lane:
         return self._connection
 
     async def _connect(self, *, autocommit: bool) -> Connection:
-        connection = await Connection.connect(
-            _with_options(self._conninfo, _BY_INDEX), autocommit=autocommit, prepare_threshold=0
-        )
+        conninfo = _with_options(self._succession.conninfo(), self._options)
+        connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
         try:
+            await self._succession.accept(connection)
             await take_role(connection)
         except BaseException:
             await connection.close()

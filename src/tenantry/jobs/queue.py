@@ -12,10 +12,10 @@ import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.types import JSONDict
-from psycopg_pool import AsyncConnectionPool
 
 from tenantry.db.connection import Connection
-from tenantry.db.database import take_role, with_statement_timeout
+from tenantry.db.database import new_pool, take_role, with_statement_timeout
+from tenantry.db.succession import Succession
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -26,9 +26,7 @@ from tenantry.store import jobs
 
 _HEARTBEAT: Final = 10.0
 _STALLED_AFTER: Final = 30.0
-_POOL_TIMEOUT: Final = 3.0
-# A connection that silently leads nowhere is noticed within about half a minute.
-_KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
+_POOL_SIZE: Final = 2
 _SOUND: Final = 60.0
 _A_MOMENT: Final = timedelta(seconds=2)
 
@@ -49,25 +47,24 @@ class JobQueue:
     """The job queue of one process. Deferring needs nothing; `open` it before running a worker, once.
 
     Without ``asks_provider`` questions to the provider are let go: nobody could answer them. With ``tracing`` a job
-    takes along the trace in which it was deferred.
+    takes along the trace in which it was deferred. ``succession`` is what the process knows of its database, where
+    others know it too.
     """
 
-    def __init__(self, conninfo: str, *, asks_provider: bool = False, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        asks_provider: bool = False,
+        tracing: Tracing | None = None,
+        succession: Succession | None = None,
+    ) -> None:
         self._asks_provider = asks_provider
         self._tracing = tracing
         self._app = App(connector=PsycopgConnector(configure=take_role))  # of the connection that listens
         logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            with_statement_timeout(conninfo),
-            kwargs=_KEEPALIVE,
-            min_size=1,
-            max_size=2,
-            open=False,
-            timeout=_POOL_TIMEOUT,
-            configure=take_role,
-            check=AsyncConnectionPool.check_connection,
-        )
+        self._pool = new_pool(succession or Succession(with_statement_timeout(conninfo)), _POOL_SIZE, take_role)
 
     async def open(self) -> None:
         """Start connecting, without waiting for the database."""

@@ -9,8 +9,9 @@ import msgspec
 import psycopg
 
 from tenantry.db.connection import Connection
-from tenantry.db.database import Lane
+from tenantry.db.database import Lane, for_writes
 from tenantry.db.migrate import newest_revision
+from tenantry.db.succession import Succession
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.kit.clock import Clock
 from tenantry.services.checkup.billing import LEDGER, TENANTS, BillingTerms, check_ledger, check_tenants
@@ -82,7 +83,7 @@ async def check_database(
     A check whose statement takes more than ``patience`` seconds is left out, and that is told.
     """
     try:
-        lane = Lane(conninfo)
+        lane = Lane(Succession(for_writes(conninfo)))
     except psycopg.ProgrammingError:
         return [_unusable("its address cannot be read")]
     try:
