@@ -94,9 +94,12 @@ def is_current(revision: str | None) -> bool:
     return revision is not None and revision >= newest_revision()
 
 
-async def stop(task: "asyncio.Task[None]") -> None:
-    """Cancel a task, if that was not done, and wait for its end."""
+async def stop(task: "asyncio.Task[None]", patience: float | None = None) -> None:
+    """Cancel a task, if that was not done, and wait for its end; after ``patience`` seconds cancel what it ends with."""
     if not task.cancelling():
+        task.cancel()
+    _, late = await asyncio.wait([task], timeout=patience)
+    if late:
         task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -79,6 +79,8 @@ from tenantry.settings import Settings
 
 _SAMPLED_EVERY: Final = 5.0
 """Seconds."""
+# Jobs under way have 15 s; what is to be noted of them then may wait for a standby that does not answer.
+_JOBS_END: Final = 20.0
 
 logger = logging.getLogger(__name__)
 
@@ -285,7 +287,7 @@ class Parts:
             stack.push_async_callback(self.fetched.close)
             if with_jobs:
                 self._jobs = asyncio.create_task(self.queue.run_worker(self.work))
-                stack.push_async_callback(stop, self._jobs)
+                stack.push_async_callback(stop, self._jobs, _JOBS_END)
             yield
 
     def end_jobs(self) -> None:

@@ -1,9 +1,11 @@
 """A primary that dies, a standby that takes its place, and addresses that name both."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -18,9 +20,11 @@ from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level
 from tests.support import events
+from tests.support.commands import SECRETS, running
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.database_server import HASTE, Pair, server_folder
 from tests.support.findings import billing_terms, levels, only
+from tests.support.postgres import as_url
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal, running_service
 from tests.support.signing import deliver
 
@@ -200,3 +204,11 @@ async def place(transaction: AbstractAsyncContextManager[Connection]) -> str:
         [(folder,)] = await (await connection.execute("SHOW data_directory")).fetchall()
         await connection.rollback()
     return str(folder)
+
+
+async def test_a_worker_ends_though_its_last_words_wait_for_the_standby(pair: Pair, tmp_path: Path) -> None:
+    settings = {**SECRETS, "DATABASE_URL": as_url(pair.conninfo)}
+    async with running("worker", folder=tmp_path, **settings) as command:
+        await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM procrastinate_workers")
+        pair.standby.kill()
+        assert await command.end(signal.SIGTERM) == 0
