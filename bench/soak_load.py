@@ -32,6 +32,7 @@ NO_ANSWER: Final = 0
 OK: Final = 200
 CREATED: Final = 201
 
+LOOPBACK: Final = "127.0.0.1"
 _PATIENCE: Final = 15.0
 _RECENT: Final = 200
 _KINDS: Final = {"updated": 70, "deleted": 5, "failed": 8, "succeeded": 7, "completed": 5, "unknown": 5}
@@ -80,7 +81,10 @@ class Answer(NamedTuple):
 class Client:
     """A connection that is kept open; its requests follow each other. A new one is made to any of the ports."""
 
-    def __init__(self, ports: Sequence[int], chance: random.Random, patience: float = _PATIENCE) -> None:
+    def __init__(
+        self, ports: Sequence[int], chance: random.Random, patience: float = _PATIENCE, *, host: str = LOOPBACK
+    ) -> None:
+        self._host = host
         self._ports = ports
         self._chance = chance
         self._patience = patience
@@ -99,7 +103,7 @@ class Client:
         if self._streams is not None and self._streams[0].at_eof():
             self.close()
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._chance.choice(self._ports))
+            self._streams = await asyncio.open_connection(self._host, self._chance.choice(self._ports))
         reader, writer = self._streams
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n"
@@ -133,12 +137,14 @@ class Load:
         seed: int = 1,
         notes: Notes | None = None,
         pause: float = 0.0,
+        host: str = LOOPBACK,
     ) -> None:
         """``owners`` are OWNER keys of the tenants ``t0``, ``t1`` ... that make and revoke keys.
 
         ``pause`` is how many seconds each client waits between two requests, on the average.
         """
         self.notes = notes or Notes()
+        self._host = host
         self._ports = ports
         self._keys = keys
         self._owners = owners
@@ -176,7 +182,7 @@ class Load:
             await asyncio.sleep(self._random.expovariate(1 / self._pause))
 
     def _client(self) -> AbstractContextManager[Client]:
-        return contextlib.closing(Client(self._ports, self._random))
+        return contextlib.closing(Client(self._ports, self._random, host=self._host))
 
     async def _told(
         self,

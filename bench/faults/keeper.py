@@ -49,6 +49,10 @@ class Keeper:
             self._process.send_signal(signal.SIGTERM)
         self._thread.join(_PATIENCE)
 
+    def leave(self) -> None:
+        """Begin it no more, and leave it alone."""
+        self._thread.over.set()
+
     def _begin(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

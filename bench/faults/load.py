@@ -11,7 +11,7 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from bench.soak_load import CREATED, KEYS, LIST, NO_ANSWER, OK, TENANTS_PATH, Answer, Client, Load, Notes
+from bench.soak_load import CREATED, KEYS, LIST, LOOPBACK, NO_ANSWER, OK, TENANTS_PATH, Answer, Client, Load, Notes
 
 REVOKED: Final = "revoked key"
 SUCCESSES: Final = {
@@ -27,6 +27,10 @@ REPEATED: Final = {
 SUSPENDED: Final = {"list": {403}, "check": {403}}
 """What keys of suspended tenants are told."""
 UNAVAILABLE: Final = 503
+BY_BALANCER: Final = (502, 504)
+"""What a balancer says where a service that it has asked gives no answer."""
+UNDECIDED: Final = (NO_ANSWER, UNAVAILABLE, *BY_BALANCER)
+"""After these nobody knows what became of a request."""
 
 _MEMBERS: Final = "/api/v1/members"
 _CHECKOUT: Final = "/api/v1/billing/checkout-sessions"
@@ -88,8 +92,11 @@ class FaultLoad(Load):
         timeline: Timeline,
         seed: int,
         pause: float,
+        host: str = LOOPBACK,
     ) -> None:
-        super().__init__(ports, keys, list(owners.values()), operator, seed=seed, notes=timeline, pause=pause)
+        super().__init__(
+            ports, keys, list(owners.values()), operator, seed=seed, notes=timeline, pause=pause, host=host
+        )
         self.ended: list[str] = []
         """Secrets of keys that were said to be revoked."""
         self.misled: list[str] = []
@@ -145,7 +152,7 @@ class FaultLoad(Load):
         header = f"\r\nIdempotency-Key: {once}" if once else ""
         while True:
             status, answer = await self._told(kind, client, method, path, credential, wish, header)
-            if status not in (NO_ANSWER, UNAVAILABLE) and answer.get("code") != "idempotency_in_flight":
+            if status not in UNDECIDED and answer.get("code") != "idempotency_in_flight":
                 return status, answer
             await asyncio.sleep(_A_MOMENT)
 
@@ -214,7 +221,7 @@ class FaultLoad(Load):
     # The provider's API
 
     async def _buy(self, owner: str) -> None:
-        client = Client(self._ports, self._random, _PROVIDER_PATIENCE)
+        client = Client(self._ports, self._random, _PROVIDER_PATIENCE, host=self._host)
         while not self._is_over:
             await self._told("checkout", client, "POST", _CHECKOUT, owner, {"plan": "pro"})
             for _ in range(_RARELY):

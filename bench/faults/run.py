@@ -107,7 +107,7 @@ class Trial:
         self.timeline = Timeline()
         self.load = FaultLoad(
             site.ports, site.keys, site.owners, OPERATOR, timeline=self.timeline, seed=chance.randrange(1 << 30),
-            pause=PAUSE,
+            pause=PAUSE, host=site.host,
         )  # fmt: skip
         self.instances: list[Instance] = []
         self.site = site

@@ -21,7 +21,7 @@ from tenantry.db.migrate import migrate
 from tenantry.simulator import SECRET_KEY, Simulator
 from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
-from tests.support.database_server import DatabaseServer, Pair, server_folder
+from tests.support.database_server import DatabaseServer, Machine, Pair, server_folder
 from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.link import Link
 from tests.support.postgres import as_url
@@ -84,8 +84,17 @@ class Provider:
 class Site:
     """What runs, and the ways to harm it."""
 
-    def __init__(self, kind: Database, folder: Path, options: Sequence[str]) -> None:
+    def __init__(
+        self,
+        kind: Database,
+        folder: Path,
+        options: Sequence[str],
+        machines: Sequence[Machine | None] = (None, None),
+    ) -> None:
+        """``machines`` are those of a primary and a standby."""
         self.kind = kind
+        self.host = "127.0.0.1"
+        """Where the load is sent to, at any of the ``ports``."""
         self.link = Link(lambda: _connect(self.provider.url))
         """The way to the provider's API."""
         self.mail = MailServer()
@@ -99,11 +108,11 @@ class Site:
         self.clock = folder / "clock"
         """What the clock of the second set of servers shows, as faketime has it."""
         self.data, self.wal = folder / "data", folder / "wal"
-        self._folder = folder
+        self.folder = folder
         settings = (*_OPTIONS, *options)
         self.pair: Pair | None = None
         if kind.has_standby:
-            self.pair = Pair(folder, settings)
+            self.pair = Pair(folder, settings, machines)
         else:
             for place in (self.data, self.wal):
                 place.mkdir()
@@ -180,9 +189,9 @@ class Site:
                     "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                 }  # fmt: skip
             command = [sys.executable, "-m", "tenantry", "serve", "--no-jobs", "--no-migrate"]
-            self.servers.append(Keeper(command, {**settings, **own}, self._folder / f"serve-{number}.log"))
+            self.servers.append(Keeper(command, {**settings, **own}, self.folder / f"serve-{number}.log"))
         command = [sys.executable, "-m", "tenantry", "worker"]
-        self.worker = Keeper(command, settings, self._folder / "worker.log")
+        self.worker = Keeper(command, settings, self.folder / "worker.log")
         for keeper in (*self.servers, self.worker):
             keeper.start()
 

@@ -95,7 +95,7 @@ def is_current(revision: str | None) -> bool:
 
 
 async def stop(task: "asyncio.Task[None]", patience: float | None = None) -> None:
-    """Cancel a task, if that was not done, and wait for its end; after ``patience`` seconds cancel what it ends with."""
+    """Cancel a task, if that was not done, and wait for its end; after ``patience`` seconds cancel that too."""
     if not task.cancelling():
         task.cancel()
     _, late = await asyncio.wait([task], timeout=patience)

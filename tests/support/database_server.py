@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 import psycopg
@@ -33,19 +33,36 @@ class ServerStartError(RuntimeError):
     """A server does not come up; the message ends with what it has logged."""
 
 
+class Machine(NamedTuple):
+    """Where a server runs that others reach by the network."""
+
+    address: str
+    within: Sequence[str]
+    """What a command has to begin with to be run there, by root."""
+
+
 class DatabaseServer:
     """A PostgreSQL in a folder of its own, on a Unix socket; `initialise` or `follow` comes first.
 
-    ``options`` are settings (``name=value``); ``wal`` is another place for its log.
+    ``options`` are settings (``name=value``); ``wal`` is another place for its log. On a ``machine`` it listens there
+    too, and lets everybody in.
     """
 
-    def __init__(self, folder: Path, options: Sequence[str] = (), *, wal: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        *,
+        wal: Path | None = None,
+        machine: Machine | None = None,
+    ) -> None:
         self.data = folder / "data"
         self.sockets = folder / "run"
         self.process: subprocess.Popen[bytes] | None = None
         self._log = folder / "log"
         self._options = options
         self._wal = wal
+        self._machine = machine
         self._account = _account()
 
     @property
@@ -53,26 +70,35 @@ class DatabaseServer:
         """The connection string of its database."""
         return f"host={self.sockets} user={_SUPERUSER} dbname=postgres"
 
+    @property
+    def host(self) -> str:
+        """Where its clients find it."""
+        return self._machine.address if self._machine else str(self.sockets)
+
     def initialise(self) -> None:
         """Make an empty cluster."""
         self._own(self.sockets)
         wal = ("-X", str(self._wal / "wal")) if self._wal else ()
         self._call("initdb", "-D", str(self.data), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
                    "--no-sync", *wal)  # fmt: skip
+        if self._machine:
+            with (self.data / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\nhost replication all samenet trust\n")
 
     def follow(self, primary: "DatabaseServer") -> None:
         """Become a standby of a running server: all that was in the folder is gone."""
         self._own(self.sockets)
         shutil.rmtree(self.data, ignore_errors=True)
-        self._call("pg_basebackup", "-D", str(self.data), "-d", primary.conninfo, "-R", "-X", "stream", "-c", "fast",
-                   "--no-sync")  # fmt: skip
+        self._call("pg_basebackup", "-D", str(self.data), "-h", primary.host, "-U", _SUPERUSER, "-R", "-X", "stream",
+                   "-c", "fast", "--no-sync")  # fmt: skip
 
     def start(self) -> None:
         """Start it and wait until it takes connections. Raises `ServerStartError`."""
-        settings = ["listen_addresses=", f"unix_socket_directories={self.sockets}", *self._options]
+        address = self._machine.address if self._machine else ""
+        settings = [f"listen_addresses={address}", f"unix_socket_directories={self.sockets}", *self._options]
         with self._log.open("ab") as log:
             self.process = process = subprocess.Popen(
-                [str(_binaries() / "postgres"), "-D", str(self.data), *_each("-c", settings)],
+                self._command("postgres", "-D", str(self.data), *_each("-c", settings)),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, **self._identity(),
             )  # fmt: skip
         deadline = time.monotonic() + _PATIENCE
@@ -140,39 +166,58 @@ class DatabaseServer:
 
     def _call(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(_binaries() / program), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            cwd="/", timeout=_PATIENCE, check=False, **self._identity(),
+            self._command(program, *arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/",
+            timeout=_PATIENCE, check=False, **self._identity(),
         )  # fmt: skip
         if done.returncode:
             raise ServerStartError(done.stderr)
 
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        command = [str(_binaries() / program), *arguments]
+        if self._machine is None:
+            return command
+        assert self._account is not None
+        return [*self._machine.within, "setpriv", f"--reuid={self._account.pw_uid}", f"--regid={self._account.pw_gid}",
+                "--clear-groups", *command]  # fmt: skip
+
     def _identity(self) -> dict[str, Any]:
-        if self._account is None:
+        if self._account is None or self._machine is not None:
             return {}
         return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
 
 
 class Pair:
-    """A primary and its standby; the address names both, and means the one that may be written to."""
+    """A primary and its standby; the address names both, and means the one that may be written to.
 
-    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
-        self._both = [DatabaseServer(_made(folder / name), options) for name in ("one", "other")]
+    On ``machines`` they reach each other by the network alone.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        machines: Sequence[Machine | None] = (None, None),
+    ) -> None:
+        self.both = [
+            DatabaseServer(_made(folder / name), options, machine=machine)
+            for name, machine in zip(("one", "other"), machines, strict=True)
+        ]
         self._primary = 0
 
     @property
     def primary(self) -> DatabaseServer:
         """The one that is written to."""
-        return self._both[self._primary]
+        return self.both[self._primary]
 
     @property
     def standby(self) -> DatabaseServer:
         """The one that follows it."""
-        return self._both[1 - self._primary]
+        return self.both[1 - self._primary]
 
     @property
     def conninfo(self) -> str:
         """The connection string for clients."""
-        hosts = ",".join(str(server.sockets) for server in self._both)
+        hosts = ",".join(server.host for server in self.both)
         return f"host={hosts} user={_SUPERUSER} dbname=postgres target_session_attrs=read-write"
 
     def start(self) -> None:
@@ -197,6 +242,10 @@ class Pair:
     def fail_over(self) -> None:
         """Kill the primary and promote the standby. The old primary stays down, so that it takes no more writes."""
         self.primary.kill()
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Promote the standby, whatever the primary does meanwhile."""
         self._primary = 1 - self._primary
         self.primary.promote()
 

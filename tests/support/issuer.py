@@ -73,7 +73,8 @@ class Issuer:
     `fetches` counts requests by path, `connections` whoever comes at all.
     """
 
-    def __init__(self, *keys: SigningKey) -> None:
+    def __init__(self, *keys: SigningKey, host: str = "127.0.0.1") -> None:
+        self._host = host
         self.keys = list(keys)
         self.url = ""
         self.answers: dict[str, Answer] = {}
@@ -91,9 +92,9 @@ class Issuer:
 
     async def start(self) -> None:
         """Listen; after `stop`, on the same port again."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._serve, self._host, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = f"http://{self._host}:{self._port}"
 
     async def stop(self) -> None:
         """Be away: connections are refused."""
@@ -173,9 +174,9 @@ class Issuer:
 
 
 @contextlib.asynccontextmanager
-async def running_issuer(*keys: SigningKey) -> AsyncIterator[Issuer]:
+async def running_issuer(*keys: SigningKey, host: str = "127.0.0.1") -> AsyncIterator[Issuer]:
     """An issuer that listens, with one RS256 key unless others are given."""
-    issuer = Issuer(*(keys or (signing_key("RS256", "rsa-1"),)))
+    issuer = Issuer(*(keys or (signing_key("RS256", "rsa-1"),)), host=host)
     await issuer.start()
     try:
         yield issuer

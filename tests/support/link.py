@@ -8,10 +8,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Link:
-    """Passes bytes between 127.0.0.1 and wherever ``connect`` leads."""
+    """Passes bytes between an address of this machine and wherever ``connect`` leads."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Streams]]) -> None:
-        self._connect = connect
+    def __init__(self, connect: Callable[[], Awaitable[Streams]], host: str = "127.0.0.1") -> None:
+        self.host = host
+        self.connect = connect
         self._open = asyncio.Event()
         self._open.set()
         self._last_word: bytes | None = None
@@ -23,7 +24,7 @@ class Link:
 
     async def restore(self) -> None:
         """Let connections be made."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
@@ -53,7 +54,7 @@ class Link:
         is_over = asyncio.Event()
         with contextlib.suppress(OSError):
             await self._open.wait()
-            far_reader, far_writer = await self._connect()
+            far_reader, far_writer = await self.connect()
             self._writers |= {writer, far_writer}
             await asyncio.gather(
                 self._pass_on(reader, far_writer, lambda data: self._note(data, asked, is_over)),

@@ -39,28 +39,37 @@ http {{
 
 @asynccontextmanager
 async def running_balancer(name: str, folder: Path, services: Sequence[int], own: str = _OWN) -> AsyncIterator[int]:
-    """The port of one of `BALANCERS` in front of two services on these ports, as in ``examples/load-balancing``.
+    """The port of one of `BALANCERS` in front of two services on these ports, on loopback; see `balancing`."""
+    port = free_port()
+    async with balancing(name, folder, *(f"{LOOPBACK}:{each}" for each in (port, *services)), own=own):
+        yield port
 
-    Nothing but the addresses is changed: ``own`` is the network of those who are not limited. It is required
-    (`tests.support.required`).
+
+@asynccontextmanager
+async def balancing(
+    name: str, folder: Path, listening: str, one: str, two: str, *, own: str = _OWN, within: Sequence[str] = ()
+) -> AsyncIterator[None]:
+    """One of `BALANCERS` at an address, in front of two services, as in ``examples/load-balancing``.
+
+    Nothing but the addresses is changed: ``own`` is the network of those who are not limited. ``within`` is what its
+    command has to begin with. It is required (`tests.support.required`).
     """
-    program, port = debian_program(name), free_port()
-    wanted = (port, *services)
+    program = debian_program(name)
     changes = {
-        f"127.0.0.1:{old}": f"{LOOPBACK}:{new}" for old, new in zip((8080, 3001, 3002), wanted, strict=True)
+        f"127.0.0.1:{old}": new for old, new in zip((8080, 3001, 3002), (listening, one, two), strict=True)
     }  # fmt: skip
     changes[_OWN] = own
     if name == "nginx":
-        command = await start_nginx(program, folder, example("load-balancing/nginx.conf", changes))
+        command = await start_nginx(program, folder, example("load-balancing/nginx.conf", changes), within)
         ready = NGINX_READY
     else:
         file = folder / "haproxy.cfg"
         file.write_text(example("load-balancing/haproxy.cfg", changes))
-        command = await start(program, "-W", "-f", str(file), folder=folder)
+        command = await start(*within, program, "-W", "-f", str(file), folder=folder)
         ready = "Loading success"
     try:
         await command.until(ready, "err")
-        yield port
+        yield
     finally:
         command.kill()
         await command.wait()
@@ -79,13 +88,13 @@ NGINX_READY: Final = "start worker process "
 """What nginx says once it listens."""
 
 
-async def start_nginx(program: str, folder: Path, configuration: str) -> Running:
+async def start_nginx(program: str, folder: Path, configuration: str, within: Sequence[str] = ()) -> Running:
     """Debian's nginx with what a file in ``conf.d`` says."""
     (folder / "example.conf").write_text(configuration)
     user = pwd.getpwuid(os.geteuid()).pw_name
     (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, user=user))
     arguments = ("-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr", "-g", "daemon off;")
-    return await start(program, *arguments, folder=folder)
+    return await start(*within, program, *arguments, folder=folder)
 
 
 async def start(program: str, *arguments: str, folder: Path) -> Running:

@@ -53,6 +53,7 @@ class MailServer:
         implicit_tls: bool = False,
         smtputf8: bool = True,
         account: tuple[str, str] | None = None,
+        host: str = LOOPBACK,
     ) -> None:
         self.received: list[Received] = []
         self.replies_to_rcpt: deque[str] = deque()
@@ -61,6 +62,7 @@ class MailServer:
         self.refusals = 0
         self.hang_up = 0
         self.hold: asyncio.Event | None = None
+        self.host = host
         self.port = 0
         self._account = account
         self._certificate = certificate
@@ -73,7 +75,7 @@ class MailServer:
     async def start(self) -> None:
         """Listen; again on the same port after `stop`."""
         self._server = await asyncio.get_running_loop().create_server(
-            self._session, LOOPBACK, self.port, ssl=self._certificate if self._implicit_tls else None
+            self._session, self.host, self.port, ssl=self._certificate if self._implicit_tls else None
         )
         self.port = self._server.sockets[0].getsockname()[1]
 

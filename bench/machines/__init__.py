@@ -1,0 +1,1 @@
+"""Several machines, each a network namespace: what becomes of the service when the network or a host fails."""

@@ -1,0 +1,28 @@
+"""Two hosts of the service, a balancer, a primary and a standby, each on a machine of its own, and what fails between.
+
+`bench.machines` has more faults, and takes longer.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.support.required import debian_program, lacking
+
+FAULTS: Final = ("host cut from the database", "dead host", "paused host")
+ROOT: Final = Path(__file__).parents[2]
+
+
+def test_promises_hold_while_hosts_are_cut_off_die_and_stand_still() -> None:
+    if os.geteuid():
+        lacking("needs root, for network namespaces")
+    if not Path("/dev/net/tun").exists():
+        lacking("needs /dev/net/tun: TAP devices of Linux")
+    debian_program("ip", "iproute2")
+    debian_program("haproxy")
+    chosen = [part for fault in FAULTS for part in ("--only", fault)]
+    command = [sys.executable, "-m", "bench.machines", *chosen]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
