@@ -549,7 +549,7 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
 def _database_password(conninfo: str | None) -> Secret | None:
     try:
         password = psycopg.conninfo.conninfo_to_dict(conninfo or "").get("password")
-    except psycopg.ProgrammingError:  # whoever connects will say so
+    except (psycopg.ProgrammingError, UnicodeDecodeError):  # whoever connects will say so
         return None
     return Secret(str(password)) if password else None
 

@@ -56,6 +56,7 @@ def test_error_says_what_where_and_what_to_do() -> None:
         (b"\xff\x1b[31mred", "\ufffd[31mred"),
         (b'{"code": 3}', '{"code": 3}'),
         (b"x" * 5000, "x" * 200),
+        (b"[" * 5000 + b"]" * 5000, "[" * 200),
     ],
 )
 def test_answer_of_something_before_the_service_is_an_error_too(content: bytes, detail: str) -> None:
@@ -95,3 +96,9 @@ def test_errors_come_back_from_other_processes(
     again = copied(error)
     assert (type(again), str(again)) == (type(error), str(error))
     assert {**vars(again), "errors": None} == {**vars(error), "errors": None}
+
+
+def test_record_that_is_nested_without_end_cannot_be_read() -> None:
+    response = Response(200, {"content-type": "application/json"}, b"[" * 5000 + b"]" * 5000)
+    with pytest.raises(errors.UnreadableAnswerError, match="not what tenantry sends"):
+        response.json()

@@ -67,6 +67,7 @@ def test_text_is_as_good_as_bytes() -> None:
         ({"Provider-Signature": ""}, "no Provider-Signature"),
         ({"Provider-Signature": "v1=00"}, "malformed"),
         ({"Provider-Signature": f"t={NOW}"}, "malformed"),
+        ({"Provider-Signature": f"{signed()['Provider-Signature']},v0"}, "malformed"),
         ({"Provider-Signature": f"t={NOW},t={NOW},v1=00"}, "malformed"),
         ({"Provider-Signature": "t=soon,v1=00"}, "malformed"),
         ({"Provider-Signature": f"t={'9' * 13},v1=00"}, "malformed"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from tenantry_sdk._secret import Secret
 
 T = TypeVar("T")
+
+NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no JSON, that are nested too deep, or that are not of the type asked for."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tenantry_sdk._models import decoder
+from tenantry_sdk._models import NOT_JSON, decoder
 from tenantry_sdk.errors import UnreadableAnswerError
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Response:
         """The content as ``kind``. Raises `UnreadableAnswerError`."""
         try:
             return decoder(kind).decode(self.content)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise UnreadableAnswerError(
                 f"The answer ({self.status_code}, request {self.request_id}) is not what tenantry sends: {error}"
             ) from error
@@ -111,7 +111,7 @@ def is_whole(response: Response) -> bool:
         return True
     try:
         msgspec.json.decode(response.content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return False
     return True
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from tenantry_sdk._models import decoder
+from tenantry_sdk._models import NOT_JSON, decoder
 from tenantry_sdk._secret import Secret
 from tenantry_sdk.errors import ConfigurationError
 
@@ -87,7 +87,7 @@ class FileStore:
             raise ConfigurationError(f"{self._path} can be read by others (mode {mode & 0o777:o}): chmod 600 it.")
         try:
             return _read(content)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise ConfigurationError(f"{self._path} cannot be read as a token: sign in again.") from error
 
     def save(self, token: Token) -> None:
@@ -141,7 +141,7 @@ class KeyringStore:
         content = self._keyring.get_password(_SERVICE, self._name)
         try:
             return None if content is None else _read(content.encode())
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise ConfigurationError("The keyring's entry cannot be read as a token: sign in again.") from error
 
     def save(self, token: Token) -> None:

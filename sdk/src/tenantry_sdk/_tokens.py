@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from tenantry_sdk._models import NOT_JSON
 from tenantry_sdk._request import Content
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._store import Token, TokenStore
@@ -185,14 +186,14 @@ def _expiry(token: str) -> float | None:
     try:
         content = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         return msgspec.json.decode(content, type=_Claims).exp
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, *NOT_JSON):
         return None
 
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except NOT_JSON:
         return {}
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from tenantry_sdk._models import Fault
+from tenantry_sdk._models import NOT_JSON, Fault
 
 _NEXT_STEPS: Final = {
     "missing_credential": "Pass api_key=, or set TENANTRY_API_KEY.",
@@ -278,7 +278,7 @@ def error_of(status: int, headers: Mapping[str, str], content: bytes, retry_afte
     try:
         document = msgspec.json.decode(content, type=dict[str, Any])
         problem = msgspec.convert(document, _Problem)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except NOT_JSON:
         # Not the service itself: a gateway in front of it.
         document, problem = {}, _Problem(f"http_{status}", _excerpt(content) or "The answer says no more.")
     return _BY_STATUS.get(status, APIError)(

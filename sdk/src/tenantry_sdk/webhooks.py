@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import string
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tenantry_sdk._models import NOT_JSON
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk.errors import TenantryError
 
@@ -75,7 +77,7 @@ def verify(
         raise SignatureError("it is too old" if age > 0 else "it is from the future")
     try:
         return msgspec.json.decode(raw, type=Event)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise PayloadError(f"The body is signed, but is no event: {error}") from error
 
 
@@ -107,7 +109,9 @@ def _parse(header: str) -> tuple[str, list[bytes]]:
     stamps: list[str] = []
     signatures: list[bytes] = []
     for part in header.split(","):
-        scheme, _, value = part.strip().partition("=")
+        scheme, equals, value = part.strip(string.whitespace).partition("=")
+        if not equals:
+            raise SignatureError("the header is malformed")
         if scheme == "t":
             stamps.append(value)
         elif scheme == "v1":

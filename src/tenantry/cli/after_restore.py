@@ -18,6 +18,7 @@ from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import AuditEvent
 from tenantry.kit.clock import system_clock
+from tenantry.kit.json import NOT_JSON
 from tenantry.services.aftermath import Aftermath, Lost, Outcome, export_trail
 from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.members import MemberService
@@ -96,7 +97,7 @@ def _aftermath(settings: AdminSettings, database: Database) -> Aftermath:
 def _read(file: Path) -> list[AuditEvent]:
     try:
         return msgspec.json.Decoder(AuditEvent).decode_lines(file.read_bytes())
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise click.BadParameter(f"{file} is not what export-audit prints: {error}", param_hint="--audit") from error
 
 

@@ -66,9 +66,9 @@ _MOST_PER_LIMIT: Final = 2**31 - 1
 
 def parse_catalog(text: str) -> Catalog:
     """Read a catalog in TOML; raises `CatalogError` with one message a fault."""
-    try:
+    try:  # of a number that is too long tomllib says no more than that it is a `ValueError`
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CatalogError([f"not TOML: {error}"]) from error
     faults = [f"unknown key {key!r}" for key in document if key != "plans"]
     entries = document.get("plans", [])

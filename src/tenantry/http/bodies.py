@@ -10,6 +10,7 @@ from litestar import Request
 from litestar.exceptions import HTTPException, SerializationException
 
 from tenantry.domain.errors import ValidationError
+from tenantry.kit.json import NOT_JSON
 
 _PLACE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
@@ -32,7 +33,7 @@ class JsonRequest(Request[Any, Any, Any]):
             return _decoder(field.annotation if field else Any).decode(await self.body())
         except msgspec.ValidationError as error:
             raise ValidationError(*faults_of(error)) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise SerializationException("The body is not JSON.") from error
 
 

@@ -7,6 +7,8 @@ from typing import Final
 import httpx2
 import msgspec
 
+from tenantry.kit.json import NOT_JSON
+
 _PATH: Final = "/inbox/messages.json"
 _PATIENCE: Final = 10.0
 _PACE: Final = 0.1
@@ -57,5 +59,5 @@ class InboxWatch:
         try:
             answer = await self._client.get(f"{self._base}{_PATH}")
             return msgspec.json.decode(answer.content, type=list[Message])
-        except (httpx2.HTTPError, msgspec.MsgspecError):
+        except (httpx2.HTTPError, *NOT_JSON):
             return []

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.gateways.provider.api import MOST_EVENT_TYPES, ORG_ID, ProviderApi
+from tenantry.kit.json import NOT_JSON
 
 ALL_TYPES: Final = "*"
 OVERLAP: Final = 60
@@ -35,7 +36,7 @@ def read_event(body: bytes) -> ProviderEvent | None:
     """What an event says of itself; None for what has no id, type or date, which cannot be relayed."""
     try:
         event = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
     if not isinstance(event, dict):
         return None

@@ -9,6 +9,7 @@ import httpx2
 import msgspec
 
 from tenantry.domain.tenants import Tenant
+from tenantry.kit.json import NOT_JSON
 from tenantry.kit.secret import Secret
 from tenantry.local.addresses import EVENTS_PATH, TENANTS_PATH, WHOAMI_PATH
 
@@ -170,7 +171,7 @@ class ServiceReader:
     def _decoded(self, answer: httpx2.Response, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(answer.content, type=kind)
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             where = answer.request.url.path
             raise ServiceAwayError(
                 f"{self._base} answers {answer.status_code} to {where}, and nothing of use."

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from tenantry.kit.json import NOT_JSON
 from tenantry.simulator.api.parameters import Parameters
 from tenantry.simulator.asgi import Answer, Request
 from tenantry.simulator.engine import Engine
@@ -86,7 +87,7 @@ class Control:
             result = await self._run(request)
         except ApiError as error:
             return self._refuse(request, error)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             return self._refuse(request, ApiError(400, str(error)))
         if _is_form(request):
             return redirect(result["url"] if isinstance(result, dict) and "url" in result else "/")
@@ -176,7 +177,7 @@ def _is_form(request: Request) -> bool:
 
 
 def _body(request: Request, kind: type[B]) -> B:
-    """The body's fields; raises `msgspec.MsgspecError`."""
+    """The body's fields; raises those of `NOT_JSON`."""
     if not _is_form(request):
         return msgspec.json.decode(request.body or b"{}", type=kind)
     fields = Parameters.parse(request.body.decode("utf-8", "replace")).values

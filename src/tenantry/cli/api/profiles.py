@@ -53,7 +53,7 @@ def read_config(path: Path) -> Config:
         return Config()
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}.", USAGE) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"{path} is not a configuration of tenantry: {error}", USAGE) from None
 
 

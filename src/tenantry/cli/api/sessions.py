@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.cli.exit_codes import FAILED, CommandError
+from tenantry.kit.json import NOT_JSON
 from tenantry_sdk import FileStore, KeyringStore, Secret, Token, TokenStore
 from tenantry_sdk.errors import ConfigurationError
 
@@ -68,7 +69,7 @@ class Sessions:
             return msgspec.json.decode(path.read_bytes(), type=Session)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, *NOT_JSON) as error:
             raise FaultySessionError(
                 f"{path} cannot be read ({error}). Remove it, and sign in again: tenantry logout, tenantry login", self
             ) from None

@@ -13,6 +13,7 @@ import msgspec
 from tenantry.cli.api.target import checked_address, is_loopback
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError
 from tenantry.cli.text import printable
+from tenantry.kit.json import NOT_JSON
 from tenantry_sdk import Secret, Token
 
 _OK: Final = 200
@@ -133,7 +134,7 @@ class Provider:
             raise CommandError(f"The identity provider at {url} cannot be asked: {error}") from None
         try:
             fields = msgspec.json.decode(content, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except NOT_JSON:
             fields = {}
         return Answer(status, fields)
 

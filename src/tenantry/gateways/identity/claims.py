@@ -1,6 +1,7 @@
 """What a token says, as types, and how it is read: JWT (RFC 7519) in JWS compact form (RFC 7515)."""
 
 import json
+import re
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -8,6 +9,7 @@ import msgspec
 from joserfc.util import urlsafe_b64decode
 
 _MAX_EMAIL: Final = 254
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -82,8 +84,15 @@ _decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_consta
 
 
 def decode(segment: bytes) -> object:
-    """The JSON value in a segment of a token. Raises `ValueError` or `RecursionError`."""
-    return _decoder.decode(urlsafe_b64decode(segment).decode())
+    """The JSON value in a segment of a token. Raises `ValueError` or `RecursionError`.
+
+    Half of a surrogate pair is refused: it is no character (RFC 7493 section 2.1), and cannot be written as UTF-8.
+    """
+    text = urlsafe_b64decode(segment).decode()
+    value = _decoder.decode(text)
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def reach(members: dict[str, Any], name: str) -> object:

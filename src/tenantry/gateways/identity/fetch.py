@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -17,10 +18,13 @@ class FetchError(Exception):
 
 
 def is_secure(url: str, *, allow_http: bool = False) -> bool:
-    """Whether ``url`` is https, or http on loopback (anywhere, with ``allow_http``)."""
+    """Whether ``url`` is https, or http on loopback (anywhere, with ``allow_http``), in ASCII as headers hold it."""
+    if not url.isascii() or not url.isprintable():
+        return False
     try:
         parsed = httpx2.URL(url)
-    except httpx2.InvalidURL:
+        urlsplit(url)  # which others here read it with, and which refuses more
+    except (httpx2.InvalidURL, ValueError):
         return False
     if not parsed.host:
         return False

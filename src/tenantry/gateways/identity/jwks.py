@@ -58,7 +58,7 @@ class PublishedKeys(msgspec.Struct, frozen=True):
 async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -> PublishedKeys:
     """Discover the provider and read its key set. The caller bounds the time.
 
-    Raises `FetchError`, `msgspec.MsgspecError`, `RecursionError`, or what the client raises.
+    Raises `FetchError`, those of `NOT_JSON`, or what the client raises.
     """
     # OpenID Connect Discovery 4.1: a terminating slash goes before the well-known path is appended.
     address = config.issuer.removesuffix("/") + "/.well-known/openid-configuration"

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import httpx2
-import msgspec
 from joserfc.jwk import Key
 
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError
 from tenantry.gateways.identity.jwks import Metadata, PublishedKeys, fetch_published_keys
+from tenantry.kit.json import NOT_JSON
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class KeySet:
         try:
             async with asyncio.timeout(TOTAL_SECONDS):
                 published = await fetch_published_keys(self._config, self._client)
-        except (httpx2.HTTPError, FetchError, TimeoutError, OSError, msgspec.MsgspecError, RecursionError) as error:
+        except (httpx2.HTTPError, FetchError, TimeoutError, OSError, *NOT_JSON) as error:
             self._trouble = f"{type(error).__name__}: {error}"
             _log.warning("the identity provider's keys could not be fetched: %s", self._trouble)
         except Exception as error:  # noqa: BLE001  # whatever a provider makes a library do, the keys at hand go on

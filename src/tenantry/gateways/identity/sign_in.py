@@ -28,6 +28,7 @@ from tenantry.gateways.identity.jwks import Metadata
 from tenantry.gateways.identity.keys import KeySet
 from tenantry.gateways.identity.tokens import TokenVerifier
 from tenantry.kit.clock import Clock
+from tenantry.kit.json import NOT_JSON
 from tenantry.kit.secret import Secret
 
 SCOPE: Final = "openid profile email"
@@ -186,7 +187,7 @@ class SignIn:
             raise _not_redeemed(status, code_of_error) from FetchError(f"answered {status} {code_of_error}".rstrip())
         try:
             return msgspec.json.decode(body, type=_Tokens)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except NOT_JSON as error:
             raise SignInFailedError("The identity provider gave no ID token.") from error
 
     def _client_auth(self, metadata: Metadata) -> ClientAuth:
@@ -258,7 +259,7 @@ def _error_in(body: bytes) -> str:
     """The code of an error answer (RFC 6749 section 5.2); what else a provider says there is not ours to repeat."""
     try:
         error = msgspec.json.decode(body, type=_Refusal).error
-    except (msgspec.MsgspecError, RecursionError):
+    except NOT_JSON:
         return ""
     return error if _ERROR_CODE.fullmatch(error) else ""
 

@@ -11,6 +11,7 @@ from tenantry.gateways.identity.claims import verified_email
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError, fetch
 from tenantry.gateways.identity.keys import KeySet
+from tenantry.kit.json import NOT_JSON
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class UserInfo:
                     headers={"Authorization": f"Bearer {access_token}"},
                 )
             answer = msgspec.json.decode(body, type=_Answer)
-        except (httpx2.HTTPError, FetchError, TimeoutError, OSError, msgspec.MsgspecError, RecursionError) as error:
+        except (httpx2.HTTPError, FetchError, TimeoutError, OSError, *NOT_JSON) as error:
             _log.warning("the identity provider's userinfo could not be read: %s", type(error).__name__)
             return None
         # OpenID Connect Core 5.3.2: an answer for another subject must not be used.

@@ -15,6 +15,7 @@ from tenantry.domain.billing.events import BillingEvent, Fact
 from tenantry.domain.billing.snapshot import Subscription
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.kit.clock import EPOCH_MAX
+from tenantry.kit.json import NOT_JSON
 
 _LONGEST_TEXT: Final = 255
 _LONGEST_URL: Final = 2048
@@ -149,7 +150,7 @@ def decode_event(
     facts: dict[str, Any] = {}
     try:
         facts = _facts(envelope, reference_links=reference_links)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _UnusableError) as error:
+    except (*NOT_JSON, _UnusableError) as error:
         facts = {"problem": f"The event's object cannot be used: {error}"}
     return BillingEvent(
         id=event_id,
@@ -167,7 +168,7 @@ def _decode_update(body: bytes) -> _Event[_UpdateData] | None:
         return None
     try:
         event = _update.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
     return event if event.type == ev.SUBSCRIPTION_UPDATED else None
 
@@ -175,7 +176,7 @@ def _decode_update(body: bytes) -> _Event[_UpdateData] | None:
 def _decode_envelope(body: bytes) -> _Event[_Data]:
     try:
         envelope = _envelope.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise NotAnEventError(str(error)) from error
     if not bytes(envelope.data.object).lstrip().startswith(b"{"):
         raise NotAnEventError("data.object is not an object")
@@ -191,7 +192,7 @@ def decode_subscription(raw: bytes) -> Subscription:
     try:
         subscription = _subscription.decode(raw)
         facts = _subscription_facts(subscription, None)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _UnusableError) as error:
+    except (*NOT_JSON, _UnusableError) as error:
         raise NotASubscriptionError(str(error)) from error
     if not facts["subscription_id"] or facts["customer_id"] is None or facts["subscription_created"] is None:
         raise NotASubscriptionError("it lacks its id, its customer or its moment of creation")
@@ -256,7 +257,7 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
     try:
         before = _previous_attributes.decode(attributes)
         first = _first_before(before)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+    except (*NOT_JSON, ValueError):
         return None
     previous = {fact: getattr(before, fact) for fact in _PLAIN}
     if first.price is not None:

@@ -10,6 +10,7 @@ import msgspec
 
 from tenantry.gateways.provider.refusals import unusable
 from tenantry.kit.clock import EPOCH_MAX
+from tenantry.kit.json import NOT_JSON
 
 if TYPE_CHECKING:
     from stripe import StripeClient, StripeResponse
@@ -54,7 +55,7 @@ async def read_page(client: "StripeClient", path: str, params: Mapping[str, obje
     try:
         page = _list.decode(answer.body)
         next_after = _entry.decode(page.data[-1]).id if page.has_more and page.data else None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except NOT_JSON as error:
         raise unusable(f"{path}: {error}", answer.request_id) from None
     if page.has_more and next_after in (None, "", after):
         raise unusable(f"{path}: the list does not go on", answer.request_id)

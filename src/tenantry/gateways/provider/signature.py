@@ -58,6 +58,7 @@ class SignatureVerifier:
 def _parse(header: bytes) -> tuple[bytes, list[bytes]] | None:
     stamp: bytes | None = None
     signatures = []
+    given = 0
     for part in header.split(b","):
         scheme, equals, value = part.strip().partition(b"=")
         if not equals:
@@ -66,9 +67,11 @@ def _parse(header: bytes) -> tuple[bytes, list[bytes]] | None:
             if stamp is not None or not value.isdigit() or len(value) > _MOST_TIME_DIGITS:
                 return None
             stamp = value
-        elif scheme == b"v1" and len(value) == _HEX_LENGTH:
-            signatures.append(value)
-    if stamp is None or not signatures or len(signatures) > _MOST_SIGNATURES:
+        elif scheme == b"v1":
+            given += 1
+            if len(value) == _HEX_LENGTH:
+                signatures.append(value)
+    if stamp is None or not signatures or given > _MOST_SIGNATURES:
         return None
     return stamp, signatures
 

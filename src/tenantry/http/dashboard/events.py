@@ -29,6 +29,7 @@ from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn, Visitor
 from tenantry.http.fields import Cursor
 from tenantry.http.problems import STATUSES
+from tenantry.kit.json import NOT_JSON
 from tenantry.services.billing import BillingService
 from tenantry.services.replay import MOST_AT_ONCE, Recent, ReplayService
 
@@ -165,6 +166,6 @@ def readable(body: bytes) -> str:
     depths = accumulate(1 if bracket in b"[{" else -1 for bracket in _NO_BRACKETS.sub(b"", body))
     try:
         text = msgspec.json.format(body, indent=2 if max(depths, default=0) <= _DEEPEST else 0).decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         text = body.decode(errors="replace")
     return _DECEIVING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import httpx2
-import msgspec
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
@@ -17,6 +16,7 @@ from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError
 from tenantry.gateways.identity.jwks import fetch_published_keys
 from tenantry.gateways.mail import Mailer, MailError, Probed, SmtpConfig
 from tenantry.gateways.provider.api import Price, ProviderApi, WebhookEndpoint
+from tenantry.kit.json import NOT_JSON
 from tenantry.services.checkup.finding import Finding, error, ok, warning
 
 _MAIL: Final = "mail"
@@ -94,7 +94,7 @@ async def _discover(config: OidcConfig) -> Finding:
             published = await fetch_published_keys(config, client)
     except FetchError as trouble:
         why = str(trouble)
-    except (msgspec.MsgspecError, RecursionError):
+    except NOT_JSON:
         why = "answered with something else than a discovery document and a key set"
     except (TimeoutError, httpx2.TimeoutException):
         why = "does not answer in time"
