@@ -138,6 +138,7 @@ def build_app(
         limits=Limits(connections=settings.max_connections),
         ending=ending,
         page_of=dashboard.page_in_front,
+        secure=settings.base_url.startswith("https://"),
     )
 
 

@@ -20,6 +20,7 @@ async def test_any_method_is_answered_with_the_callers_identity(service: Service
         "x-plan": "free",
         "x-subscription-status": "none",
         "x-request-id": answer.headers["x-request-id"],
+        "x-content-type-options": "nosniff",
     }
 
 
@@ -94,5 +95,12 @@ async def test_refusal_is_in_a_header_too_for_gateways_that_pass_on_no_body(serv
 async def test_identity_is_in_the_headers_that_the_examples_pass_on(service: Service) -> None:
     org = await service.organization()
     answer = await org.owner.get(f"{VERIFY}-")
-    others = {"content-length", "x-request-id", "ratelimit", "ratelimit-policy"}
+    others = {
+        "content-length",
+        "x-request-id",
+        "ratelimit",
+        "ratelimit-policy",
+        "cache-control",
+        "x-content-type-options",
+    }
     assert set(answer.headers) - others == {name.lower() for name in IDENTITY}

@@ -13,6 +13,7 @@ from tenantry.domain.errors import DomainError
 from tenantry.http.front import REQUEST_ID, internal_error
 from tenantry.http.problems import STATUSES, Refusal, refuse_domain_error
 from tenantry.http.raw import AsgiApp, Receive, Scope, Send, header_of, request_id_of
+from tenantry.http.safeguards import SAFEGUARDS
 
 _IDENTITY: Final = frozenset(
     {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-plan", b"x-subscription-status"}
@@ -141,7 +142,7 @@ def _without_identity(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 async def _refuse(scope: Scope, send: Send, refusal: Refusal, *, begun: bool = False) -> None:
-    headers = [*refusal.headers, (b"content-length", b"%d" % len(refusal.body))]
+    headers = [*refusal.headers, *SAFEGUARDS, (b"content-length", b"%d" % len(refusal.body))]
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "http.response.body", "body": refusal.body})

@@ -35,6 +35,7 @@ from tenantry.http.raw import (
     header_of,
     request_id_of,
 )
+from tenantry.http.safeguards import lacking, safeguards
 from tenantry.http.strangers import Strangers, is_known
 
 REQUEST_ID: Final = "tenantry.request_id"
@@ -96,7 +97,7 @@ class Front:
     are ``unhurried``. ``paced`` says how many requests wait because they are made to. ``limits`` are for the clients of
     the server's protocol. ``ending`` says how far the end of the process is. ``page_of`` gives
     the page for a request that does not get as far as ``app``, or no answer of it; None where it is to be a problem
-    document.
+    document. ``secure`` says that clients come by https.
 
     A HEAD is answered as a GET would be, without the body (RFC 9110 section 9.3.2).
     """
@@ -112,8 +113,10 @@ class Front:
         limits: Limits | None = None,
         ending: Ending | None = None,
         page_of: PageOf = lambda _scope, _status, _request_id: None,
+        secure: bool = False,
         deadline: float = DEADLINE,
     ) -> None:
+        self._safeguards = safeguards(secure=secure)
         self._hot = hot
         self.find = hot.find
         self._app = app
@@ -176,7 +179,7 @@ class Front:
             answer = _noted(internal_error(request_id), request.scope)
         if answer.status in _HELD:
             await self._strangers.hold()
-        _complete(answer, request.scope, request.request_id)
+        self._complete(answer, request.scope, request.request_id)
         self._count(route.template, request.scope["method"], answer.status, perf_counter() - started)
         return answer
 
@@ -187,7 +190,7 @@ class Front:
     def fault(self, request: RawRequest) -> RawAnswer:
         """The answer where there is none that could be sent."""
         refusal = internal_error(request.request_id.decode())
-        return _complete(_answer_of(refusal), request.scope, request.request_id)
+        return self._complete(_answer_of(refusal), request.scope, request.request_id)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Let Litestar answer, but no later than the deadline: past it the client is told to come again."""
@@ -202,8 +205,9 @@ class Front:
                 if message["status"] in _CLIENT_ERRORS and not is_known(scope):
                     await self._strangers.hold()
                 status = message["status"]
+                own = message.get("headers", ())
                 message["headers"] = [
-                    *message.get("headers", ()), *headers_of(scope), (b"x-request-id", request_id)
+                    *own, *headers_of(scope), *lacking(own, self._safeguards), (b"x-request-id", request_id)
                 ]  # fmt: skip
             await send(message)
 
@@ -249,8 +253,17 @@ class Front:
         if refusal.status in _CLIENT_ERRORS:
             await self._strangers.hold()
         answer = self._page_of(scope, refusal.status, request_id.decode()) or _answer_of(refusal)
-        await _send(send, _complete(answer, scope, request_id))
+        await _send(send, self._complete(answer, scope, request_id))
         return answer.status
+
+    def _complete(self, answer: RawAnswer, scope: Scope, request_id: bytes) -> RawAnswer:
+        """Add the headers that every answer has."""
+        headers = answer.headers
+        headers += lacking(headers, self._safeguards)
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+        headers += headers_of(scope)
+        headers.append((b"x-request-id", request_id))
+        return answer
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
         self._counter(route, method, status).inc()
@@ -318,15 +331,6 @@ def _noted(refusal: Refusal, scope: Scope) -> RawAnswer:
 
 def _answer_of(refusal: Refusal) -> RawAnswer:
     return RawAnswer(refusal.status, refusal.headers, refusal.body)
-
-
-def _complete(answer: RawAnswer, scope: Scope, request_id: bytes) -> RawAnswer:
-    """Add the headers that every answer has."""
-    headers = answer.headers
-    headers.append((b"content-length", b"%d" % len(answer.body)))
-    headers += headers_of(scope)
-    headers.append((b"x-request-id", request_id))
-    return answer
 
 
 def _without_body(send: Send) -> Send:

@@ -13,6 +13,7 @@ from tenantry.http.gate import GATE, Gate
 from tenantry.http.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
 from tenantry.http.protocol import COMMON_FIELDS, LeanProtocol
 from tenantry.http.raw import MAX_BODY, request_id_of
+from tenantry.http.safeguards import SAFEGUARDS
 
 PREFIX: Final = "/api/"
 """Paths that are refused: not those of whoever watches over the process."""
@@ -22,7 +23,10 @@ _LENGTH: Final = re.compile(rb"\ncontent-length:[ \t]*(\d{1,7})[ \t]*\r")
 _CONNECTION: Final = re.compile(rb"\nconnection:[ \t]*keep-alive[ \t]*\r")
 _ID: Final = re.compile(rb"\nx-request-id:[ \t]*([!-~]+)[ \t]*\r", re.IGNORECASE)
 _TAKES_THE_PARSER: Final = re.compile(rb"\n(?:transfer-encoding|expect|upgrade)")
-_HEAD: Final = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: %s\r\nretry-after: %s\r\nx-request-id: "
+_SAFEGUARDS: Final = b"".join([b"%b: %b\r\n" % header for header in SAFEGUARDS])
+_HEAD: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: %s\r\nretry-after: %s\r\n" + _SAFEGUARDS + b"x-request-id: "
+)
 _TEXT: Final = _HEAD % (b"text/plain; charset=utf-8", RETRY_AFTER.encode())
 _PROBLEM: Final = _HEAD % (MEDIA_TYPE.encode(), RETRY_AFTER.encode())
 

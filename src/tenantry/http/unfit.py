@@ -8,6 +8,7 @@ from tenantry.http.error_codes import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_T
 from tenantry.http.patience import MOST_CHUNKS, MOST_FIELDS, MOST_HEAD, MOST_PIPELINED, MOST_TARGET
 from tenantry.http.problems import refuse
 from tenantry.http.raw import RawAnswer, request_id_of
+from tenantry.http.safeguards import SAFEGUARDS
 
 
 class Unfit(NamedTuple):
@@ -23,7 +24,7 @@ class Unfit(NamedTuple):
         given = request_id_of(request_id)
         refusal = refuse(self.status, self.code, self.detail, given.decode())
         length = b"%d" % len(refusal.body)
-        headers = [*refusal.headers, (b"content-length", length), (b"x-request-id", given)]
+        headers = [*refusal.headers, *SAFEGUARDS, (b"content-length", length), (b"x-request-id", given)]
         return RawAnswer(refusal.status, headers, refusal.body)
 
     def answer(self, common: bytes, request_id: bytes | None = None) -> bytes:
