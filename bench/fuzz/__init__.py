@@ -1,0 +1,1 @@
+"""Throwing bytes at every parser that meets those of others."""

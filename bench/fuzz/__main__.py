@@ -1,0 +1,102 @@
+"""Throws bytes at every parser that meets those of others: ``python -m bench.fuzz --inputs 100000``.
+
+Coverage-guided, by atheris (``make fuzz`` installs it), each target in a process of its own, one after the other. What
+must hold of each target, beyond that nothing but what is declared is raised, is said in its ``check``. Prints a table,
+and exits with 1 where something was found; the input is kept in the folder ``--keep``. The same targets run for some
+seconds among the tests, without atheris.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.fuzz.catalogue import NAMES, target
+from bench.fuzz.target import Target
+
+_DONE: Final = re.compile(r"^#(\d+)\s+(?:DONE|pulse|NEW|REDUCE|RELOAD|INITED)\s+cov: (\d+) ft: (\d+)", re.MULTILINE)
+_UNITS: Final = re.compile(r"^stat::number_of_executed_units: (\d+)", re.MULTILINE)
+_LONGEST_INPUT: Final = 10
+"""Seconds that one input may take."""
+_MOST_MEGABYTES: Final = 2048
+
+
+class Run(NamedTuple):
+    """What became of one target."""
+
+    target: Target
+    inputs: int
+    seconds: float
+    branches: int
+    finding: str
+
+
+def main() -> None:
+    """Fuzz, print, and exit with 1 where something was found."""
+    given = _arguments()
+    given.keep.mkdir(parents=True, exist_ok=True)
+    print("| target | what it meets | inputs | seconds | branches | found |\n|---|---|---:|---:|---:|---|", flush=True)
+    runs = []
+    for name in given.only or NAMES:
+        runs.append(run := _run(target(name), given))
+        print(
+            f"| `{name}` | {run.target.meets} | {run.inputs:,} | {run.seconds:.0f} | {run.branches:,} | "
+            f"{run.finding or 'nothing'} |",
+            flush=True,
+        )
+    print(f"| all | | {sum(run.inputs for run in runs):,} | {sum(run.seconds for run in runs):.0f} | | |")
+    sys.exit(any(run.finding for run in runs))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.fuzz")
+    parser.add_argument("--inputs", type=int, default=-1, help="the most for each target; without an end if left out")
+    parser.add_argument("--seconds", type=int, default=60, help="the most for each target; 0 for no end")
+    parser.add_argument("--only", action="append", choices=list(NAMES), help="this target alone")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is random; 0 for another each time")
+    parser.add_argument(
+        "--keep", type=Path, default=Path("fuzz-findings"), help="a folder for inputs that find something"
+    )
+    return parser.parse_args()
+
+
+def _run(one: Target, given: argparse.Namespace) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, words = Path(folder, "corpus"), Path(folder, "words")
+        corpus.mkdir()
+        for number, seed in enumerate(one.seeds()):
+            (corpus / f"seed-{number}").write_bytes(seed)
+        words.write_text("".join(f'"{_escaped(word)}"\n' for word in one.words))
+        command = [
+            sys.executable, "-m", "bench.fuzz.child", one.name, str(corpus), *([f"-dict={words}"] if one.words else []),
+            f"-max_len={one.largest}", f"-runs={given.inputs}", f"-max_total_time={given.seconds}",
+            f"-seed={given.seed}", f"-artifact_prefix={given.keep.resolve()}/{one.name}-", f"-timeout={_LONGEST_INPUT}",
+            f"-rss_limit_mb={_MOST_MEGABYTES}", "-print_final_stats=1", "-len_control=0", "-verbosity=1",
+        ]  # fmt: skip
+        began = time.monotonic()
+        done = subprocess.run(command, capture_output=True, check=False)
+        seconds = time.monotonic() - began
+    said = done.stderr.decode(errors="replace")
+    progress = _DONE.findall(said)
+    inputs, branches = (int(progress[-1][0]), int(progress[-1][1])) if progress else (0, 0)
+    if units := _UNITS.search(said):
+        inputs = int(units[1])
+    finding = ""
+    if done.returncode:
+        everything = done.stdout.decode(errors="replace") + said
+        Path(given.keep, f"{one.name}.log").write_text(everything)
+        finding = f"see {given.keep}/{one.name}.log"
+    return Run(one, inputs, seconds, branches, finding)
+
+
+def _escaped(word: bytes) -> str:
+    """A word as libFuzzer reads it."""
+    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\x{byte:02x}" for byte in word)
+
+
+if __name__ == "__main__":
+    main()

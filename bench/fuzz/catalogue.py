@@ -1,0 +1,41 @@
+"""All targets, by name; what one of them needs is imported with it."""
+
+from importlib import import_module
+from typing import Final
+
+from bench.fuzz.target import Target
+
+NAMES: Final = {
+    "signature": "provider",
+    "event": "provider",
+    "subscription": "provider",
+    "provider-list": "provider",
+    "api-key": "credentials",
+    "key-scan": "credentials",
+    "cursor": "credentials",
+    "cursor-content": "credentials",
+    "cookies": "credentials",
+    "headers": "credentials",
+    "log-line": "credentials",
+    "token": "identity",
+    "token-content": "identity",
+    "jwks": "identity",
+    "discovery": "identity",
+    "userinfo": "identity",
+    "sign-in": "identity",
+    "settings": "files",
+    "plans": "files",
+    "sdk-answer": "sdk",
+    "sdk-token": "sdk",
+    "command-files": "sdk",
+    "terminal": "sdk",
+    "http": "lines",
+    "http-overloaded": "lines",
+}
+"""The module of each."""
+
+
+def target(name: str) -> Target:
+    """The target of this name."""
+    targets: tuple[Target, ...] = import_module(f"bench.fuzz.{NAMES[name]}").TARGETS
+    return next(one for one in targets if one.name == name)

@@ -1,0 +1,33 @@
+"""The process of one target under atheris: ``python -m bench.fuzz.child NAME`` and libFuzzer's own arguments."""
+
+import logging
+import sys
+
+import atheris
+
+INSTRUMENTED = [
+    "tenantry",
+    "tenantry_sdk",
+    "joserfc",
+    "authlib",
+    "uvicorn",
+    "tomllib",
+]
+
+
+def main() -> None:
+    """Run until libFuzzer has had enough, or something is found."""
+    name, *arguments = sys.argv[1:]
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        from bench.fuzz.catalogue import target  # noqa: PLC0415  # it is instrumented as it is imported
+
+        one = target(name)
+    logging.disable()
+    for seed in one.seeds():
+        one.check(seed)
+    atheris.Setup([sys.argv[0], *arguments], one.check)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Keys, cursors, cookies and other short texts that clients send back to us."""
+
+import base64
+import re
+import zlib
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from bench.fuzz.target import Target, hold, only_text, parts, text
+from tenantry.domain.access import Mode
+from tenantry.domain.api_keys import compose_secret, is_well_formed
+from tenantry.domain.errors import DomainError, InvalidCursorError
+from tenantry.domain.key_scan import find_keys, may_hold_key
+from tenantry.domain.sessions import SessionSecret
+from tenantry.gateways.identity.sign_in import Begun
+from tenantry.http.dashboard.cookies import Cookies
+from tenantry.http.dashboard.sign_in import safe_path
+from tenantry.http.pages.reference import takes_gzip
+from tenantry.http.raw import request_id_of
+from tenantry.kit import cursor
+from tenantry.kit.clock import system_clock
+from tenantry.kit.cursor import BadCursorError, Position
+from tenantry.kit.logs import redact
+from tenantry.services.authentication import bearer, wanted_organization
+from tenantry.services.paging import parse_time_cursor
+
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_KEY_FORM: Final = re.compile(rb"svc_(?:live|test)_[0-9A-Za-z]{49}")
+KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
+
+
+def checksummed(body: bytes) -> bytes:
+    """These bytes with the checksum that a key has, reckoned in another way than the service's."""
+    number, digits = zlib.crc32(body), ""
+    while number:
+        number, digit = divmod(number, 62)
+        digits = _DIGITS[digit] + digits
+    return body + digits.rjust(6, "0").encode()
+
+
+def check_key(data: bytes) -> None:
+    """A key is what has the form and the checksum; ``@`` stands for that of what is before it."""
+    body, mark, rest = data.partition(b"@")
+    given = checksummed(body) + rest if mark else data
+    by_reference = _KEY_FORM.fullmatch(given) is not None and checksummed(given[:-6]) == given
+    hold(is_well_formed(given) is by_reference, "a key is taken that is none, or the other way round", given)
+
+
+def check_scan(data: bytes) -> None:
+    """In any bytes just those keys are found that are there; ``@`` stands for a key, ``%`` for one in UTF-16."""
+    content = data.replace(b"@", KEY.encode()).replace(b"%", KEY.encode("utf-16-le"))
+    found = list(find_keys(content))
+    hold(not found or may_hold_key(content, len(content)), "a key is found where none was expected")
+    hold(all(one.offset < other.offset for one, other in pairwise(found)), "keys are not in their order")
+    narrow = {
+        match.start() for match in re.finditer(rb"(?=svc_)", content) if is_well_formed(content[match.start() :][:58])
+    }
+    hold({one.offset for one in found if not one.wide} == narrow, "keys are missed, or made up", content)
+    for one in found:
+        hold(one.start == KEY[:13] or "@" not in text(data), "a key shows what it should not")
+
+
+def check_cursor(data: bytes) -> None:
+    """Any text is refused as it should be, or is a position that its own cursor leads to."""
+    given = text(data)
+    try:
+        position = cursor.decode(given)
+    except BadCursorError:
+        return
+    only_text(position)
+    hold(cursor.decode(cursor.encode(position)) == position, "a cursor leads elsewhere", position)
+    try:
+        parse_time_cursor(given)
+    except InvalidCursorError:
+        return
+
+
+def check_cursor_content(data: bytes) -> None:
+    """The same, for what is encoded as cursors are."""
+    check_cursor(base64.urlsafe_b64encode(data).rstrip(b"="))
+
+
+_secret: Final = SessionSecret("session-secret-of-the-fuzzer-0123456789")
+_cookies: Final = Cookies(_secret, system_clock, secure=True)
+_begun: Final = Begun("state-of-the-fuzzer-0123456789", "nonce", "verifier", silent=False)
+_SEALED: Final = _cookies.with_sign_in(_begun, "/orgs/acme")
+
+
+def check_cookies(data: bytes) -> None:
+    """What a browser has in its cookies is ours, or is nothing."""
+    state, session, sealed = (part.decode("latin-1") for part in parts(data, 3))
+    name = _SEALED.key
+    stand_in = SimpleNamespace(cookies={name: sealed, "__Host-tenantry_session": session})
+    request = cast("Any", stand_in)
+    pending = _cookies.sign_in(request, state if name.endswith(state[:12]) else _begun.state)
+    hold(pending is None or pending.begun == _begun, "a cookie of others is taken", sealed)
+    _cookies.making_room(request)
+    hold(_secret.digest(session) is None, "a session of others is taken", session)
+
+
+def check_headers(data: bytes) -> None:
+    """Short headers of requests: only what is declared may be raised, and no secret goes on as something else."""
+    authorization, organization, request_id, accept, path = parts(data, 5)
+    try:
+        credential = bearer(authorization)
+        hold(credential in authorization, "a credential that was not sent", authorization)
+    except DomainError as error:
+        told_nothing(error, authorization)
+    try:
+        wanted_organization(text(organization), organization or None)
+    except DomainError as error:
+        told_nothing(error, organization)
+    named = request_id_of(request_id or None).decode("ascii")
+    hold(re.fullmatch(r"[A-Za-z0-9._-]{1,128}", named), "a request id that is not plain", named)
+    takes_gzip(accept.decode("latin-1"))
+    safe = safe_path(text(path))
+    hold(re.fullmatch(r"/(?![/\\])[!-~ ]*", safe) and "\\" not in safe, "a path that may lead elsewhere", safe)
+
+
+def told_nothing(error: DomainError, sent: bytes) -> None:
+    """No refusal says again what was sent, but for short words that are in the sentence anyway."""
+    hold(len(sent) < 12 or text(sent) not in error.detail, "a refusal says what was sent", error.detail)
+
+
+def check_redaction(data: bytes) -> None:
+    """In a line of a log no key survives, wherever it stands; ``@`` stands for one."""
+    given = text(data)
+    line = redact(given.replace("@", f" {KEY} "))
+    hold(KEY not in line, "a key is in the log", line)
+
+
+TARGETS: Final = (
+    Target(
+        name="api-key",
+        meets="the text of a key, of anybody; beside another reading of its form",
+        check=check_key,
+        seeds=lambda: [KEY.encode(), KEY[:-6].encode() + b"@", b"svc_test_" + b"0" * 43 + b"@", b"svc_live_\xff@x"],
+        words=(b"svc_live_", b"svc_test_", b"@", b"0" * 43),
+        largest=128,
+    ),
+    Target(
+        name="key-scan",
+        meets="files in which keys are looked for, of anybody",
+        check=check_scan,
+        seeds=lambda: [b"a = '@'", b"%%", b"svc_live_@", b"@@", b"s\0v\0c\0_\0%", KEY[:30].encode() + b"@"],
+        words=(b"@", b"%", b"svc_", b"s\0v\0c\0_\0", b"svc_live_"),
+        largest=1024,
+    ),
+    Target(
+        name="cursor",
+        meets="a cursor, of anybody",
+        check=check_cursor,
+        seeds=lambda: [cursor.encode(Position(n, name)).encode() for n, name in ((0, ""), (2**61, "key_1"), (-5, "é"))],
+        words=(b"==", b"-", b"_", b"+", b"/"),
+        largest=1100,
+    ),
+    Target(
+        name="cursor-content",
+        meets="what is encoded in a cursor, of anybody",
+        check=check_cursor_content,
+        seeds=lambda: [
+            b"\x92\x01\xa1a",
+            b"\x92\xcf" + b"\xff" * 8 + b"\xa0",
+            b"\x91\x01",
+            b"\x93\x01\xa0\xa0",
+            b"\x92\xd3" + b"\x80" + b"\0" * 7 + b"\xa1a",
+        ],
+        largest=750,
+    ),
+    Target(
+        name="cookies",
+        meets="the cookies of a session and of a sign-in under way, of anybody",
+        check=check_cookies,
+        seeds=lambda: [
+            f"state-of-the-fuzzer\n{_secret.token(bytes(32))[:-4]}\n{_SEALED.value}".encode(),
+            b"s\n\n" + base64.urlsafe_b64encode(b'{"alg":[],"enc":"A256GCM"}').rstrip(b"=") + b"..a.a.a",
+            b"s\n\n" + base64.urlsafe_b64encode(b'{"alg":"dir","enc":{}}').rstrip(b"=") + b"..a.a.a",
+            b"s\n\n" + base64.urlsafe_b64encode(b"[" * 1500 + b"]" * 1500).rstrip(b"=") + b"..a.a.a",
+            b"s\n\n"
+            + base64.urlsafe_b64encode(b'{"alg":"dir","enc":"A128CBC-HS256","zip":"DEF"}').rstrip(b"=")
+            + b"..YWE.YWE.YWE",
+        ],
+        words=(b".", b"..", b"eyJhbGciOiJkaXIiLCJlbmMiOiJBMjU2R0NNIn0", b"eyJhbGciOltdfQ"),
+    ),
+    Target(
+        name="headers",
+        meets="Authorization, X-Organization-Id, X-Request-Id, Accept-Encoding and a path to go back to, of anybody",
+        check=check_headers,
+        seeds=lambda: [
+            b"Bearer " + KEY.encode() + b"\nacme\nreq-1\ngzip;q=0.5, br\n/orgs/acme?a=b#c",
+            b"bearer \xff\n\xff\nsvc_live_1\ngzip;q=1.0000\n//evil.example",
+            b"Basic a\n\neyJ\n" + b"gzip;" * 50 + b"\n/\\evil.example",
+        ],
+        words=(b"Bearer ", b"bearer", b"gzip", b";q=", b"//", b"/\\", b"svc_", b"eyJ", b"%2f"),
+        largest=1024,
+    ),
+    Target(
+        name="log-line",
+        meets="what is about to be logged, of anybody",
+        check=check_redaction,
+        seeds=lambda: [
+            b"Authorization: Bearer @",
+            b'{"authorization": "Bearer @", "password": "x\\"@"}',
+            b"postgresql://user:p@ss@host/db whsec_abcdefgh sk_live_abcdefgh eyJhbGciOiJFZERTQSJ9.e30.AAAA",
+            b"%2f%2fuser%3apass%40host api%5Fkey cookie=a",
+        ],
+        words=(
+            b"@",
+            b"//",
+            b"%25",
+            b"%2f%2f",
+            b"\\u002f",
+            b"bearer ",
+            b"password=",
+            b'"',
+            b"\\",
+            b"eyJ",
+            b"svc_",
+            b":",
+        ),
+        largest=2048,
+    ),
+)

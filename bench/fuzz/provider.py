@@ -1,0 +1,216 @@
+"""What the payment provider sends, and what comes in its name."""
+
+import json
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import stripe
+
+from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
+from tenantry.domain.errors import ProviderUnavailableError
+from tenantry.gateways.provider.decode import (
+    NotAnEventError,
+    NotASubscriptionError,
+    decode_event,
+    decode_subscription,
+)
+from tenantry.gateways.provider.lists import read_page, second_asked
+from tenantry.gateways.provider.signature import SignatureVerifier, sign
+from tenantry.kit.clock import EPOCH_MAX, system_clock
+from tenantry_sdk import webhooks
+from tests.support import events
+
+_SECRETS: Final = ("whsec_of_the_fuzzer_0123456789", "whsec_the_one_before_0123456789")
+_NOW: Final = 1_767_268_800
+_TOLERANCE: Final = 300
+_LONGEST: Final = 2048
+_verifier: Final = SignatureVerifier(_SECRETS, _TOLERANCE)
+
+
+def check_signature(data: bytes) -> None:
+    """The service, the SDK and the provider's own package must agree; ``@`` stands for a true signature."""
+    header, body = parts(data, 2)
+    if b"@" in header:
+        stamp = header.partition(b"t=")[2].partition(b",")[0][:20]
+        true = sign_bytes(stamp + b"." + body)
+        header = header.replace(b"@", true)
+    refusal = _verifier.check(header, body, _NOW)
+    accepted = refusal is None
+    try:
+        webhooks.verify(body, {"Provider-Signature": header.decode("ascii", "replace")}, _SECRETS, now=_NOW)
+        by_sdk = True
+    except webhooks.SignatureError:
+        by_sdk = False
+    except webhooks.PayloadError:
+        by_sdk = True
+    hold(accepted is by_sdk or not header.isascii(), "the service and the SDK disagree", header, body, refusal)
+    if accepted:
+        hold(any(_by_provider(header, body, secret) for secret in _SECRETS), "the provider's package refuses", header)
+
+
+def sign_bytes(signed: bytes) -> bytes:
+    """The signature over these very bytes."""
+    stamp, _, body = signed.partition(b".")
+    if not stamp.isdigit() or str(int(stamp)).encode() != stamp:
+        return b"0" * 64
+    return sign(body, _SECRETS[0], int(stamp)).partition("v1=")[2].encode()
+
+
+def _by_provider(header: bytes, body: bytes, secret: str) -> bool:
+    # blanks around a part are ours to overlook
+    header = b",".join(part.strip() for part in header.split(b","))
+    try:
+        stripe.WebhookSignature.verify_header(body.decode("utf-8"), header.decode("ascii"), secret, None)
+    except stripe.SignatureVerificationError:
+        return False
+    except UnicodeDecodeError:
+        return True  # it takes no other bodies
+    return True
+
+
+def _signature_seeds() -> list[bytes]:
+    good = f"t={_NOW},v1=@".encode()
+    return [
+        good + b"\n{}",
+        good + b',v1=@,v0=@\n{"type": "a", "data": {}}',
+        b"v1=@, t=%d\n{}" % _NOW,
+        b"t=%d,v1=@\n{}" % (_NOW - 301),
+        b"t=%d,v1=@\n{}" % (_NOW + 301),
+        b"t=0%d,v1=@\n{}" % _NOW,
+        b"t=,v1=\n",
+        b"",
+    ]
+
+
+def check_event(data: bytes) -> None:
+    """Only what is declared may be raised, what comes out can be stored, and it is what is written there."""
+    event = _decoded(data)
+    other = _decoded(data.replace(b"customer.subscription.updated", b"customer.subscription.update\\u0064"))
+    hold(event == other, "the two ways of reading disagree", event, other)
+    if event is None:
+        return
+    only_text(event, _LONGEST)
+    hold(0 <= event.created <= EPOCH_MAX, "a moment out of bounds", event)
+    written = json.loads(text(data))  # what is passed over need be no UTF-8
+    hold(written["type"] == event.type, "another type than is written", event)
+    hold(written.get("id") in (event.id, None, "") or event.id == "made up", "another id than is written", event)
+    hold(written.get("livemode") == event.livemode, "another mode than is written", event)
+    hold(written.get("created", _NOW) in (event.created, None), "another moment than is written", event)
+
+
+def _decoded(data: bytes) -> Any:  # noqa: ANN401
+    try:
+        return decode_event(data, arrived=_NOW, make_up_id=lambda: "made up", reference_links=True)
+    except NotAnEventError:
+        return None
+
+
+def _event_seeds() -> list[bytes]:
+    seeds = []
+    for shape in events.Shape:
+        subscription = events.subscription(shape=shape)
+        invoice = events.invoice(shape=shape)
+        seeds += [
+            events.body(events.event("customer.subscription.updated", subscription, previous={"status": "trialing"})),
+            events.body(events.event("customer.subscription.deleted", events.subscription(shape=shape, expanded=True))),
+            events.body(events.event("invoice.payment_failed", invoice)),
+            events.body(events.event("invoice.paid", events.invoice(shape=shape, expanded=True))),
+        ]
+    small = {"status": "active", "items": {"data": [{"price": {"id": "p"}, "current_period_end": 1}]}}
+    for kind in ("customer.subscription.updated", "customer.subscription.created"):
+        seeds.append(json.dumps({"type": kind, "data": {"object": small, "previous_attributes": {}}}).encode())
+    session = {"mode": "subscription", "customer": "cus_1", "client_reference_id": "acme", "metadata": {"orgId": "a"}}
+    seeds.append(json.dumps({"type": "checkout.session.completed", "data": {"object": session}}).encode())
+    seeds += [
+        b'{"type":"a","data":{"object":{}},"id":"\\ud800"}',
+        b'{"type":"\xff","data":{"object":{}}}',
+        b'{"type":"a","data":{"object":' + b"[" * 1500 + b"]" * 1500 + b"}}",
+        b'{"type":"a","type":"b","data":{"object":{}}}',
+    ]
+    return seeds
+
+
+def check_subscription(data: bytes) -> None:
+    """What the provider's API says of a subscription."""
+    try:
+        subscription = decode_subscription(data)
+    except NotASubscriptionError as error:
+        hold(len(str(error)) < 1000, "a long message", error)
+        return
+    only_text(subscription, _LONGEST)
+
+
+def check_list(data: bytes) -> None:
+    """A page of a list, and the answer's date."""
+    date, body = parts(data, 2)
+    answer = SimpleNamespace(body=body, headers={"date": text(date)}, request_id="req_1")
+
+    class Client:
+        async def raw_request_async(self, *_: object, **__: object) -> object:
+            return answer
+
+    try:
+        page = at_once(read_page(cast("Any", Client()), "/v1/events", {}))
+    except ProviderUnavailableError:
+        return
+    hold(0 <= second_asked(page.date, 1.5, system_clock()) <= EPOCH_MAX, "a second out of bounds")
+    only_text(page.next_after)
+
+
+def _list_seeds() -> list[bytes]:
+    date = b"Thu, 01 Jan 2026 12:00:00 GMT\n"
+    return [
+        date + b'{"data": [{"id": "sub_1"}, {"id": "sub_2"}], "has_more": true}',
+        b"Thu, 01 Jan 9999 23:59:59 -2359\n" + b'{"data": [], "has_more": false}',
+        b'01 Jan 1 00:00:00 +9999\n{"data": [{}], "has_more": false}',
+        date + b'{"data": [{"id": "\xff"}], "has_more": true}',
+        date + b'{"data": [{"id": "\\ud800"}], "has_more": true}',
+        date + b'{"data": [' + b"[" * 2000 + b"]" * 2000 + b'], "has_more": true}',
+    ]
+
+
+_FIELDS: Final = tuple(
+    b'"%s"' % name
+    for name in (
+        b"type", b"data", b"object", b"id", b"created", b"livemode", b"api_version", b"previous_attributes", b"status",
+        b"metadata", b"orgId", b"items", b"price", b"plan", b"current_period_end", b"cancel_at_period_end", b"customer",
+        b"subscription", b"parent", b"subscription_details", b"hosted_invoice_url", b"amount_due", b"currency", b"mode",
+        b"client_reference_id", b"has_more", b"\\ud800", b"\\u0000",
+    )
+)  # fmt: skip
+_TYPES: Final = (
+    b"customer.subscription.updated", b"customer.subscription.created", b"customer.subscription.deleted",
+    b"invoice.payment_failed", b"invoice.paid", b"checkout.session.completed",
+)  # fmt: skip
+
+TARGETS: Final = (
+    Target(
+        name="signature",
+        meets="Provider-Signature, of anybody; beside the SDK's and the provider's own reading of it",
+        check=check_signature,
+        seeds=_signature_seeds,
+        words=(b"t=", b"v1=@", b",", b"v0=", b" ", b"\t", b"t=1767268800", b"+", b"\xc2\xb2"),
+        largest=512,
+    ),
+    Target(
+        name="event",
+        meets="the body of an event, of the provider; beside the standard library's reading of it",
+        check=check_event,
+        seeds=_event_seeds,
+        words=_FIELDS + _TYPES,
+    ),
+    Target(
+        name="subscription",
+        meets="a subscription, of the provider's API",
+        check=check_subscription,
+        seeds=lambda: [events.body(events.subscription(shape=shape)) for shape in events.Shape],
+        words=_FIELDS,
+    ),
+    Target(
+        name="provider-list",
+        meets="a page of a list and its date, of the provider's API",
+        check=check_list,
+        seeds=_list_seeds,
+        words=_FIELDS,
+    ),
+)

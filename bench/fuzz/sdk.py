@@ -1,0 +1,166 @@
+"""What the SDK and the commands read: answers of whatever is at an address, and files."""
+
+import contextlib
+import tempfile
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from bench.fuzz.target import Target, hold, parts, text
+from tenantry.cli.api.profiles import read_config
+from tenantry.cli.api.sessions import FaultySessionError, Sessions
+from tenantry.cli.exit_codes import CommandError
+from tenantry.cli.text import lines, printable
+from tenantry_sdk import ApiKey, FileStore, Page, Project, Secret, Tenant
+from tenantry_sdk._request import Response, is_whole
+from tenantry_sdk._retry import retry_after
+from tenantry_sdk._tokens import RefreshToken, as_token, endpoint_of, token_of
+from tenantry_sdk.errors import (
+    ConfigurationError,
+    TokenRefreshError,
+    UnreadableAnswerError,
+    error_of,
+)
+
+_NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_KINDS: Final[tuple[Any, ...]] = (Any, ApiKey, Project, Tenant, Page[ApiKey])
+_GRANT: Final = RefreshToken(issuer="https://issuer.example", client_id="cli", refresh_token=Secret("refresh-1"))
+_MOST_TEXT: Final = 16_384
+
+
+def check_answer(data: bytes) -> None:
+    """Whatever answers, a call ends in a record or in an error of the SDK."""
+    head, pause, content = parts(data, 3)
+    status = 100 + int.from_bytes(head[:2]) % 500
+    headers = {"retry-after": text(pause), "content-type": "application/json", "x-request-id": text(head)}
+    seconds = retry_after(headers, _NOW)
+    hold(seconds is None or 0 <= seconds < 1e12, "a wait that is none", seconds)
+    error = error_of(status, headers, content, seconds)
+    hold(len(str(error)) < _MOST_TEXT, "a long error", len(str(error)))
+    response = Response(200, headers, content)
+    is_whole(response)
+    for kind in _KINDS:
+        with contextlib.suppress(UnreadableAnswerError):
+            response.parse(kind)
+
+
+def check_tokens(data: bytes) -> None:
+    """What an identity provider answers to the SDK and to ``tenantry login``."""
+    head, content = parts(data, 2)
+    status = 200 if not head[:1].isdigit() else int(head[:1]) * 100
+    for read in (
+        lambda: endpoint_of("https://issuer.example", "token_endpoint", status, content),
+        lambda: token_of(_GRANT, status, content, 0.0, None),
+        lambda: as_token(text(content), 0.0),
+    ):
+        with contextlib.suppress(TokenRefreshError, ConfigurationError):
+            read()
+
+
+@cache
+def _folder() -> Path:
+    held = tempfile.TemporaryDirectory(prefix="tenantry-fuzz-")
+    _folder_holds.append(held)
+    return Path(held.name)
+
+
+_folder_holds: Final[list[Any]] = []  # the folder goes with the process
+
+
+def check_files(data: bytes) -> None:
+    """The files of the commands: the configuration, a sign-in, a token."""
+    path = _folder() / "config.toml"
+    path.write_bytes(data)
+    with contextlib.suppress(CommandError):
+        read_config(path)
+    session = _folder() / "default" / "session.json"
+    session.parent.mkdir(exist_ok=True)
+    session.write_bytes(data)
+    with contextlib.suppress(FaultySessionError):
+        Sessions(_folder(), "default").load()
+    token = _folder() / "token.json"
+    token.touch(mode=0o600)
+    token.write_bytes(data)
+    with contextlib.suppress(ConfigurationError):
+        FileStore(token).load()
+
+
+def check_terminal(data: bytes) -> None:
+    """Nothing that is printed commands a terminal."""
+    shown = printable(text(data))
+    hold(shown.isprintable(), "a terminal would obey", shown)
+    hold("\x1b" not in lines(data.decode("latin-1")), "a terminal would obey")
+
+
+_DEEP: Final = b"[" * 3000 + b"]" * 3000
+_KEY: Final = (
+    b'{"id":"key_1","orgId":"a","name":"n","scopes":["a:b"],"accessLevel":"SCOPED","mode":"live","expiresAt":null,'
+    b'"status":"active","start":"s","last4":"l","createdAt":"2026-01-01T00:00:00Z","createdBy":"u"}'
+)
+
+TARGETS: Final = (
+    Target(
+        name="sdk-answer",
+        meets="an answer to the SDK, of whatever is at the address",
+        check=check_answer,
+        seeds=lambda: [
+            b"\x01\x2d\n5\n" + b'{"code": "not_found", "detail": "No.", "errors": [{"location": "a", "message": "b"}]}',
+            b"\x00\x64\nThu, 01 Jan 2026 12:00:00 GMT\n" + _KEY,
+            b"\x00\x64\n\n" + b'{"data": [' + _KEY + b'], "nextCursor": "c"}',
+            b"\x01\x2d\nThu, 01 Jan 0001 00:00:00 +2359\n<html>\xff</html>",
+            b"\x01\x2d\n9999999999999\n" + _DEEP,
+        ],
+        words=(b'"code"', b'"detail"', b'"errors"', b'"data"', b'"nextCursor"', b'"createdAt"', b"GMT", b"-9999"),
+        largest=8192,
+    ),
+    Target(
+        name="sdk-token",
+        meets="discovery and token answers to the SDK, of the identity provider",
+        check=check_tokens,
+        seeds=lambda: [
+            b'2\n{"access_token": "a", "expires_in": 60, "refresh_token": "r"}',
+            b'2\n{"issuer": "https://issuer.example", "token_endpoint": "https://issuer.example/token"}',
+            b'4\n{"error": "invalid_grant", "error_description": "No."}',
+            b'2\n{"access_token": "\\u0000", "expires_in": 1e308}',
+            b"2\n" + _DEEP,
+            b"2\na.eyJleHAiOiAxfQ.c",
+            b'2\n{"access_token": "a.' + b"W1tb" * 900 + b'.c"}',
+        ],
+        words=(
+            b'"access_token"',
+            b'"expires_in"',
+            b'"refresh_token"',
+            b'"error"',
+            b"1e999",
+            b"-1",
+            b"W1tb",
+            b"eyJleHAi",
+        ),
+        largest=8192,
+    ),
+    Target(
+        name="command-files",
+        meets="the files of the commands, of their user",
+        check=check_files,
+        seeds=lambda: [
+            b'profile = "a"\n[profiles.a]\nbase_url = "https://a.example"\nkeyring = true\n',
+            b'{"base_url": "https://a", "issuer": "https://i", "client_id": "c"}',
+            b'{"access_token": "a", "expires_at": 1.5, "refresh_token": null}',
+            b"a = " + b"[" * 1500,
+            b"a = " + b"9" * 5000,
+            b'{"access_token": "\xff"}',
+            _DEEP,
+        ],
+        words=(b"profile", b"[profiles.", b"[[", b"]]", b'"""', b"base_url", b"1979-05-27", b'"access_token"', b"0x"),
+        largest=8192,
+    ),
+    Target(
+        name="terminal",
+        meets="what commands print of answers, of anybody",
+        check=check_terminal,
+        seeds=lambda: ["a\x1b[2J\u202e\u2028\u200b\ud7ff\U000e0001".encode()],
+        words=(b"\x1b[", b"\xc2\x9b", b"\xe2\x80\xae"),
+        largest=256,
+    ),
+)

@@ -1,0 +1,29 @@
+"""What must hold of every parser that meets bytes from outside: for what was once found, and some thousand more.
+
+`bench.fuzz` looks for more of it, for as long as it is let.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from bench.fuzz.catalogue import NAMES, target
+from bench.fuzz.mutation import inputs
+
+INPUTS: Final = 300
+
+
+@pytest.fixture(autouse=True)
+def nothing_logged() -> Iterator[None]:
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parser_keeps_its_word_whatever_it_is_given(name: str) -> None:
+    one = target(name)
+    for data in inputs(one, INPUTS):
+        one.check(data)
