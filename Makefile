@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench clean
+.PHONY: help setup run test check format bench fuzz audit clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ format: $(VENV)/.dev ## Format the code
 bench: $(VENV)/.dev ## Measure both hot paths beside what people use today (needs wrk; BENCH=--quick: ours alone)
 	@$(BIN)/python -m bench.compare $(BENCH)
 
+fuzz: $(VENV)/.fuzz ## Throw bytes at every parser that meets those of others (FUZZ=--seconds 10 for a first look)
+	@$(BIN)/python -m bench.fuzz $(FUZZ)
+
+audit: $(VENV)/.audit ## Look for known weaknesses and for licences that are not allowed in what is installed
+	@$(BIN)/python requirements/audit.py
+
 clean: ## Remove .venv and caches; the demo's data in .tenantry stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -56,4 +62,13 @@ $(VENV)/.runtime: requirements/build.txt requirements/runtime.txt pyproject.toml
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	@echo "Installing what the tests need into $(VENV) ..."
 	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.dev
+	@$(PIP) install --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
+$(VENV)/.audit: requirements/audit.txt $(VENV)/.dev
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/audit.txt
 	@touch $@
