@@ -95,9 +95,9 @@ WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND dat
 
 
 async def test_killed_before_the_commit_nothing_is_kept_and_the_next_delivery_counts(world: World) -> None:
-    await send_linking_event(world)
     event = events.failed(customer="cus_acme", event_id="evt_failed")
     async with world.served() as deployment, await psycopg.AsyncConnection.connect(world.conninfo) as other:
+        await send_linking_event(deployment)
         await other.execute("SELECT FROM tenants FOR UPDATE")
         async with killed(deployment, world, WAITING), broken_off():
             await send(deployment, event)
@@ -108,9 +108,9 @@ async def test_killed_before_the_commit_nothing_is_kept_and_the_next_delivery_co
 
 
 async def test_killed_after_the_commit_the_next_delivery_changes_nothing(world: World, link: DatabaseLink) -> None:
-    await send_linking_event(world)
     event = events.failed(customer="cus_acme", event_id="evt_failed")
     async with world.served(link.conninfo) as deployment:
+        await send_linking_event(deployment)  # making its connections ready is committed, too
         link.hold_answers_after(b"COMMIT")
         async with killed(deployment, world, "SELECT 1 FROM notifications"), broken_off():
             await send(deployment, event)
@@ -135,7 +135,6 @@ async def test_killed_after_a_key_was_made_its_maker_learns_of_it(world: World, 
         assert (await client.delete(f"{KEYS}/{key_id}")).status_code == 204
 
 
-async def send_linking_event(world: World) -> None:
+async def send_linking_event(deployment: Deployment) -> None:
     """Link the customer, so that a failed payment finds its tenant."""
-    async with world.served() as deployment:
-        assert (await send(deployment, events.updated(org="acme", customer="cus_acme"))).status_code == 200
+    assert (await send(deployment, events.updated(org="acme", customer="cus_acme"))).status_code == 200

@@ -1,8 +1,8 @@
 """The mails that tests wait for."""
 
-import psycopg
 import pytest
 
+from tenantry.db.connection import Connection
 from tenantry.demo.inbox import MAX_MESSAGES
 from tenantry.testing import MailError, Tenantry
 from tests.support.outbox import add_notification
@@ -36,9 +36,9 @@ def test_mails_of_one_tenant_of_an_address_and_of_all(tenantry: Tenantry) -> Non
 
 async def test_a_mail_that_does_not_come_is_told_of_with_what_is_known(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
-    async with await psycopg.AsyncConnection.connect(tenantry.environment["DATABASE_URL"]) as connection:
+    async with await Connection.connect(tenantry.environment["DATABASE_URL"]) as connection:
         # without the job that would deliver it
-        notification = await add_notification(connection, tenant.id)  # type: ignore[arg-type]
+        notification = await add_notification(connection, tenant.id)
     with pytest.raises(MailError, match=rf"1 of 1 mails have not arrived within 0 s: {notification} is queued"):
         tenant.mails(within=0)
 
