@@ -14,10 +14,11 @@ from typing import Final
 
 import psutil
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from bench import support
 from bench.faults.keeper import DatabaseKeeper, Keeper
-from tenantry.db.migrate import migrate
+from tenantry.db.migrate import grant, migrate
 from tenantry.simulator import SECRET_KEY, Simulator
 from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
@@ -35,6 +36,8 @@ WORKERS: Final = (2, 1)
 CLOCK_LIBRARIES: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 """Debian's faketime, where it is installed."""
 RIGHT: Final = "+0"
+_LOGIN: Final = "tenantry_service"
+"""Who the service is to the database: a login that owns nothing."""
 _DATA_SIZE: Final = "700m"
 _WAL_SIZE: Final = "300m"
 _OPTIONS: Final = ("shared_buffers=128MB", "max_connections=200", "max_wal_size=128MB", "min_wal_size=80MB")
@@ -161,6 +164,9 @@ class Site:
             self._server.initialise()
             self._server.start()
         migrate(self.conninfo)
+        with psycopg.connect(self.conninfo) as connection:
+            connection.execute(f"CREATE ROLE {_LOGIN} LOGIN")
+        grant(self.conninfo, _LOGIN)
         self.keys = support.load(self.conninfo)
         with psycopg.connect(self.conninfo) as connection:
             for owner in OWNERS:
@@ -177,8 +183,9 @@ class Site:
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service's processes."""
         settings = {
-            "DATABASE_URL": as_url(self.conninfo), "API_KEY_PEPPER": support.PEPPER, "SESSION_SECRET": support.PEPPER,
-            "PROVIDER_WEBHOOK_SECRET": support.SECRET, "OPERATOR_TOKEN": OPERATOR, **variables,
+            "DATABASE_URL": as_url(make_conninfo(self.conninfo, user=_LOGIN)), "API_KEY_PEPPER": support.PEPPER,
+            "SESSION_SECRET": support.PEPPER, "PROVIDER_WEBHOOK_SECRET": support.SECRET, "OPERATOR_TOKEN": OPERATOR,
+            **variables,
         }  # fmt: skip
         self.clock.write_text(RIGHT)
         for number, port in zip(WORKERS, self.ports, strict=True):

@@ -14,6 +14,25 @@ if [ "$tables" -ne 0 ]; then
   exit 1
 fi
 
-pg_restore --no-password --exit-on-error --single-transaction --no-owner --no-privileges --dbname="$PGDATABASE" "$file"
-psql --no-psqlrc --no-password --quiet --command ANALYZE
+# What keeps tenants apart (docs/database-roles.md) is left out: it names roles, which another server may not have.
+# `tenantry migrate` puts it up again where they are.
+contents=$(mktemp)
+trap 'rm -f "$contents"' EXIT
+pg_restore --list --file="$contents" "$file"
+sed -E -i '/^[0-9]+; [0-9]+ [0-9]+ (POLICY|ROW SECURITY|COMMENT [^ ]+ POLICY) /d' "$contents"
+
+pg_restore --no-password --exit-on-error --single-transaction --no-owner --no-privileges --use-list="$contents" \
+  --dbname="$PGDATABASE" "$file"
+psql --no-psqlrc --no-password --quiet --set ON_ERROR_STOP=1 <<'END'
+-- Privileges are not in the copy: what a function may do on behalf of its owner is nobody else's until they are given.
+DO $$
+DECLARE
+  name regprocedure;
+BEGIN
+  FOR name IN SELECT oid FROM pg_proc WHERE prosecdef AND pronamespace = current_schema()::regnamespace LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', name);
+  END LOOP;
+END $$;
+ANALYZE;
+END
 echo "Restored. Before the service starts: tenantry migrate, then tenantry admin after-restore (docs/backup.md)." >&2

@@ -1,5 +1,6 @@
 """The image of examples/container: built, and run without privileges on a read-only root file system."""
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -8,15 +9,20 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
+import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.backup import own_binaries
 from tests.support.commands import SECRETS
 from tests.support.container import Image, built_image
 from tests.support.findings import free_port
+from tests.support.installed import ROOT
 from tests.support.postgres import PostgresServer
 from tests.support.required import debian_program
 
+LOGIN: Final = "tenantry_service"
 FILES: Final = {f"{name}_FILE": f"/run/secrets/{name.lower()}" for name in (*SECRETS, "DATABASE_URL")}
 _PATIENCE: Final = 120
 
@@ -33,6 +39,8 @@ class Containers(NamedTuple):
     image: Image
     socket: Path
     secrets: dict[str, str]
+    owner: str
+    database: str
 
     def command(self, *words: str, port: int = 3001) -> list[str]:
         settings = {**FILES, "PORT": str(port), "HOST": "127.0.0.1", "WORKERS": "2"}
@@ -44,15 +52,26 @@ class Containers(NamedTuple):
             self.command(*words, port=port), capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
 
+    def make_service_login(self, folder: Path) -> None:
+        """What PostgreSQL's image does when it makes the database, by the script of the examples."""
+        (folder / "password").write_text("a password with 'quotes'\n")
+        environment = {
+            "PATH": f"{own_binaries()}:{os.environ['PATH']}", "PGHOST": str(self.socket.parent),
+            "PGPORT": self.socket.suffix.removeprefix("."), "POSTGRES_USER": self.owner, "POSTGRES_DB": self.database,
+            "SERVICE_PASSWORD_FILE": str(folder / "password"),
+        }  # fmt: skip
+        script = [str(ROOT / "examples" / "container" / "service-login.sh")]
+        made = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+
     @contextmanager
     def running(self, port: int) -> "Iterator[subprocess.Popen[str]]":
         """The image with its own command, until the block's end."""
-        process = subprocess.Popen(self.command(port=port), stderr=subprocess.PIPE, text=True)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+        with subprocess.Popen(self.command(port=port), stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @pytest.fixture
@@ -63,12 +82,19 @@ def containers(image: Image, postgres: PostgresServer) -> Iterator[Containers]:
             "database_url": f"postgresql:///{parts['dbname']}?host=/run/postgresql&user={parts['user']}",
             **{name.lower(): secret for name, secret in SECRETS.items()},
         }
-        yield Containers(image, Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}", secrets)
+        socket = Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}"
+        yield Containers(image, socket, secrets, str(parts["user"]), str(parts["dbname"]))
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            if connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (LOGIN,)).fetchone() is not None:
+                connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(LOGIN)))
+                connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(LOGIN)))
 
 
-def test_the_image_serves_without_privileges_and_ends_in_order(containers: Containers) -> None:
-    migrated = containers.run("migrate")
+def test_the_image_serves_without_privileges_and_ends_in_order(containers: Containers, tmp_path: Path) -> None:
+    containers.make_service_login(tmp_path)
+    migrated = containers.run("migrate", "--grant-to", LOGIN)
     assert migrated.returncode == 0, migrated.stderr
+    containers.secrets["database_url"] = f"postgresql:///{containers.database}?host=/run/postgresql&user={LOGIN}"
     port = free_port()
     with containers.running(port) as process:
         first = until_healthy(containers, port, process)

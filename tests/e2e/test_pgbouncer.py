@@ -69,6 +69,15 @@ async def test_each_transaction_has_its_settings_and_leaves_none_behind(
         assert plain.execute("SHOW statement_timeout").fetchall() == [("0",)]
 
 
+def left_behind(conninfo: str, pooler: PgBouncer) -> tuple[bool, str]:
+    """Whether a connection of the pooler is in the login's own role, and which tenant is named in it."""
+    with psycopg.connect(pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None) as plain:
+        [(is_itself, tenant_id)] = plain.execute(
+            "SELECT current_user = session_user, coalesce(current_setting('tenantry.tenant_id', true), '')"
+        ).fetchall()
+    return is_itself, tenant_id
+
+
 async def test_tenants_that_take_turns_on_one_connection_never_see_each_other(
     conninfo: str, pooler: PgBouncer, database: Database
 ) -> None:
@@ -84,11 +93,7 @@ async def test_tenants_that_take_turns_on_one_connection_never_see_each_other(
     assert all(owners == {tenant_id} for tenant_id, owners, _ in found)
     used_by = {tenant_id: {pid for other, _, pid in found if other == tenant_id} for tenant_id in (ONE, TWO)}
     assert used_by[ONE] & used_by[TWO]
-    with psycopg.connect(pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None) as plain:
-        left = plain.execute(
-            "SELECT current_user = session_user, coalesce(current_setting('tenantry.tenant_id', true), '')"
-        ).fetchall()
-    assert left == [(True, "")]
+    assert left_behind(conninfo, pooler) == (True, "")
 
 
 async def test_a_snapshot_is_one_by_way_of_the_pooler_too(database: Database) -> None:
@@ -123,6 +128,19 @@ async def test_failed_transaction_is_rolled_back_for_whoever_comes_next(database
         async with database.transaction(ACROSS_TENANTS) as connection:
             await connection.execute("SELECT 1 / 0")
     assert await settings_of(database) == ("4s", "UTC")
+
+
+async def test_failed_transaction_leaves_neither_its_tenant_nor_its_role_behind(
+    conninfo: str, pooler: PgBouncer, database: Database
+) -> None:
+    async def fail() -> None:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            async with database.transaction(of_tenant(ONE)) as connection:
+                await connection.execute("SELECT 1 / 0")
+
+    await asyncio.gather(*(fail() for _ in range(2 * AT_ONCE)))
+    for _ in range(SERVER_CONNECTIONS):
+        assert left_behind(conninfo, pooler) == (True, "")
 
 
 async def test_without_the_pooler_the_hot_paths_go_on(service: Service, org: Organization, pooler: PgBouncer) -> None:

@@ -2,10 +2,12 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import httpx2
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -18,16 +20,28 @@ PORT: Final = free_port()
 SERVER: Final = f"tenantry@{PORT}.service"
 WORKER: Final = "tenantry-worker.service"
 MIGRATION: Final = "tenantry-migrate.service"
+LOGIN: Final = "tenantry"
 ADDRESS: Final = f"http://127.0.0.1:{PORT}"
+
+
+@contextmanager
+def service_login(conninfo: str) -> Iterator[None]:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {LOGIN} LOGIN")
+        yield
+        connection.execute(f"DROP OWNED BY {LOGIN}")
+        connection.execute(f"DROP ROLE {LOGIN}")
 
 
 @pytest.fixture(scope="module")
 def machine(postgres: PostgresServer) -> Iterator[Machine]:
     """systemd, with everything stopped."""
-    with postgres.database(migrated=False) as conninfo:
+    with postgres.database(migrated=False) as conninfo, service_login(conninfo):
         parts = conninfo_to_dict(conninfo)
+        address = f"postgresql:///{parts['dbname']}?host=/run/postgresql&user="
         secrets = {
-            "database_url": f"postgresql:///{parts['dbname']}?host=/run/postgresql&user={parts['user']}",
+            "database_owner_url": f"{address}{parts['user']}",
+            "database_url": f"{address}{LOGIN}",
             **{name.lower(): secret for name, secret in SECRETS.items()},
         }
         with running_systemd(Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}", secrets, {}) as machine:

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tenantry.db.migrate import migrate
 from tests.support import events, previous
@@ -91,14 +93,17 @@ class People:
         return self._clients[self._turn % len(self._clients)]
 
 
-async def settled(address: str, folder: Path, *deployments: Deployment) -> None:
-    """Let a tenant live with these services."""
+async def settled(
+    address: str, folder: Path, *deployments: Deployment, org: str = "acme", release: Path | None = None
+) -> None:
+    """Let a tenant live with these services; its first key is made by this release, unless another one is named."""
     clients = [deployment.client() for deployment in deployments]
-    people = People(clients, "acme")
-    wish = {"name": "Acme", "ownerEmail": "owner@acme.example", "stripeCustomerId": "cus_acme"}
-    assert (await people.call("PUT", f"{TENANTS}/acme", json=wish)).status_code == 201
-    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    owner = (await run(*key, folder=folder, DATABASE_URL=address, **SECRETS)).out.strip()
+    people = People(clients, org)
+    wish = {"name": "Acme", "ownerEmail": "owner@acme.example", "stripeCustomerId": f"cus_{org}"}
+    assert (await people.call("PUT", f"{TENANTS}/{org}", json=wish)).status_code == 201
+    key = ("admin", "create-key", "--org", org, "--name", "owner", "--owner")
+    found = {"PYTHONPATH": str(release)} if release else {}
+    owner = (await run(*key, folder=folder, DATABASE_URL=address, **SECRETS, **found)).out.strip()
     await people.live(owner)
     for client in clients:
         await client.aclose()
@@ -112,6 +117,44 @@ def test_kept_release_is_the_one_before_the_newest_migration(release_before: Pat
 async def test_release_before_works_on_the_new_schema(database_url: str, tmp_path: Path, release_before: Path) -> None:
     async with service(database_url, tmp_path, release_before) as old:
         await settled(database_url, tmp_path, old)
+
+
+async def test_release_before_works_on_the_new_schema_as_the_login_that_it_was_given(
+    old_schema: str, tmp_path: Path, release_before: Path
+) -> None:
+    """From before there were roles, a login has privileges of its own; and it meets no wall."""
+    with psycopg.connect(old_schema, autocommit=True) as superuser:
+        superuser.execute("CREATE ROLE of_before LOGIN")
+        try:
+            values = {"DATABASE_URL": as_url(old_schema), "PYTHONPATH": str(release_before)}
+            given = await run("migrate", "--grant-to", "of_before", folder=tmp_path, **values)
+            assert given.code == 0, given.err
+            migrate(old_schema)
+            address = as_url(make_conninfo(old_schema, user="of_before"))
+            async with service(address, tmp_path, release_before) as old:
+                await settled(address, tmp_path, old, release=release_before)
+            # and this one, which takes no roles that it was not let into
+            async with service(address, tmp_path) as new:
+                await settled(address, tmp_path, new, org="later")
+        finally:
+            superuser.execute("DROP OWNED BY of_before")
+            superuser.execute("DROP ROLE of_before")
+
+
+async def test_release_before_works_on_the_new_schema_as_the_owner_of_its_tables(
+    postgres: PostgresServer, tmp_path: Path, release_before: Path
+) -> None:
+    with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
+        superuser.execute("CREATE ROLE owner_of_before LOGIN")
+        superuser.execute("GRANT ALL ON SCHEMA public TO owner_of_before")
+        try:
+            by_owner = make_conninfo(conninfo, user="owner_of_before")
+            migrate(by_owner)
+            async with service(as_url(by_owner), tmp_path, release_before) as old:
+                await settled(as_url(by_owner), tmp_path, old, release=release_before)
+        finally:
+            superuser.execute("DROP OWNED BY owner_of_before")
+            superuser.execute("DROP ROLE owner_of_before")
 
 
 async def test_both_releases_work_beside_each_other(database_url: str, tmp_path: Path, release_before: Path) -> None:

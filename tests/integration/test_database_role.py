@@ -18,14 +18,15 @@ from tenantry.db.database import Database
 from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import MIGRATIONS, grant, migrate
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
-from tenantry.db.scope import API, BATCH, of_tenant
+from tenantry.db.scope import API, BATCH, TENANT, of_tenant
 from tenantry.kit.clock import system_clock
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level
 from tenantry.services.retention import RetentionService
+from tests.support.backup import run_script
 from tests.support.findings import billing_terms
 from tests.support.postgres import PostgresServer
-from tests.support.rows import ONE, add_rows
+from tests.support.rows import BODY_OF, ONE, add_rows
 from tests.support.service import KEYS, PROJECTS, Service, running_service
 
 
@@ -138,6 +139,34 @@ async def test_no_role_alters_the_trail_nor_what_guards_it(logged_in: str, taken
             await connection.execute(statement)
 
 
+@pytest.mark.parametrize("taken", ["NONE", *SERVICE_ROLES])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET ROLE {owner}",
+        "SET SESSION AUTHORIZATION {owner}",
+        "SET ROLE tenantry_read",
+        "SET ROLE pg_read_all_data",
+        "GRANT tenantry_read TO tenantry_login",
+        "GRANT tenantry_api TO tenantry_read",
+        "GRANT {owner} TO tenantry_login",
+        "ALTER ROLE tenantry_login BYPASSRLS",
+        "ALTER ROLE tenantry_api SUPERUSER",
+        "CREATE ROLE another",
+        "ALTER TABLE projects OWNER TO tenantry_login",
+        "CREATE TABLE another ()",
+    ],
+)
+async def test_no_role_comes_by_more_than_it_was_given(
+    postgres: PostgresServer, logged_in: str, taken: str, statement: str
+) -> None:
+    owner = sql.Identifier(str(conninfo_to_dict(postgres.conninfo)["user"]))
+    async with await psycopg.AsyncConnection.connect(logged_in) as connection:
+        await take(connection, taken, ONE)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            await connection.execute(sql.SQL(statement).format(owner=owner))
+
+
 @pytest.mark.parametrize("away", [timedelta(days=-31), timedelta(days=31)])
 async def test_no_end_of_a_tenant_is_put_where_its_trail_goes_with_it(logged_in: str, away: timedelta) -> None:
     async with await psycopg.AsyncConnection.connect(logged_in) as connection:
@@ -235,6 +264,47 @@ def test_roles_are_made_by_somebody_who_may(tmp_path: Path) -> None:
                 connection.execute("SET ROLE tenantry_api")
                 assert connection.execute("SELECT count(*) FROM projects").fetchall() == [(0,)]
             superuser.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(owner)))
+    finally:
+        server.stop()
+
+
+async def test_a_restored_copy_is_walled_off_again_by_the_migration(
+    postgres: PostgresServer, role: str, tmp_path: Path
+) -> None:
+    with postgres.database() as conninfo:
+        grant(conninfo, role)
+        add_rows(conninfo)
+        copy = run_script("backup.sh", tmp_path, conninfo=conninfo)
+    with postgres.database(migrated=False) as conninfo:
+        restored = run_script("restore.sh", copy.stdout.strip(), conninfo=conninfo)
+        assert restored.returncode == 0, restored.stderr
+        grant(conninfo, role)
+        by_role = make_conninfo(conninfo, user=role)
+        assert await roles_in(by_role) == [API, BATCH]
+        with psycopg.connect(make_conninfo(by_role, options=f"-c role={API} -c {TENANT}={ONE}")) as connection:
+            assert connection.execute("SELECT org_id FROM projects").fetchall() == [(ONE,)]
+            assert connection.execute("SELECT tenant_event_body('evt_one')").fetchall() == [(BODY_OF[ONE],)]
+
+
+def test_a_copy_is_restored_where_there_are_no_roles_and_nobody_else_gets_at_it(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with postgres.database() as conninfo:
+        add_rows(conninfo)
+        copy = run_script("backup.sh", tmp_path, conninfo=conninfo).stdout.strip()
+    server = EmbeddedServer(tmp_path, durable=False)
+    server.start()
+    try:
+        with psycopg.connect(server.conninfo, autocommit=True) as superuser:
+            superuser.execute("DROP ROLE tenantry_api, tenantry_people, tenantry_batch, tenantry_read")
+            restored = run_script("restore.sh", copy, conninfo=server.conninfo)
+            assert restored.returncode == 0, restored.stderr
+            before, after = migrate(server.conninfo)
+            assert before == after
+            superuser.execute("CREATE ROLE somebody_else")
+            superuser.execute("SET ROLE somebody_else")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                superuser.execute("SELECT event_body('evt_one')")
     finally:
         server.stop()
 

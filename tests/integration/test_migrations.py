@@ -91,6 +91,19 @@ async def test_migration_that_waits_for_a_table_lets_others_use_it_and_comes_bac
     assert ask(conninfo, "SELECT colour FROM tenants") == []
 
 
+async def test_wall_between_tenants_waits_for_a_table_like_a_migration(conninfo: str) -> None:
+    with psycopg.connect(conninfo) as connection:
+        connection.execute("COMMENT ON POLICY one_tenant ON tenants IS NULL")
+    async with writing(conninfo) as writer:
+        building = asyncio.create_task(asyncio.to_thread(migrate, conninfo))
+        await until_it_waits(conninfo)
+        assert await asyncio.to_thread(ask, conninfo, "SELECT FROM tenants") == []
+        await writer.rollback()
+        await building
+    comment = "SELECT obj_description(oid, 'pg_policy') IS NOT NULL FROM pg_policy WHERE polname = 'one_tenant'"
+    assert (True,) in ask(conninfo, f"{comment} AND polrelid = 'tenants'::regclass")
+
+
 @pytest.mark.parametrize("revision", [revision for revision in revisions() if revision >= BOUND_FROM])
 def test_the_release_before_survives_each_migration(empty: str, tmp_path: Path, revision: str) -> None:
     before = revisions()[revisions().index(revision) - 1]

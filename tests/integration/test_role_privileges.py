@@ -1,5 +1,6 @@
 """What each of the database's roles may, and that nothing is left out."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
 from tenantry.db.migrate import migrate
-from tenantry.db.roles import FUNCTIONS, ROLES, TABLES
+from tenantry.db.roles import EDITION, FUNCTIONS, ROLES, TABLES, WALLS
 from tenantry.db.scope import API, BATCH, PEOPLE, READ
 from tests.support.postgres import PostgresServer
 from tests.support.rows import ONE, add_rows
@@ -18,6 +19,8 @@ from tests.support.rows import ONE, add_rows
 OWN_TABLES: Final = """
 SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f')
 """
+DIGESTS: Final = {1: "8ee9c758c860b3aad359c5fc78f0eb270b76a52bcfcf24e435459ca41b6e2d53"}
+"""What the lists of each edition come to: lists that have changed are another edition."""
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +66,35 @@ def test_functions_that_do_what_their_callers_may_not_are_for_those_named_alone(
     assert {name: (public, tuple(roles)) for name, public, roles in functions} == {
         name.replace(", ", ","): (False, callers) for name, callers in FUNCTIONS.items()
     }
+
+
+def test_functions_that_do_what_their_callers_may_not_mean_our_tables_whatever_a_caller_has_set(filled: str) -> None:
+    with psycopg.connect(filled) as connection:
+        settings = connection.execute(
+            "SELECT DISTINCT proconfig FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace"
+        ).fetchall()
+    assert settings == [(["search_path=public, pg_temp"],)]
+
+
+def test_what_everybody_may_is_nothing(filled: str) -> None:
+    with psycopg.connect(filled) as connection:
+        found = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'i' "
+            "AND EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee = 0) "
+            "UNION SELECT attname FROM pg_attribute WHERE EXISTS (SELECT FROM aclexplode(attacl) WHERE grantee = 0) "
+            "AND attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
+        ).fetchall()
+    assert found == []
+
+
+def test_roles_are_members_of_nothing(filled: str) -> None:
+    with psycopg.connect(filled) as connection:
+        found = connection.execute(
+            "SELECT m.roleid::regrole FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.member "
+            "WHERE r.rolname = ANY(%s)",
+            (list(ROLES),),
+        ).fetchall()
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -198,9 +230,32 @@ def test_what_was_settled_is_left_alone_at_the_next_start(conninfo: str) -> None
         assert connection.execute("SELECT oid FROM pg_policy ORDER BY oid").fetchall() == policies
 
 
-def test_what_was_settled_by_another_release_is_settled_anew(conninfo: str) -> None:
+def test_lists_that_have_changed_are_another_edition() -> None:
+    assert hashlib.sha256(repr((TABLES, FUNCTIONS, WALLS)).encode()).hexdigest() == DIGESTS[EDITION]
+
+
+def test_what_a_copy_without_privileges_has_lost_is_given_again(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("COMMENT ON POLICY one_tenant ON tenants IS 'by another release'")
+        everyone = sql.SQL(", ").join(map(sql.Identifier, ROLES))
+        connection.execute(sql.SQL("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {}").format(everyone))
+        migrate(conninfo)
+    add_rows(conninfo)
+    with as_role(conninfo, API) as connection:
+        assert connection.execute("SELECT org_id FROM projects").fetchall() == [(ONE,)]
+
+
+def test_what_was_settled_by_a_later_release_is_left_alone(conninfo: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("COMMENT ON POLICY one_tenant ON tenants IS '1000 0006'")
+        connection.execute("GRANT SELECT ON projects TO tenantry_people")
+        migrate(conninfo)
+    with as_role(conninfo, PEOPLE) as connection:
+        read(connection, "projects", "id")
+
+
+def test_what_was_settled_by_an_earlier_release_is_settled_anew(conninfo: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("COMMENT ON POLICY one_tenant ON tenants IS '0 0005'")
         connection.execute("GRANT SELECT (digest) ON api_keys TO tenantry_api")
         connection.execute("REVOKE ALL ON projects FROM tenantry_api")
         connection.execute("DROP POLICY one_tenant ON projects")

@@ -90,6 +90,14 @@ def test_what_is_not_walled_off_is_nothing_that_the_api_may_read() -> None:
     assert {table for table, grants in TABLES.items() if API in grants} <= set(WALLS)
 
 
+@pytest.mark.parametrize("table", OF_API)
+def test_the_api_cannot_put_the_wall_aside(filled: str, table: str) -> None:
+    with as_role(filled, API) as connection:
+        connection.execute("SET row_security = off")
+        with pytest.raises(InsufficientPrivilege, match="row-level security"):
+            owners_in(connection, table)
+
+
 @pytest.mark.parametrize("tenant_id", [ONE, TWO])
 @pytest.mark.parametrize("table", OF_API)
 def test_the_api_sees_the_rows_of_its_transactions_tenant_alone(filled: str, table: str, tenant_id: str) -> None:

@@ -12,6 +12,8 @@ from tests.support.installed import ROOT
 FOLDER: Final = ROOT / "examples" / "container"
 CONTAINERFILE: Final = (FOLDER / "Containerfile").read_text("utf-8").replace("\\\n", " ")
 COMPOSE: Final[dict[str, Any]] = msgspec.yaml.decode((FOLDER / "compose.yaml").read_bytes())
+SECRET_OF: Final = {("migrate", "DATABASE_URL_FILE"): "database_owner_url"}
+"""Which secret a setting is in, where it is not the one of its own name."""
 OURS: Final = [name for name in COMPOSE["services"] if name != "postgres"]
 
 
@@ -42,8 +44,15 @@ def test_every_setting_is_one_and_every_secret_is_a_file_that_is_handed_over(nam
     for setting, value in service["environment"].items():
         assert setting in files or setting in plain
         if setting in files:
-            assert value == f"/run/secrets/{files[setting].name.lower()}"
-            assert value.rpartition("/")[2] in service["secrets"]
+            folder, _, secret = value.rpartition("/")
+            assert (folder, secret) == ("/run/secrets", SECRET_OF.get((name, setting), files[setting].name.lower()))
+            assert secret in service["secrets"]
+
+
+def test_only_the_migration_owns_the_tables() -> None:
+    holders = [name for name, service in COMPOSE["services"].items() if "database_owner_url" in service["secrets"]]
+    assert holders == ["migrate"]
+    assert COMPOSE["services"]["migrate"]["command"] == ["migrate", "--grant-to", "tenantry_service"]
 
 
 def test_the_schema_is_there_before_anything_uses_it() -> None:

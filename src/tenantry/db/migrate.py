@@ -51,7 +51,7 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
                 patiently(lambda: _upgrade(conninfo, migrations))
             patiently(lambda: _upgrade_queue(connection))
             after = max(before or newest, newest)
-            if after >= newest_revision() and roles.are_made(connection) and roles.may_build(connection):
+            if after == newest_revision() and roles.are_made(connection) and roles.may_build(connection):
                 roles.build(connection)
             return before, after
         finally:
@@ -74,7 +74,7 @@ def grant(conninfo: str, login: str) -> None:
     with psycopg.connect(for_writes(conninfo), autocommit=True, connect_timeout=5) as connection:
         _take_turns(connection)  # ends with the connection
         roles.let_in(connection, login)
-        roles.build(connection, again=True)
+        roles.build(connection)
         roles.let_see_schema(connection, login)
 
 

@@ -161,9 +161,12 @@ SELECT set_config('role', rolname, false)
 """The role of sessions that serve many tenants, where there is one to take."""
 
 _FOUND_ROLES: Final = "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)"
+# A copy that was restored without privileges has the wall, and what stands on it.
 _BUILT: Final = f"""
 SELECT obj_description(oid, 'pg_policy')
-  FROM pg_policy WHERE polname = '{WALL}' AND polrelid = to_regclass('tenants')
+  FROM pg_policy
+ WHERE polname = '{WALL}' AND polrelid = to_regclass('tenants')
+   AND has_any_column_privilege('{API}', polrelid, 'SELECT')
 """  # noqa: S608  # our own name
 _SCHEMA: Final = """
 SELECT concat_ws(' ', (SELECT max(version_num) FROM alembic_version), (SELECT max(name) FROM queue_migrations))
@@ -222,10 +225,10 @@ def let_in(connection: Connection, login: str) -> None:
         raise RolesMissingError([f"{statement.as_string(connection)};" for statement in statements]) from error
 
 
-def build(connection: Connection, *, again: bool = False) -> None:
+def build(connection: Connection) -> None:
     """Give the roles what they may, and put up the wall.
 
-    Does nothing where that is done for the schema as it is, unless ``again``, nor where a later release has done it.
+    Does nothing where that is done for the schema as it is, nor where a later release has done it.
     The roles exist, and whoever is connected, in autocommit mode, owns the tables. Each table is settled by itself, so
     that none is held for longer than its own statements take; others are let through as in `patiently`, whose error it
     raises.
@@ -233,7 +236,7 @@ def build(connection: Connection, *, again: bool = False) -> None:
     mark = f"{EDITION} {_scalar(connection, _SCHEMA)}"
     found = connection.execute(_BUILT).fetchone()
     built_as = (found and found[0]) or "0"
-    if _edition(built_as) > EDITION or (built_as == mark and not again):
+    if _edition(built_as) > EDITION or built_as == mark:
         return
     connection.execute(SET_LOCK_TIMEOUT)
     _carry_out(connection, _grants_beside_tables(connection))
