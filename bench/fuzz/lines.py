@@ -51,6 +51,9 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.is_closed
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def get_protocol(self) -> asyncio.BaseProtocol:
         return asyncio.Protocol()
 
@@ -188,7 +191,8 @@ def check_lines(data: bytes) -> None:
             _is_harmless(refused, data), f"a request is taken that another server refuses ({refused})", asked, statuses
         )
     if not refused and len(asked) < len(reference):
-        hold(any(status != 200 for status in statuses), "a request is lost", asked, reference)
+        is_told = any(status != 200 for status in statuses) or b"\r\nconnection: close\r\n" in written
+        hold(is_told, "a request is lost", asked, reference)
     elif not refused:
         hold(len(asked) == len(reference), "a request is made up", asked, reference)
 

@@ -110,6 +110,8 @@ def by_status(codes: Iterable[str], known: Mapping[str, ErrorCode]) -> dict[int,
 IDEMPOTENCY: Final = codes_of(
     errors.InvalidIdempotencyKeyError, errors.IdempotencyInFlightError, errors.IdempotencyMismatchError
 )
+UNFIT: Final = {INVALID_REQUEST, REQUEST_TIMEOUT, HEAD_TOO_LARGE}
+"""What the server itself refuses, before a request is there (docs/limits.md)."""
 BODY: Final = {INVALID_JSON, UNSUPPORTED_MEDIA_TYPE} | codes_of(errors.PayloadTooLargeError, errors.ValidationError)
 CREDENTIAL: Final = codes_of(
     errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,

@@ -17,7 +17,7 @@ from tenantry.http.ending import ENDING, Ending
 from tenantry.http.error_codes import UNSUPPORTED_MEDIA_TYPE
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
-from tenantry.http.patience import WATCH, Limits, Watch
+from tenantry.http.patience import COUNTED, WATCH, Limits, Watch
 from tenantry.http.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_domain_error
 from tenantry.http.rate_limits import headers_of
 from tenantry.http.raw import (
@@ -126,6 +126,8 @@ class Front:
         self._deadline = deadline
         self._strangers = Strangers()
         self._waiting = 0
+        for limit in COUNTED:
+            metrics.cut_short.labels(limit)  # 0, not nothing, until there is one
         self.state: Final = {
             GATE: Gate(metrics, lambda: self._waiting + self._strangers.waiting + paced()),
             WATCH: Watch(limits, lambda limit: metrics.cut_short.labels(limit).inc()),

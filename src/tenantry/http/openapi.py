@@ -18,7 +18,7 @@ from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project
 from tenantry.http import auth, error_codes, projects, shedding, webhooks
 from tenantry.http.access import Credential, RouteGuard
-from tenantry.http.error_codes import RATE_LIMITED, ErrorCode, all_codes, by_status, codes_of
+from tenantry.http.error_codes import INVALID_REQUEST, RATE_LIMITED, ErrorCode, all_codes, by_status, codes_of
 from tenantry.http.openapi_operations import GROUPS, OPERATIONS, Note
 from tenantry.http.openapi_schemas import EXAMPLES, FIELDS, IDENTITY, PAGE_FIELDS, PARAMETERS
 from tenantry.http.problems import MEDIA_TYPE, Problem
@@ -45,11 +45,13 @@ _STATUS_TEXTS: Final = {
     401: "There is no credential, or one that does not count.",
     403: "The caller may not do this.",
     404: "There is no such object.",
+    408: "The request took too long to arrive.",
     409: "The state of things does not allow it.",
     413: "The body is too large.",
     415: "The body is not JSON by its `Content-Type`.",
     422: "The request is not valid; `errors` says where and why.",
     429: "Too many requests.",
+    431: "The request's head is too large.",
     501: "This is not set up here.",
     502: "The payment provider refused.",
     503: "Something that is needed is out of reach; try again.",
@@ -186,7 +188,9 @@ class _Operation(NamedTuple):
 
     def _codes(self) -> set[str]:
         """The codes of the errors that it may answer with: its own, and those of whole groups of operations."""
-        codes = codes_of(*self.note.errors)
+        codes = codes_of(*self.note.errors) | error_codes.UNFIT
+        if self.path == webhooks.PATH:
+            codes.discard(INVALID_REQUEST)  # its own of that status are plain text
         if self.path.startswith(shedding.PREFIX) and self.path != webhooks.PATH:
             codes |= codes_of(errors.OverloadedError)
         if self.credential is None:

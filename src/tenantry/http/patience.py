@@ -33,6 +33,10 @@ MOST_PIPELINED: Final = 32
 """Requests that may wait on a connection for the answer to the one before them."""
 MOST_UNREAD: Final = 16_777_216
 """Bytes of a body that are thrown away after its request is answered; past that the connection is closed."""
+COUNTED: Final = (
+    "head_seconds", "body_seconds", "reading_seconds", "head", "chunks", "pipelined", "connections", "malformed"
+)  # fmt: skip
+"""What the limits are called where it is counted that they ended something."""
 
 _AT_ONCE: Final = 64
 """Connections that are ended in one turn of the event loop: a turn is what everybody else waits for."""
@@ -41,7 +45,7 @@ _PLACES: Final = 16
 
 
 class Wait(Enum):
-    """What a connection waits for; the values name it in the metrics."""
+    """What a connection waits for."""
 
     NOTHING = "nothing"
     """Its client has done what it has to."""
