@@ -1,7 +1,8 @@
 #!/bin/sh
 # One consistent copy of tenantry's database, made while it is in use: backup.sh FOLDER
 #
-# The database is named as for psql: PGHOST, PGDATABASE, PGUSER, PGPASSFILE or PGSERVICE. Prints the file's path.
+# The database is named as for psql: PGHOST, PGDATABASE, PGUSER, PGPASSFILE or PGSERVICE. The role is the owner of
+# the tables, or one with BYPASSRLS that may read them. Prints the file's path.
 set -eu
 umask 077
 folder=${1:?usage: backup.sh FOLDER}

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Restore a copy that backup.sh made into an empty database: restore.sh FILE
 #
-# The database is named as for psql, by PGDATABASE at least. All of it is restored, or nothing.
+# The database is named as for psql, by PGDATABASE at least. Whoever restores owns the tables then: be the role that
+# runs `tenantry migrate`. All of it is restored, or nothing.
 set -eu
 file=${1:?usage: restore.sh FILE}
 : "${PGDATABASE:?the database to restore into}"
@@ -23,7 +24,7 @@ sed -E -i '/^[0-9]+; [0-9]+ [0-9]+ (POLICY|ROW SECURITY|COMMENT [^ ]+ POLICY) /d
 
 pg_restore --no-password --exit-on-error --single-transaction --no-owner --no-privileges --use-list="$contents" \
   --dbname="$PGDATABASE" "$file"
-psql --no-psqlrc --no-password --quiet --set ON_ERROR_STOP=1 <<'END'
+psql --no-psqlrc --no-password --quiet --set ON_ERROR_STOP=1 <<'SQL'
 -- Privileges are not in the copy: what a function may do on behalf of its owner is nobody else's until they are given.
 DO $$
 DECLARE
@@ -33,6 +34,7 @@ BEGIN
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', name);
   END LOOP;
 END $$;
-ANALYZE;
-END
+SELECT format('ANALYZE %s', oid::regclass) FROM pg_class
+ WHERE relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace \gexec
+SQL
 echo "Restored. Before the service starts: tenantry migrate, then tenantry admin after-restore (docs/backup.md)." >&2

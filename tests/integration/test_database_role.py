@@ -309,6 +309,23 @@ def test_a_copy_is_restored_where_there_are_no_roles_and_nobody_else_gets_at_it(
         server.stop()
 
 
+def test_the_owner_of_the_tables_restores_a_copy_without_a_superuser_and_without_a_complaint(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with postgres.database() as conninfo:
+        copy = run_script("backup.sh", tmp_path, conninfo=conninfo).stdout.strip()
+    with made_role(postgres.conninfo, "owns_it") as owner, postgres.database(migrated=False) as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as superuser:
+            name = sql.Identifier(superuser.info.dbname)
+            superuser.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name, sql.Identifier(owner)))
+        by_owner = make_conninfo(conninfo, user=owner)
+        restored = run_script("restore.sh", copy, conninfo=by_owner)
+        assert restored.returncode == 0, restored.stderr
+        assert "WARNING" not in restored.stderr
+        before, after = migrate(by_owner)
+        assert before == after
+
+
 def test_login_of_a_release_before_the_roles_reads_bodies_as_before(postgres: PostgresServer, role: str) -> None:
     with postgres.database(migrated=False) as conninfo:
         upgrade_to("0005", conninfo)
