@@ -21,6 +21,7 @@ SERVER: Final = f"tenantry@{PORT}.service"
 WORKER: Final = "tenantry-worker.service"
 MIGRATION: Final = "tenantry-migrate.service"
 LOGIN: Final = "tenantry"
+NOT_FOUND: Final = 5
 ADDRESS: Final = f"http://127.0.0.1:{PORT}"
 
 
@@ -86,6 +87,15 @@ def test_a_service_that_dies_is_started_again(started: Machine, unit: str) -> No
     started.process(unit).send_signal(signal.SIGKILL)
     started.until(unit, "NRestarts", str(before + 1))
     started.until(unit, "ActiveState", "active")
+
+
+def test_a_command_runs_as_the_service_does_and_comes_to_what_it_comes_to(started: Machine) -> None:
+    started.start("dbus.socket", "dbus.service")
+    command = ("sh", str(UNITS / "command.sh"))
+    done = started.run(*command, "doctor")
+    assert done.code == 0, done.out
+    assert f"{LOGIN} may nothing by itself" in done.out
+    assert started.run(*command, "admin", "show-tenant", "nobody").code == NOT_FOUND
 
 
 def test_a_stop_ends_both_in_order_and_in_time(started: Machine) -> None:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.support.installed import ROOT, build_wheels, install_wheels
-from tests.support.required import lacking
+from tests.support.required import debian_program, lacking
 
 UNITS: Final = ROOT / "examples" / "systemd"
 _PROGRAM: Final = Path("/lib/systemd/systemd")
@@ -32,8 +32,20 @@ _HERE: Final = """\
 [Service]
 StandardOutput=append:{log}
 StandardError=append:{log}
-Environment=LD_LIBRARY_PATH=/opt/python/lib
-"""
+{python}"""
+_PYTHON: Final = "Environment=LD_LIBRARY_PATH=/opt/python/lib\n"
+# What systemd-run asks by.
+_BUS: Final = {
+    "dbus.socket": "[Unit]\nDefaultDependencies=no\n[Socket]\nListenStream=/run/dbus/system_bus_socket\n",
+    "dbus.service": """\
+[Unit]
+DefaultDependencies=no
+Requires=dbus.socket
+[Service]
+Type=notify
+ExecStart={program} --system --address=systemd: --nofork --nopidfile --systemd-activation
+""",
+}
 
 # Everything that is mounted is gone with the namespace. /etc and /opt get what an installation has put there.
 _BOOT: Final = """\
@@ -161,7 +173,12 @@ def _lay_out(folder: Path, secrets: Mapping[str, str], settings: Mapping[str, st
         shutil.copy(unit, folder / "units")
         drop_ins = folder / "units" / f"{unit.name}.d"
         drop_ins.mkdir()
-        (drop_ins / "here.conf").write_text(_HERE.format(log=folder / "log" / "services.log"))
+        (drop_ins / "here.conf").write_text(_HERE.format(log=folder / "log" / "services.log", python=_PYTHON))
+    commands = folder / "units" / "tenantry-command-.service.d"
+    commands.mkdir()
+    (commands / "here.conf").write_text(f"[Service]\n{_PYTHON}")
+    for bus, unit_file in _BUS.items():
+        (folder / "units" / bus).write_text(unit_file.format(program=debian_program("dbus-daemon")))
     for target in _TARGETS:
         (folder / "units" / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
     held = folder / "etc" / "secrets"
