@@ -1,0 +1,68 @@
+"""The pages of the documentation, beside each other and the files that they name."""
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+DOCS: Final = ROOT / "docs"
+PAGES: Final = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "sdk").glob("*.md")])
+NAMES: Final = [str(page.relative_to(ROOT)) for page in PAGES]
+_CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+@cache
+def prose(page: Path) -> str:
+    """What a page says outside of its examples."""
+    return _CODE.sub("", page.read_text("utf-8"))
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What a link into a page may name, as GitHub makes it of the headings."""
+    found: Counter[str] = Counter()
+    names = set()
+    for heading in _HEADING.findall(prose(page)):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        names.add(f"{name}-{found[name]}" if found[name] else name)
+        found[name] += 1
+    return frozenset(names)
+
+
+def leads_nowhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return not target.exists() or (bool(anchor) and anchor not in anchors(target))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = [link for link in _LINK.findall(prose(page)) if not re.match(r"\w+:", link)]
+    assert [link for link in links if leads_nowhere(page, link)] == []
+
+
+def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found() -> None:
+    runbook = DOCS / "operations.md"
+    assert leads_nowhere(runbook, "nothing.md")
+    assert leads_nowhere(runbook, "#nothing")
+    assert not leads_nowhere(runbook, "#alerts")
+
+
+def test_tests_that_keep_a_promise_of_security_are_there() -> None:
+    named = re.findall(r"`([\w/]*test_\w+\.py)`", prose(DOCS / "security.md"))
+    assert named
+    there = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in there)] == []
+
+
+def test_the_runbook_leads_to_every_page() -> None:
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(DOCS / "operations.md"))}
+    pages = {page for folder in (DOCS, DOCS / "reference") for page in folder.glob("*.md")}
+    assert pages - linked - {DOCS / "operations.md"} == set()
