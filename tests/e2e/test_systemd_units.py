@@ -98,6 +98,16 @@ def test_a_command_runs_as_the_service_does_and_comes_to_what_it_comes_to(starte
     assert started.run(*command, "admin", "show-tenant", "nobody").code == NOT_FOUND
 
 
+def test_what_is_started_without_a_database_begins_by_itself_once_there_is_one(started: Machine) -> None:
+    assert started.run("systemctl", "stop", SERVER, WORKER).code == 0
+    with started.without_database():
+        assert started.run("systemctl", "start", "--no-block", SERVER, WORKER).code == 0
+        started.until(MIGRATION, "Result", "exit-code")
+    for unit in (SERVER, WORKER):
+        started.until(unit, "ActiveState", "active")
+    started.until(MIGRATION, "Result", "success")
+
+
 def test_a_stop_ends_both_in_order_and_in_time(started: Machine) -> None:
     stopped = started.run("systemctl", "stop", SERVER, WORKER)
     assert stopped.code == 0

@@ -25,6 +25,7 @@ UNITS: Final = ROOT / "examples" / "systemd"
 _PROGRAM: Final = Path("/lib/systemd/systemd")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _PATIENCE: Final = 60
+_SOCKET: Final = "/run/postgresql/.s.PGSQL.5432"
 _SHOWN: Final = 4000
 _TARGETS: Final = ("sysinit", "basic", "shutdown", "umount", "network", "network-online", "multi-user", "default")
 # There is no journal; and a Python that is not the system's may look for its library where it was built.
@@ -93,9 +94,10 @@ class Done(NamedTuple):
 class Machine:
     """The running systemd, and what its services write."""
 
-    def __init__(self, process: psutil.Process, log: Path) -> None:
+    def __init__(self, process: psutil.Process, log: Path, database: Path) -> None:
         self._process = process
         self._log = log
+        self._database = database
 
     def run(self, *command: str) -> Done:
         """What a command comes to there; stderr is part of what it writes."""
@@ -109,6 +111,16 @@ class Machine:
         """Start units; returns once they say that they have."""
         done = self.run("systemctl", "start", *units)
         assert done.code == 0, f"{done.out}\n{self.log()}"
+
+    @contextmanager
+    def without_database(self) -> Iterator[None]:
+        """Nothing listens where the database is, for the time of the block."""
+        assert self.run("umount", _SOCKET).code == 0
+        try:
+            yield
+        finally:
+            done = self.run("mount", "--bind", str(self._database), _SOCKET)
+        assert done.code == 0, done.out
 
     def shown(self, unit: str, name: str) -> str:
         """A property of a unit."""
@@ -160,7 +172,7 @@ def running_systemd(socket: Path, secrets: Mapping[str, str], settings: Mapping[
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         try:
-            yield Machine(_booted(process, folder / "systemd.log"), folder / "log" / "services.log")
+            yield Machine(_booted(process, folder / "systemd.log"), folder / "log" / "services.log", socket)
         finally:
             process.kill()
             process.wait()
