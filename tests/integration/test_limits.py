@@ -444,3 +444,27 @@ async def test_client_that_reads_slowly_gets_its_answer(line: Line, application:
     for _ in range(asked):
         application.pass_time(LIMITS.reading / 4)
         assert (await line.answer())[2] == LARGE
+
+
+async def test_client_that_reads_nothing_and_begins_another_request_is_cut_off(
+    line: Line, application: Application
+) -> None:
+    await line.push((b"GET /large HTTP/1.1\r\n" + END) * MOST_PIPELINED, *[b""] * 100, b"GET /other", *[b""] * 100)
+    application.pass_time(LIMITS.head)
+    assert application.cut_short("head_seconds")
+    application.pass_time(LIMITS.reading)
+    assert application.cut_short("reading_seconds")
+    assert await line.is_cut_off()
+
+
+async def test_body_that_does_not_come_is_not_waited_for_once_the_answers_before_it_are_read(
+    line: Line, application: Application
+) -> None:
+    asked = 24
+    await line.push((b"GET /large HTTP/1.1\r\n" + END) * asked + POST + b"Content-Length: 5\r\n" + END + b"abc")
+    for _ in range(asked):
+        assert (await line.answer())[2] == LARGE
+    await line.send(*[b""] * 10)
+    application.pass_time(LIMITS.body)
+    assert application.cut_short("body_seconds")
+    await is_refused(line, 408, "request_timeout")

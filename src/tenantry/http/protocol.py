@@ -213,10 +213,7 @@ class LeanProtocol(HttpToolsProtocol):
         """A request is there as a whole, maybe after its answer."""
         self.is_reading = False
         self.has_asked = True
-        if self.flow.write_paused:
-            self._wait_for_reading()
-        else:
-            self.waits, self.due = _NOTHING, NEVER
+        self._wait_at_most_for_reading()
         if self._hot is not None:
             task = self.loop.create_task(self._serve(self._hot))
             self.tasks.add(task)
@@ -258,7 +255,10 @@ class LeanProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self.waits is not Wait.READING or self.transport.is_closing():
             return
-        if self.is_reading or not getattr(self.cycle, "response_complete", True):
+        if self.is_reading and not self.is_deaf:
+            self.waits = _NOTHING
+            self._wait_for_the_rest()
+        elif not getattr(self.cycle, "response_complete", True):
             self.waits, self.due = _NOTHING, NEVER
         else:
             self._wait_for_the_next()
@@ -305,6 +305,13 @@ class LeanProtocol(HttpToolsProtocol):
         elif self.waits is not Wait.HEAD:
             self.waits, self.due = Wait.HEAD, self._now() + limits.head
 
+    def _wait_at_most_for_reading(self) -> None:
+        """Its client has nothing to send, and may have something left to read."""
+        if self.flow.write_paused:
+            self._wait_for_reading()
+        else:
+            self.waits, self.due = _NOTHING, NEVER
+
     def _wait_for_reading(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
         self.waits, self.due = Wait.READING, self._now() + self._watch.limits.reading
@@ -341,7 +348,7 @@ class LeanProtocol(HttpToolsProtocol):
         """Refuse what has come of a request, in its turn, and read no more."""
         self._watch.count(why.limit)
         self.is_deaf = True
-        self.waits, self.due = _NOTHING, NEVER
+        self._wait_at_most_for_reading()
         cycle = self.cycle
         if not (self.is_reading and self._has_head):  # nobody was told of it
             if getattr(cycle, "response_complete", True):
