@@ -14,15 +14,17 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from tenantry.db.database import Database
+from tenantry.db.database import Database, Lane
 from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import MIGRATIONS, grant, migrate
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
 from tenantry.db.scope import API, BATCH, TENANT, of_tenant
+from tenantry.db.succession import Succession
 from tenantry.kit.clock import system_clock
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level
 from tenantry.services.retention import RetentionService
+from tenantry.store import server
 from tests.support.backup import run_script
 from tests.support.findings import billing_terms
 from tests.support.postgres import PostgresServer
@@ -221,6 +223,30 @@ async def found_of_roles(conninfo: str) -> Finding:
 async def test_doctor_says_where_the_database_keeps_tenants_apart_too(logged_in: str) -> None:
     finding = await found_of_roles(logged_in)
     assert (finding.level, finding.message.partition("; ")[2]) == (Level.OK, "tenantry_login may nothing by itself")
+
+
+async def test_doctor_counts_the_limit_of_the_login(postgres: PostgresServer, logged_in: str, role: str) -> None:
+    limited = sql.SQL("ALTER ROLE {} CONNECTION LIMIT {}")
+    with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
+        connection.execute(limited.format(sql.Identifier(role), 12))
+        findings = await check_database(
+            logged_in, billing_terms(), system_clock(), sends_mail=True, peppers=(), needed=13
+        )
+        connection.execute(limited.format(sql.Identifier(role), -1))
+    [found] = [finding.message for finding in findings if finding.subject == "connections"]
+    assert found.endswith("12 to be had (the limit of the user)")
+
+
+async def test_old_transactions_of_the_login_are_seen(logged_in: str) -> None:
+    async with (
+        await psycopg.AsyncConnection.connect(logged_in, application_name="forgotten") as forgotten,
+        Lane(Succession(logged_in)).use(autocommit=True) as connection,
+    ):
+        await forgotten.execute("SELECT 1")
+        await server.be_login(connection)
+        found = await server.old_transactions(connection, timedelta())
+        await connection.close()
+    assert [transaction.application for transaction in found] == ["forgotten"]
 
 
 async def test_doctor_says_how_to_come_by_the_roles(plain: str) -> None:

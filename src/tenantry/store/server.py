@@ -9,6 +9,7 @@ import msgspec
 from tenantry.db.connection import Connection
 
 MOST_LISTED: Final = 5
+BE_LOGIN: Final = "SELECT set_config('role', 'none', false)"
 SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 CLOCK: Final = "SELECT clock_timestamp()"
 ROOM: Final = """
@@ -77,6 +78,11 @@ class OldTransaction(msgspec.Struct, frozen=True):
     seconds: float
     state: str
     application: str
+
+
+async def be_login(connection: Connection) -> None:
+    """Give up the role that the session has taken: a user is told of its own sessions and limits, and of no others."""
+    await connection.execute(BE_LOGIN)
 
 
 async def read_settings(connection: Connection, names: Sequence[str]) -> dict[str, str]:

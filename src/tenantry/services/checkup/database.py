@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 
 from tenantry.db.connection import Connection
-from tenantry.db.database import Lane, for_writes
+from tenantry.db.database import Lane, for_writes, take_role
 from tenantry.db.migrate import newest_revision
 from tenantry.db.succession import Succession
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -20,6 +20,7 @@ from tenantry.services.checkup.server import server_checks
 from tenantry.store import api_keys, checkup, jobs, notices
 from tenantry.store.checkup import Login, OldKey, Server
 from tenantry.store.jobs import JobRuns
+from tenantry.store.server import be_login
 
 OLDEST_SERVER: Final = 15
 KEY_AGE: Final = timedelta(days=365)
@@ -93,8 +94,10 @@ async def check_database(
                 judge_server(await checkup.read_server(connection)),
                 judge_revision(await checkup.read_revision(connection), newest_revision()),
             ]
+            await be_login(connection)
             for subject, check in server_checks(connection, needed, clock).items():
                 findings += await _in_time(subject, check)
+            await take_role(connection)
             if findings[1].level is not Level.ERROR:
                 findings.append(judge_login(await checkup.read_login(connection)))
                 findings += await _check_data(connection, terms, now, sends_mail=sends_mail, peppers=peppers)
