@@ -1,7 +1,7 @@
 """The service as a database role that owns nothing."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from tenantry.services.checkup.finding import Finding, Level
 from tenantry.services.retention import RetentionService
 from tenantry.store import server
 from tests.support.backup import run_script
+from tests.support.commands import SECRETS, run
 from tests.support.findings import billing_terms
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, as_url
 from tests.support.rows import BODY_OF, ONE, add_rows
 from tests.support.service import KEYS, PROJECTS, Service, running_service
 
@@ -109,6 +110,37 @@ async def test_service_works_in_the_roles(logged_in: str) -> None:
 def test_login_may_nothing_before_it_takes_a_role(logged_in: str, table: str) -> None:
     with psycopg.connect(logged_in) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute(sql.SQL("SELECT FROM {}").format(sql.Identifier(table)))
+
+
+@pytest.mark.parametrize("way", ["pool", "lane"])
+async def test_service_that_runs_before_its_login_is_let_in_takes_the_roles_then(
+    postgres: PostgresServer, way: str
+) -> None:
+    with made_role(postgres.conninfo, "tenantry_early") as role, postgres.database() as conninfo:
+        database = Database(make_conninfo(conninfo, user=role), pool_size=1)
+        lane = database.lane()
+
+        async def look() -> None:
+            async with database.transaction(of_tenant(ONE)) if way == "pool" else lane.use() as connection:
+                await connection.execute("SELECT FROM tenants")
+
+        await database.open()
+        try:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await look()
+            grant(conninfo, role)
+            with suppress(psycopg.errors.InsufficientPrivilege):  # by a connection that was made before
+                await look()
+            await look()
+        finally:
+            await database.close()
+
+
+async def test_service_whose_login_is_not_let_in_says_how_it_would_be(postgres: PostgresServer, tmp_path: Path) -> None:
+    with made_role(postgres.conninfo, "tenantry_shut_out") as role, postgres.database() as conninfo:
+        address = as_url(make_conninfo(conninfo, user=role))
+        done = await run("serve", "--no-migrate", folder=tmp_path, DATABASE_URL=address, **SECRETS)
+    assert (done.code, "`tenantry migrate --grant-to`" in done.err, "Traceback" in done.err) == (1, True, False)
 
 
 def test_login_starts_the_service_on_a_schema_that_is_up_to_date(logged_in: str) -> None:

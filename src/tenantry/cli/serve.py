@@ -4,6 +4,7 @@ import click
 import psycopg
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
+from tenantry.cli.exit_codes import fail
 from tenantry.cli.processes import end_on_sigterm, run_server
 from tenantry.cli.service_manager import tell_ready
 from tenantry.settings import SettingsError, load, read_environment
@@ -47,6 +48,8 @@ def _look_at_schema(conninfo: str) -> None:
             revision, newest = current_revision(connection), newest_revision()
     except psycopg.OperationalError:
         return
+    except psycopg.errors.InsufficientPrivilege:
+        fail("DATABASE_URL: its role may not run the service yet: `tenantry migrate --grant-to` lets it, as the owner.")
     if revision is None or revision < newest:
         found = revision or "nothing yet"
         click.echo(

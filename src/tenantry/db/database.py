@@ -25,10 +25,12 @@ _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.Deadloc
 _UNAVAILABLE: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
-    # A standby, or a primary that an operator or a full disk has closed. A new connection may lead to another server.
+    # A standby, or a primary that an operator or a full disk has closed.
     psycopg.errors.ReadOnlySqlTransaction,
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
+# A new connection may lead to another server than this one, or find roles to take that were not there for this one.
+_OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
 # Times come back in the session's zone, and are answered as they come.
 _ZONE: Final = "-c TimeZone=UTC"
 # Whoever stands still in the middle of a transaction, or is gone without a word, would hold up everybody who waits for
@@ -212,7 +214,7 @@ class Database:
                     try:
                         await connection.enter(scope, *first)
                         yield connection
-                    except psycopg.errors.ReadOnlySqlTransaction:
+                    except _OUTGROWN:
                         await connection.close()
                         raise
         except (*_UNAVAILABLE, PoolTimeout) as error:
@@ -265,6 +267,9 @@ class Lane:
         except (*_UNAVAILABLE, TimeoutError) as error:
             await self._drop()
             raise unavailable(error) from error
+        except _OUTGROWN:
+            await self._drop()
+            raise
         except Exception:
             await self._recover()
             raise
