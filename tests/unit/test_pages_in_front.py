@@ -42,6 +42,10 @@ def test_the_api_has_no_pages(path: str) -> None:
     assert page_of(path) is None
 
 
+def test_body_that_no_browser_sends_is_refused_without_a_page() -> None:
+    assert page_of("/orgs/acme/projects/new", method="POST", status=415) is None
+
+
 def test_programs_get_none_but_among_the_pages() -> None:
     assert page_of("/healthz", accept=b"application/json") is None
     assert page_of("/orgs/acme/", accept=b"application/json") is not None

@@ -116,7 +116,8 @@ class Refusals:
     def page_in_front(self, scope: Scope, status: int, request_id: str) -> RawAnswer | None:
         """The page for a request that no route has answered in time, or could; None as for `page_of`."""
         accept = header_of(scope, b"accept") or b""
-        if not _is_of_pages(scope["path"], Accept(accept.decode("latin-1"))):
+        is_ours = status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)  # no browser meets another
+        if not is_ours or not _is_of_pages(scope["path"], Accept(accept.decode("latin-1"))):
             return None
         if status == HTTPStatus.NOT_FOUND:
             title, message = _UNANSWERED[HTTPStatus.NOT_FOUND]
