@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tenantry.kit.logs import ConsoleFormatter, JsonFormatter
 from tests.support import events
 from tests.support.billing import Provider
+from tests.support.rate_limits import tenant_of, write_catalog
 from tests.support.service import PROJECTS, WHOAMI, Caller, Service, running_service
 
 ID: Final = {"X-Request-Id": "asked-by-the-test"}
@@ -142,3 +144,14 @@ def test_no_field_shows_a_secret_or_makes_another_line(formatter: logging.Format
     text = formatter.format(record(request_id="svc_live_0123456789abcdefghijklmnopqrstuv\nINFO all is well"))
     assert "0123456789abc" not in text
     assert "\n" not in text
+
+
+async def test_who_sends_too_much_is_told_by_name(conninfo: str, tmp_path: Path, lines: Lines) -> None:
+    async with running_service(conninfo, LOG_REQUESTS="true", TENANTRY_PLANS=write_catalog(tmp_path)) as service:
+        org = await tenant_of(service)
+        for _ in range(5):
+            await org.owner.get(WHOAMI)
+        key = {"tenant": org.id, "principal": "api_key"}
+        for path in (WHOAMI, PROJECTS):
+            refused = line(**key, route=path, status=429, outcome="rate_limited")
+            assert await logged(lines, org.owner, path) == refused

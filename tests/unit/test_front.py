@@ -16,12 +16,27 @@ from tenantry.domain.errors import NotFoundError
 from tenantry.http.app import build_api
 from tenantry.http.front import IS_HEAD, REQUEST_ID, Front, HotRoutes
 from tenantry.http.metrics import Metrics
-from tenantry.http.raw import AsgiApp, RawAnswer, RawHandler, RawRequest, Receive, Scope, Send
+from tenantry.http.raw import (
+    CALLER,
+    CLAIMS,
+    OPERATOR,
+    OUTCOME,
+    AsgiApp,
+    RawAnswer,
+    RawHandler,
+    RawRequest,
+    Receive,
+    Scope,
+    Send,
+)
+from tenantry.http.strangers import AT_ONCE, PER_SECOND
 from tests.support.app import client_of
 from tests.support.logs import watched
 
 HOT = "/hot"
 PATIENCE = 0.25
+TURNS = 100
+"""Of the event loop: more than an answer takes for which nobody waits."""
 
 
 async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -251,3 +266,29 @@ async def test_what_is_no_request_is_passed_on_as_it_is() -> None:
     for kind in ("lifespan", "websocket"):
         await front_of(look)({"type": kind, "path": HOT}, receive, send)
     assert seen == ["lifespan", "websocket"]
+
+
+@pytest.mark.parametrize(
+    "mark", [{CALLER: None}, {CLAIMS: None}, {OPERATOR: True}, {OUTCOME: "invalid_credential"}, {OUTCOME: "not_found"}]
+)
+@pytest.mark.parametrize("path", [HOT, "/other"])
+async def test_only_strangers_wait_for_refusals_behind_strangers(path: str, mark: dict[str, object]) -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.update(mark)
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def refuse_at_once(request: RawRequest) -> RawAnswer:
+        request.scope.update(mark)
+        return RawAnswer(404, [])
+
+    front = front_of(refuse, refuse_at_once, deadline=5)
+    crowd = [asyncio.create_task(front._strangers.hold()) for _ in range(AT_ONCE + PER_SECOND)]
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(get_from(front, path))
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert asked.done() is (mark != {OUTCOME: "not_found"})
+    for task in (asked, *crowd):
+        task.cancel()
+    await asyncio.wait((asked, *crowd))

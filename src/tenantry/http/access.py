@@ -22,8 +22,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.http.rate_limits import admit
-from tenantry.http.raw import OPERATOR, header_of
-from tenantry.http.strangers import CLAIMS, PRINCIPAL
+from tenantry.http.raw import CALLER, CLAIMS, OPERATOR, header_of
 from tenantry.kit.logs import redact
 from tenantry.kit.secret import Secret
 from tenantry.services.admission import Admission, kind_of
@@ -75,7 +74,6 @@ class Access:
             principal = await self._admit(connection)
             if scope is not None:
                 principal.require(scope)
-            _extras(connection)[PRINCIPAL] = principal
 
         return RouteGuard(guard, Credential.CALLER, scope)
 
@@ -138,7 +136,7 @@ CallerClaims = NamedDependency[Claims]
 
 def current_principal(request: AnyRequest) -> Principal:
     """The caller that a guard let in."""
-    principal = _extras(request).get(PRINCIPAL)
+    principal = _extras(request).get(CALLER)
     if not isinstance(principal, Principal):
         raise MissingCredentialError("This route has no guard.")
     return principal

@@ -36,7 +36,7 @@ from tenantry.http.raw import (
     request_id_of,
 )
 from tenantry.http.safeguards import lacking, safeguards
-from tenantry.http.strangers import Strangers, is_known
+from tenantry.http.strangers import Strangers, is_stranger
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""
@@ -179,7 +179,7 @@ class Front:
             request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
             answer = _noted(internal_error(request_id), request.scope)
-        if answer.status in _HELD:
+        if answer.status in _HELD and is_stranger(request.scope):
             await self._strangers.hold()
         self._complete(answer, request.scope, request.request_id)
         self._count(route.template, request.scope["method"], answer.status, perf_counter() - started)
@@ -204,7 +204,7 @@ class Front:
             if overdue:
                 return
             if message["type"] == "http.response.start":
-                if message["status"] in _CLIENT_ERRORS and not is_known(scope):
+                if message["status"] in _CLIENT_ERRORS and is_stranger(scope):
                     await self._strangers.hold()
                 status = message["status"]
                 own = message.get("headers", ())

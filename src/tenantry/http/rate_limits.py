@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, Standing
@@ -18,19 +19,22 @@ _KNOWN_POLICIES: Final = 1024
 async def admit(
     admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None], window: Window | None = None
 ) -> Admitted:
-    """Let a request in, given its headers. Where it stands is kept in the ASGI scope, for `headers_of`.
+    """Let a request in, given its headers. Who sent it, and where they stand for `headers_of`, is kept in the scope.
 
     Raises the errors of `Admission.admit`.
     """
     client = scope.get("client")
+
+    def note(caller: Principal) -> None:
+        scope[CALLER] = caller
+
     try:
         admitted = await admission.admit(
-            header(b"authorization"), header(b"x-organization-id"), client[0] if client else None, window
+            header(b"authorization"), header(b"x-organization-id"), client[0] if client else None, window, note
         )
     except RateLimitedError as error:
         scope[_STANDING] = error.standing
         raise
-    scope[CALLER] = admitted.principal
     if admitted.standing:
         scope[_STANDING] = admitted.standing
     return admitted

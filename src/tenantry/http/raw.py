@@ -24,7 +24,10 @@ _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 
 
 CALLER: Final = "tenantry.caller"
-"""Where a request's scope holds the principal that was let in, once it is."""
+"""Where a request's scope holds who sent it, once that is known; whether they are let in is told after that."""
+
+CLAIMS: Final = "tenantry.claims"
+"""The same of a user who may belong to no tenant yet: what the token says."""
 
 OPERATOR: Final = "tenantry.operator"
 """What a request's scope holds where the operator sent it."""

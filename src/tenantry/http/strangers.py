@@ -5,23 +5,21 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from tenantry.http.raw import Scope
+from tenantry.http.error_codes import CREDENTIAL
+from tenantry.http.raw import CALLER, CLAIMS, OPERATOR, OUTCOME, Scope
 from tenantry.kit.pace import Pace
 
-PRINCIPAL: Final = "tenantry.principal"
-"""Where the ASGI scope holds the caller whom a guard let in."""
-CLAIMS: Final = "tenantry.claims"
-"""The same for a user who may belong to no tenant yet."""
 PER_SECOND: Final = 200
 """Refusals of strangers that leave a process in a second."""
 AT_ONCE: Final = 50
 LONGEST: Final = 2.0
 """Seconds that one of them waits at most."""
+_KNOWN: Final = (CALLER, CLAIMS, OPERATOR)
 
 
-def is_known(scope: Scope) -> bool:
-    """Whether a guard has let in who sent this request."""
-    return PRINCIPAL in scope or CLAIMS in scope
+def is_stranger(scope: Scope) -> bool:
+    """Whether who sent this request has shown no credential, neither a good one nor one that was refused for itself."""
+    return not any(mark in scope for mark in _KNOWN) and scope.get(OUTCOME) not in CREDENTIAL
 
 
 class Strangers:

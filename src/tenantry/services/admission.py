@@ -54,10 +54,11 @@ class Admission:
         organization: bytes | None,
         address: str | None,
         window: Window | None = None,
+        known: Callable[[Principal], None] = lambda _: None,
     ) -> Admitted:
         """Let a request in, from its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
 
-        ``window`` says which projects to look up on the way.
+        ``window`` says which projects to look up on the way; ``known`` is told who it is before they are counted.
         Raises the errors of authentication (CONTRACT 5), `RateLimitedError` with the caller's standing, and
         `AuthUnavailableError` when nobody can tell: a request that cannot be counted is not let in.
         """
@@ -68,6 +69,7 @@ class Admission:
             await self.refusals.hold(error, kind_of(authorization))
             raise
         principal = found.principal
+        known(principal)
         standing = self._limiter.count_at_once(principal)
         if standing is None:
             standing = await self._count(principal, self._deadline - (self._monotonic() - began))

@@ -172,10 +172,10 @@ class Door:
                 visitor = await self._visitor(connection, even_unproved=even_unproved)
             except NotSignedInError as error:
                 raise NotSignedInError(await _form_from_here(connection)) from error
+            _extras(connection)[CALLER] = visitor.caller
             if scope is not None and not (visitor.may(scope) and (owners_deed is None or visitor.is_owner)):
                 raise RoleTooLowError(visitor, scope, owners_deed)
             _extras(connection)[_VISITOR] = visitor
-            _extras(connection)[CALLER] = visitor.caller
 
         return RouteGuard(guard, Credential.SESSION, scope)
 
