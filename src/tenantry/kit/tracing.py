@@ -1,7 +1,8 @@
 """Spans, in the terms of OpenTelemetry.
 
 Its packages come with the extra ``otel``, and are imported where a `Tracing` is made and nowhere else. No attribute
-holds what somebody has sent: no path, query, header or body; of a request it is the route's template and the method.
+made here holds what somebody has sent: no path, query, header or body; of a request it is the route's template and the
+method.
 """
 
 import importlib.util

@@ -243,10 +243,10 @@ def judge_slots(slots: Sequence[tuple[str, int]]) -> list[Finding]:
     ]
 
 
-def judge_disk(free: int, total: int, size: int = 0) -> Finding:
-    """Whether the disk of the embedded database has room: a tenth, and as much again as there is."""
+def judge_disk(free: int, total: int) -> Finding:
+    """Whether the disk of the embedded database has room: a tenth of it."""
     told = f"{in_units(free)} of {in_units(total)} free"
-    if free >= max(total // 10, size):
+    if free >= total // 10:
         return ok("disk", told)
     return warning(
         "disk",
