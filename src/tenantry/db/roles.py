@@ -209,8 +209,9 @@ def may_build(connection: Connection) -> bool:
 def let_in(connection: Connection, login: str) -> None:
     """Make the roles where they are missing, and a login a member of those that the service works in.
 
-    The login's own privileges stay what they are; of the roles' it has none until it takes one. Raises
-    `RolesMissingError` and `psycopg.errors.UndefinedObject`.
+    The login's own privileges stay what they are; of the roles' it has none until it takes one. On PostgreSQL 15 it
+    loses what it inherits from any other role too (NOINHERIT): only from 16 on each membership says that for itself.
+    Raises `RolesMissingError` and `psycopg.errors.UndefinedObject`.
     """
     statements = [_create(role) for role in _missing_roles(connection)]
     held = {row[0] for row in connection.execute(_MEMBER_OF, (list(SERVICE_ROLES), login)).fetchall()}
