@@ -15,7 +15,7 @@ from tests.support.backup import run_script
 from tests.support.billing import rows
 from tests.support.commands import Done, run
 from tests.support.issuer import AUDIENCE, CLIENT_ID
-from tests.support.members import add_member, change_role, path_of, remove_member
+from tests.support.members import add_member, change_role, owned, path_of, remove_member
 from tests.support.outbox import add_notification, delivery_of
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal, running_service
@@ -128,6 +128,90 @@ async def test_members_that_were_removed_or_made_less_are_so_again(loss: Loss) -
         owner = service.caller(org.owner.credential)
         assert (await owner.get(path_of(gone))).json()["status"] == "removed"
         assert (await owner.get(path_of(less))).json()["role"] == "member"
+
+
+async def test_members_that_were_given_more_are_only_told_of(loss: Loss) -> None:
+    org = await loss.service.organization()
+    await add_member(org.owner, "owner", "owner")
+    more, up_and_down = await add_member(org.owner, "more"), await add_member(org.owner, "both")
+    await loss.back_up()
+    await change_role(org.owner, more, "admin")
+    await change_role(org.owner, up_and_down, "owner")
+    await change_role(org.owner, up_and_down, "admin")
+    async with loss.restored() as (service, done):
+        owner = service.caller(org.owner.credential)
+        assert {(await owner.get(path_of(member))).json()["role"] for member in (more, up_and_down)} == {"member"}
+    assert f"member.updated  {more['id']}  {org.id}  by hand: the member has the role member of before" in done.out
+    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 so already, 0 gone, 3 by hand; ")
+
+
+async def test_transfer_of_a_tenant_is_only_told_of(loss: Loss) -> None:
+    org, first = await owned(loss.service, "first")
+    second = await add_member(org.owner, "second")
+    await loss.back_up()
+    wishes = {"userId": "second", "ownerEmail": "second@x.example"}
+    assert (await org.owner.post(f"{org.path}/transfer", wishes)).status_code == 200
+    async with loss.restored() as (service, done):
+        owner = service.caller(org.owner.credential)
+        roles = [(await owner.get(path_of(member))).json()["role"] for member in (first, second)]
+        assert roles == ["owner", "member"]
+    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 so already, 0 gone, 3 by hand; ")
+
+
+async def test_members_that_were_added_again_since_are_not_removed_by_a_second_run(loss: Loss) -> None:
+    org = await loss.service.organization()
+    back, gone = await add_member(org.owner, "back"), await add_member(org.owner, "gone", "admin")
+    await loss.back_up()
+    await remove_member(org.owner, back)
+    await change_role(org.owner, gone, "member")
+    await remove_member(org.owner, gone)
+    async with loss.restored() as (service, _):
+        service.clock.advance(days=1)
+        owner = service.caller(org.owner.credential)
+        await add_member(owner, "back")
+        again = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
+        statuses = [(await owner.get(path_of(member))).json()["status"] for member in (back, gone)]
+        assert statuses == ["active", "removed"]
+    assert "so already: the member was added again since\n" in again.out
+    assert again.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 3 so already, ")
+
+
+async def test_members_that_were_removed_and_added_again_are_left_to_the_operator(loss: Loss) -> None:
+    org = await loss.service.organization()
+    member = await add_member(org.owner, "back", "admin")
+    await loss.back_up()
+    await remove_member(org.owner, member)
+    await add_member(org.owner, "back")
+    async with loss.restored() as (service, done):
+        owner = service.caller(org.owner.credential)
+        assert (await owner.get(path_of(member))).json()["status"] == "removed"
+    assert "  by hand: the member was added again, and is removed\n" in done.out
+
+
+@pytest.mark.parametrize(("words", "is_suspended"), [((True, False), False), ((True, False, True), True)])
+async def test_only_the_last_word_on_a_tenants_suspension_counts(
+    loss: Loss, words: tuple[bool, ...], is_suspended: bool
+) -> None:
+    org = await loss.service.organization()
+    await loss.back_up()
+    for word in words:
+        wishes = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": word}
+        assert (await loss.service.operator.put(org.path, wishes)).status_code == 200
+    async with loss.restored() as (service, done):
+        status = (await service.caller(org.owner.credential).get(PROJECTS)).status_code
+        assert status == (403 if is_suspended else 200)
+    assert done.out.count("  redone: of what was changed, the suspension\n") == is_suspended
+
+
+async def test_tenants_that_were_let_go_on_again_are_left_to_the_operator(loss: Loss) -> None:
+    org = await loss.service.organization()
+    wishes = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": True}
+    assert (await loss.service.operator.put(org.path, wishes)).status_code == 200
+    await loss.back_up()
+    assert (await loss.service.operator.put(org.path, {**wishes, "suspended": False})).status_code == 200
+    async with loss.restored() as (service, done):
+        assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 403
+    assert f"tenant.updated  {org.id}  {org.id}  by hand: it has its suspended of before\n" in done.out
 
 
 async def test_tenants_that_were_ended_or_suspended_are_so_again(loss: Loss) -> None:

@@ -57,7 +57,8 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
     """Take away again what was taken away after the backup. For a restored database, before the service starts.
 
     Of the changes in the exported audit trail that the database has lost, keys are revoked and changed again, members
-    removed and changed, tenants ended and suspended. Everybody's sessions of the dashboard are ended. May be repeated.
+    removed and given lower roles, tenants ended and suspended. Everybody's sessions of the dashboard are ended. May be
+    repeated.
 
     Exits with 1 if something is left to be done by hand.
     """

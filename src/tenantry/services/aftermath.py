@@ -4,7 +4,7 @@ What the restored database does not know any more is told by the audit trail, as
 """
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -13,9 +13,10 @@ import msgspec
 
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, OF_PEOPLE, of_tenant
-from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Role
+from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Role, lower_role
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.members import Member, MemberStatus
 from tenantry.kit.clock import Clock
 from tenantry.services.api_keys import ApiKeyService, operator_principal
 from tenantry.services.members import MemberService
@@ -25,7 +26,7 @@ from tenantry.store import audit, notices, replay, sessions, tenants
 HELD_BACK: Final = "held back by the operator after a restore"
 _YOUNG: Final = "it was made after the backup"
 _TENANTS_AT_A_TIME: Final = 100
-_MADE: Final = (Action.KEY_CREATED, Action.MEMBER_ADDED, Action.TENANT_CREATED)
+_MADE: Final = (Action.KEY_CREATED, Action.TENANT_CREATED)
 _CHANGED: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.TENANT_UPDATED)
 
 
@@ -63,8 +64,9 @@ class Aftermath:
     async def take_away_again(self, trail: Iterable[AuditEvent], *, dry_run: bool) -> list[Lost]:
         """Redo those changes of an exported trail that the database does not have, oldest first.
 
-        Keys are revoked and changed, members removed and changed, tenants ended and suspended. What was made, and what
-        gives a tenant to somebody else, is only told. Entries may be there twice, in any order.
+        Keys are revoked and changed, members removed and given lower roles, tenants ended and suspended. What was made,
+        and what gives a member more, lets a tenant go on, or gives it to somebody else, is only told. Entries may be
+        there twice, in any order. ``dry_run`` looks at each by itself, as if those before it were not redone.
         """
         unique = {entry.id: entry for entry in trail}
         entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
@@ -72,21 +74,26 @@ class Aftermath:
         for entry in entries:
             of_org[entry.org_id].append(entry)
         known: set[str] = set()
-        newest: dict[tuple[str, str], datetime] = {}
+        newest: dict[tuple[str, str], dict[Action, datetime]] = {}
         for org_id, its in of_org.items():
             async with self._database.transaction(of_tenant(org_id)) as connection:
                 known |= await audit.known(connection, org_id, [entry.id for entry in its])
                 changes = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in its})
-            newest |= {(org_id, target): at for target, at in changes.items()}
+            newest |= {(org_id, target): ways for target, ways in changes.items()}
+        last_words = {
+            entry.org_id: entry.id
+            for entry in entries
+            if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
+        }
         found = []
         for entry in entries:
             if entry.id in known:
                 continue
-            changed = newest.get((entry.org_id, entry.target_id))
-            if entry.action in _CHANGED and changed is not None and changed > entry.at:
-                found.append(Lost(entry, Outcome.SO_ALREADY, "it was changed since"))
+            if since := _changed_since(entry, newest.get((entry.org_id, entry.target_id), {})):
+                found.append(Lost(entry, Outcome.SO_ALREADY, since))
             else:
-                found.append(await self._redo(entry, dry_run=dry_run))
+                is_last = last_words.get(entry.org_id) == entry.id
+                found.append(await self._redo(entry, is_last_on_suspension=is_last, dry_run=dry_run))
         return found
 
     async def end_sessions(self) -> int:
@@ -99,15 +106,18 @@ class Aftermath:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             return await notices.give_up(connection, HELD_BACK)
 
-    async def _redo(self, entry: AuditEvent, *, dry_run: bool) -> Lost:
+    async def _redo(self, entry: AuditEvent, *, is_last_on_suspension: bool, dry_run: bool) -> Lost:
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await tenants.find(connection, entry.org_id)
         if tenant is None:
             return Lost(entry, Outcome.GONE, _YOUNG)
-        left = _left_alone(entry, tenant)
-        if left is not None or dry_run:
-            return left or Lost(entry, Outcome.REDONE)
+        left = _left_alone(entry, tenant, is_last_on_suspension=is_last_on_suspension)
         try:
+            if left is None and entry.action.startswith("member."):
+                member = await self._members.get(operator_principal(entry.org_id), entry.target_id)
+                left = _member_left_alone(entry, member)
+            if left is not None or dry_run:
+                return left or Lost(entry, Outcome.REDONE)
             return await self._redone(entry, tenant)
         except NotFoundError:
             return Lost(entry, Outcome.GONE, _YOUNG)
@@ -154,21 +164,68 @@ class Aftermath:
         if entry.action is Action.TENANT_ENDED:
             await self._tenants.delete(BY_OPERATOR, entry.org_id)
             return Lost(entry, Outcome.REDONE)
-        if (entry.after or {}).get("suspended"):
-            wishes = TenantWishes(name=tenant.record.name, owner_email=tenant.owner_email, suspended=True)
-            await self._tenants.put(BY_OPERATOR, entry.org_id, wishes)
-            return Lost(entry, Outcome.REDONE, "of what was changed, the suspension")
-        return Lost(entry, Outcome.BY_HAND, f"it has its {', '.join(entry.after or {})} of before")
+        wishes = TenantWishes(name=tenant.record.name, owner_email=tenant.owner_email, suspended=True)
+        await self._tenants.put(BY_OPERATOR, entry.org_id, wishes)
+        return Lost(entry, Outcome.REDONE, "of what was changed, the suspension")
 
 
-def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow) -> Lost | None:
-    """What is only told of a change, None where it is to be redone."""
-    if entry.action in _MADE:
+def _changed_since(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
+    """What was done later to what an entry is about, where that stands; empty where the entry does.
+
+    A removal is only undone by adding the member again: the role may have been changed since by a run like this one,
+    that was broken off.
+    """
+    if entry.action is Action.MEMBER_REMOVED:
+        added = newest.get(Action.MEMBER_ADDED)
+        return "the member was added again since" if added is not None and added > entry.at else ""
+    is_outdated = entry.action in _CHANGED and any(at > entry.at for at in newest.values())
+    return "it was changed since" if is_outdated else ""
+
+
+def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
+    """What is only told of a change, None where it is to be redone, or the member is to be looked at."""
+    if entry.action in _MADE or (entry.action is Action.MEMBER_ADDED and entry.before is None):
         return Lost(entry, Outcome.GONE, _YOUNG)
     if tenant.deleted:
         return Lost(entry, Outcome.SO_ALREADY, "the tenant has ended")
     if entry.action is Action.TENANT_TRANSFERRED:
         return Lost(entry, Outcome.BY_HAND, "the tenant has its owner of before")
+    if entry.action is Action.TENANT_UPDATED:
+        return _update_left_alone(entry, tenant, is_last_on_suspension=is_last_on_suspension)
+    return None
+
+
+def _update_left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
+    """What is only told of what a tenant was made, None where it is to be suspended."""
+    told = dict(entry.after or {})
+    if "suspended" in told:
+        if not is_last_on_suspension or told["suspended"] == tenant.suspended:
+            del told["suspended"]
+        elif told["suspended"]:
+            return None
+    if not told:
+        return Lost(entry, Outcome.SO_ALREADY, "" if is_last_on_suspension else "the suspension was changed since")
+    return Lost(entry, Outcome.BY_HAND, f"it has its {', '.join(told)} of before")
+
+
+def _member_left_alone(entry: AuditEvent, member: Member) -> Lost | None:
+    """What is only told of a member's change, None where it takes something away."""
+    is_removed = member.status is MemberStatus.REMOVED
+    if entry.action is Action.MEMBER_ADDED:
+        if is_removed:
+            return Lost(entry, Outcome.BY_HAND, "the member was added again, and is removed")
+        return Lost(entry, Outcome.SO_ALREADY)
+    if is_removed:
+        return Lost(entry, Outcome.SO_ALREADY, "the member is removed")
+    return _role_left_alone(entry, member) if entry.action is Action.MEMBER_UPDATED else None
+
+
+def _role_left_alone(entry: AuditEvent, member: Member) -> Lost | None:
+    role = Role((entry.after or {})["role"])
+    if role is member.role:
+        return Lost(entry, Outcome.SO_ALREADY)
+    if lower_role(role, member.role) is member.role:
+        return Lost(entry, Outcome.BY_HAND, f"the member has the role {member.role} of before, and had {role}")
     return None
 
 

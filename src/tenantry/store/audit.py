@@ -158,13 +158,19 @@ async def known(connection: Connection, org_id: str, ids: Collection[str]) -> se
     return {row[0] for row in await cursor.fetchall()}
 
 
-async def newest_by_target(connection: Connection, org_id: str, targets: Collection[str]) -> dict[str, datetime]:
-    """When each of these keys, members and the tenant itself was changed last."""
+async def newest_by_target(
+    connection: Connection, org_id: str, targets: Collection[str]
+) -> dict[str, dict[Action, datetime]]:
+    """When each of these keys, members and the tenant itself was last changed in each of the ways."""
     cursor = await connection.execute(
-        "SELECT target_id, max(at) FROM audit_events WHERE org_id = %s AND target_id = ANY(%s) GROUP BY target_id",
+        "SELECT target_id, action, max(at) FROM audit_events WHERE org_id = %s AND target_id = ANY(%s) "
+        "GROUP BY target_id, action",
         (org_id, list(targets)),
     )
-    return dict(await cursor.fetchall())
+    newest: dict[str, dict[Action, datetime]] = {}
+    for target_id, action, at in await cursor.fetchall():
+        newest.setdefault(target_id, {})[Action(action)] = at
+    return newest
 
 
 async def read_since(connection: Connection, org_id: str, since: datetime | None) -> list[AuditEvent]:
