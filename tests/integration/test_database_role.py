@@ -1,5 +1,6 @@
 """The service as a database role that owns nothing."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -18,19 +19,27 @@ from tenantry.db.database import Database, Lane
 from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import MIGRATIONS, grant, migrate
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
-from tenantry.db.scope import API, BATCH, TENANT, of_tenant
+from tenantry.db.scope import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
 from tenantry.db.succession import Succession
+from tenantry.gateways.mail import Mailer, parse_smtp_url
+from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.tasks import Work
 from tenantry.kit.clock import system_clock
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level
+from tenantry.services.mail import MailService
 from tenantry.services.retention import RetentionService
 from tenantry.store import server
 from tests.support.backup import run_script
 from tests.support.commands import SECRETS, run
 from tests.support.findings import billing_terms
+from tests.support.logs import watched
+from tests.support.outbox import add_notification
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.rows import BODY_OF, ONE, add_rows
 from tests.support.service import KEYS, PROJECTS, Service, running_service
+from tests.support.smtp import LOOPBACK, MailServer
+from tests.support.smtp import running as running_mail
 
 
 @contextmanager
@@ -134,6 +143,29 @@ async def test_service_that_runs_before_its_login_is_let_in_takes_the_roles_then
             await look()
         finally:
             await database.close()
+
+
+async def test_worker_that_runs_before_its_login_is_let_in_goes_on_then(postgres: PostgresServer) -> None:
+    with made_role(postgres.conninfo, "tenantry_early_worker") as role, postgres.database() as conninfo:
+        by_role = make_conninfo(conninfo, user=role)
+        database, queue = Database(conninfo, pool_size=1), JobQueue(by_role)
+        await database.open()
+        await queue.open()
+        async with running_mail(MailServer()) as server:
+            mailer = Mailer(parse_smtp_url(f"smtp://{LOOPBACK}:{server.port}", "a@example.com"))
+            mail = MailService(database, mailer, system_clock)
+            work = Work(mail, RetentionService(database, timedelta(days=90), system_clock))
+            with watched("tenantry.jobs.queue") as log:
+                task = asyncio.create_task(queue.run_worker(work, polling_interval=0.02))
+                await log.until("the job worker was interrupted")
+            grant(conninfo, role)
+            async with database.transaction(ACROSS_TENANTS) as connection:
+                await queue.defer_mail(connection, [await add_notification(connection)])
+            await server.wait_for(lambda server: len(server.received) == 1)
+            task.cancel()
+            await asyncio.wait({task})
+        await queue.close()
+        await database.close()
 
 
 async def test_service_whose_login_is_not_let_in_says_how_it_would_be(postgres: PostgresServer, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ _UNAVAILABLE: Final = (
     psycopg.errors.ReadOnlySqlTransaction,
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
-# A new connection may lead to another server than this one, or find roles to take that were not there for this one.
-_OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
+OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
+"""What a connection is let go of for: a new one may lead to another server, or find roles that were not there yet."""
 # Times come back in the session's zone, and are answered as they come.
 _ZONE: Final = "-c TimeZone=UTC"
 # Whoever stands still in the middle of a transaction, or is gone without a word, would hold up everybody who waits for
@@ -214,7 +214,7 @@ class Database:
                     try:
                         await connection.enter(scope, *first)
                         yield connection
-                    except _OUTGROWN:
+                    except OUTGROWN:
                         await connection.close()
                         raise
         except (*_UNAVAILABLE, PoolTimeout) as error:
@@ -267,7 +267,7 @@ class Lane:
         except (*_UNAVAILABLE, TimeoutError) as error:
             await self._drop()
             raise unavailable(error) from error
-        except _OUTGROWN:
+        except OUTGROWN:
             await self._drop()
             raise
         except Exception:

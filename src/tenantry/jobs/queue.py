@@ -14,7 +14,7 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.types import JSONDict
 
 from tenantry.db.connection import Connection
-from tenantry.db.database import new_pool, take_role, with_statement_timeout
+from tenantry.db.database import OUTGROWN, new_pool, take_role, with_statement_timeout
 from tenantry.db.succession import Succession
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.domain.billing.ledger import Question
@@ -154,6 +154,8 @@ class JobQueue:
                 trouble: object = "it stopped by itself"
             except Exception as error:  # noqa: BLE001  # a worker goes on, whatever has happened to it
                 trouble = error.__cause__ or error
+                if isinstance(trouble, OUTGROWN):
+                    await self._pool.drain()
             if _is_cancelled():  # a worker that loses its database while stopping reports that instead
                 raise asyncio.CancelledError
             if asyncio.get_running_loop().time() - began > _SOUND:
