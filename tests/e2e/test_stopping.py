@@ -233,6 +233,28 @@ async def test_service_whose_processes_cannot_start_says_so(database_url: str, t
     assert "A server process could not start" in command.text["err"]
 
 
+async def test_first_signal_after_a_process_could_not_start_lets_requests_under_way_end(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
+    plans = tmp_path / "plans.toml"
+    plans.write_text('[[plans]]\nid = "free"\n')
+    async with deployed(database_url, tmp_path, TENANTRY_PLANS=str(plans)) as deployment:
+        one, other = (child for child in psutil.Process(deployment.command.pid).children() if listens(child))
+        one.suspend()
+        line = await connect(deployment)
+        assert (await ask(line, LIST))[0] == 401  # by the other one
+        upload = Upload(line, "evt_kept")
+        await upload.begin()
+        plans.write_text("")
+        one.kill()
+        await deployment.command.until("the others end", "err")
+        os.kill(deployment.command.pid, signal.SIGTERM)
+        await deployment.command.until("told to end", "err")
+        assert other.is_running()
+        assert (await upload.end())[0] == 200
+        assert await deployment.command.wait() == 1
+
+
 @asynccontextmanager
 async def delivering(command: str, conninfo: str, folder: Path) -> AsyncIterator[tuple[Running, MailServer, UUID]]:
     """A command that runs the jobs, while it delivers a mail that is not taken yet; and the notification's id."""

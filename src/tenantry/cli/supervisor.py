@@ -39,6 +39,7 @@ class Supervisor:
         self._processes: list[SpawnProcess] = []
         self._signals: list[int] = []
         self._is_ending = False
+        self._is_told_to_end = False
         self._refuses_at: float | None = None
 
     def run(self) -> bool:
@@ -74,11 +75,14 @@ class Supervisor:
         self._processes.append(process)
 
     def _heed(self, number: int) -> None:
-        if self._is_ending:
+        if self._is_told_to_end:
             for process in self._processes:
                 process.kill()
-            return
-        self._end(number)
+        elif self._is_ending:  # since a process could not start
+            logger.info("told to end, which it does already")
+        else:
+            self._end(number)
+        self._is_told_to_end = True
 
     def _end(self, number: int) -> None:
         self._is_ending = True
