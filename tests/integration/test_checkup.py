@@ -101,6 +101,10 @@ async def test_a_schema_of_another_release(conninfo: str, connection: Connection
     assert newest_revision() in finding.message
 
 
+def test_a_schema_after_going_back_needs_nothing_to_be_done() -> None:
+    assert "If you went back by one release, nothing is to be done." in (judge_revision("0008", "0007").remedy or "")
+
+
 def test_a_schema_is_current_at_the_newest_revision() -> None:
     assert judge_revision("0007", "0007").level is Level.OK
 

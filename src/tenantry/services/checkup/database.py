@@ -206,7 +206,7 @@ def judge_revision(revision: str | None, newest: str) -> Finding:
         return warning(
             _SCHEMA,
             f"is at {revision}, ahead of this release ({newest})",
-            "Install the newer release.",
+            "If you went back by one release, nothing is to be done. If not, install the release that made the schema.",
             why="A release works on the schema of the next one, and of no later one.",
         )
     return ok(_SCHEMA, f"revision {revision}")
