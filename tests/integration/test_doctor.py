@@ -144,6 +144,16 @@ async def test_the_key_tells_the_mode_of_events(tmp_path: Path, database_url: st
     assert "of live mode, while PROVIDER_SECRET_KEY is a key of test mode: 1" in warning
 
 
+async def test_jobs_that_run_by_themselves_are_to_have_gone_well_lately(tmp_path: Path, database_url: str) -> None:
+    await rows(
+        database_url,
+        "INSERT INTO job_runs (task, succeeded, failed, succeeded_at) SELECT task, 1, 3, now() - interval '4 hours' "
+        "FROM unnest(ARRAY['remove_old_data', 'deliver_mail']) task",
+    )
+    report = await doctor(tmp_path, {**SECRETS, "DATABASE_URL": database_url}, "--json")
+    assert report.warnings("jobs") == ["remove_old_data last went well 4 h ago"]
+
+
 async def test_what_does_not_work_is_a_failure(tmp_path: Path, database_url: str) -> None:
     values = {"SMTP_URL": f"smtp://app:hunter2@127.0.0.1:{free_port()}", "MAIL_FROM": "billing@example.com"}
     report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url})

@@ -171,7 +171,6 @@ def test_a_job_that_has_not_gone_well_lately_is_told_of() -> None:
     runs = [
         JobRuns("remove_old_data", 5, 3, long_ago),
         JobRuns("requeue_stalled_jobs", 5, 0, lately),
-        JobRuns("deliver_mail", 1, 0, long_ago),  # does not run by itself
         JobRuns("look_for_silent_tenants", 0, 1, None),
     ]
     assert told(judge_jobs({}, runs, NOW, workers=1)).message == "remove_old_data last went well 4 h ago"

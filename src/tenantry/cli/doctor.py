@@ -19,6 +19,7 @@ from tenantry.cli.exit_codes import FAILED
 from tenantry.domain.api_keys import Pepper
 from tenantry.gateways.provider.api import ProviderApi
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
+from tenantry.jobs.tasks import PERIODIC
 from tenantry.kit import logs
 from tenantry.kit.clock import system_clock
 from tenantry.kit.tracing import is_installed
@@ -132,6 +133,7 @@ async def _check_database(
         system_clock(),
         sends_mail=sends_mail,
         peppers=peppers,
+        periodic=PERIODIC,
         needed=settings.connections if isinstance(settings, Settings) else None,
         clock=system_clock,
     )

@@ -1,6 +1,6 @@
 """Checks of the database: the server, the schema, and what in the data (billing: next door) needs attention."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -28,9 +28,6 @@ STUCK_SECONDS: Final = 3600.0
 LONGEST_DUE: Final = 300.0
 HOUR: Final = timedelta(hours=1)
 LONGEST_BETWEEN_RUNS: Final = 3 * HOUR
-RUN_BY_THEMSELVES: Final = frozenset(
-    {"reconcile_due_tenants", "look_for_silent_tenants", "requeue_stalled_jobs", "remove_old_data"}
-)
 
 _VERSION_UNIT: Final = 10_000
 _DATABASE: Final = "database"
@@ -73,6 +70,7 @@ async def check_database(
     *,
     sends_mail: bool,
     peppers: Sequence[str],
+    periodic: Collection[str] = (),
     needed: int | None = None,
     clock: Clock | None = None,
     patience: float = checkup.PATIENCE,
@@ -80,7 +78,8 @@ async def check_database(
     """The server, the schema, and what the data says.
 
     ``sends_mail`` tells whether a mail server is set; ``peppers`` are the ids of those that are set, newest first.
-    ``needed`` is how many connections the set-up may open, and ``clock`` this machine's; without them that is left out.
+    ``periodic`` are the jobs that run by themselves, ``needed`` is how many connections the set-up may open, and
+    ``clock`` this machine's; without them that is left out.
     A check whose statement takes more than ``patience`` seconds is left out, and that is told.
     """
     try:
@@ -100,7 +99,9 @@ async def check_database(
             await take_role(connection)
             if findings[1].level is not Level.ERROR:
                 findings.append(judge_login(await checkup.read_login(connection)))
-                findings += await _check_data(connection, terms, now, sends_mail=sends_mail, peppers=peppers)
+                findings += await _check_data(
+                    connection, terms, now, sends_mail=sends_mail, peppers=peppers, periodic=periodic
+                )
             return findings
     except DatabaseUnavailableError as refusal:
         return [_unusable(_trouble(refusal.__cause__))]
@@ -111,11 +112,18 @@ async def check_database(
 
 
 async def _check_data(
-    connection: Connection, terms: BillingTerms, now: datetime, *, sends_mail: bool, peppers: Sequence[str]
+    connection: Connection,
+    terms: BillingTerms,
+    now: datetime,
+    *,
+    sends_mail: bool,
+    peppers: Sequence[str],
+    periodic: Collection[str],
 ) -> list[Finding]:
+    unserved = {name for name, is_served in (("mail", sends_mail), ("provider", terms.asks_provider)) if not is_served}
     checks = {
         _MAIL: partial(_check_mail, connection, sends_mail=sends_mail),
-        _JOBS: partial(_check_jobs, connection, now, sends_mail=sends_mail, asks_provider=terms.asks_provider),
+        _JOBS: partial(_check_jobs, connection, now, unserved, periodic),
         _KEYS: partial(_check_old_keys, connection, now),
         _PEPPER: partial(_check_peppers, connection, now, peppers),
         LEDGER: partial(check_ledger, connection, terms, now),
@@ -141,10 +149,11 @@ async def _check_mail(connection: Connection, *, sends_mail: bool) -> list[Findi
     return judge_queue(MailQueue(counts.get("queued", 0), counts.get("failed", 0), oldest), sends_mail=sends_mail)
 
 
-async def _check_jobs(connection: Connection, now: datetime, *, sends_mail: bool, asks_provider: bool) -> list[Finding]:
-    unserved = {name for name, is_served in (("mail", sends_mail), ("provider", asks_provider)) if not is_served}
+async def _check_jobs(
+    connection: Connection, now: datetime, unserved: Collection[str], periodic: Collection[str]
+) -> list[Finding]:
     due = {queue: age for queue, age in (await jobs.longest_due(connection)).items() if queue not in unserved}
-    runs = await jobs.read_runs(connection)
+    runs = [run for run in await jobs.read_runs(connection) if run.task in periodic]
     return judge_jobs(due, runs, now, workers=await jobs.count_workers(connection))
 
 
@@ -271,7 +280,7 @@ def judge_queue(queue: MailQueue, *, sends_mail: bool) -> list[Finding]:
 def judge_jobs(due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime, *, workers: int) -> list[Finding]:
     """Jobs that are due for long (seconds, by queue), and those that have not gone well lately.
 
-    ``workers`` is how many workers gave a sign of life lately.
+    ``runs`` are those of the jobs that run by themselves. ``workers`` is how many workers gave a sign of life lately.
     """
     why = "Mails, questions to the provider and the removal of old data wait."
     see = f"See that `tenantry worker` runs (or `serve` with RUN_JOBS; running now: {workers}), and what its log says."
@@ -283,7 +292,7 @@ def judge_jobs(due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime,
     found += [
         warning(_JOBS, f"{run.task} last went well {(now - run.succeeded_at) // HOUR} h ago", see, why=why)
         for run in runs
-        if run.task in RUN_BY_THEMSELVES and run.succeeded_at and now - run.succeeded_at > LONGEST_BETWEEN_RUNS
+        if run.succeeded_at and now - run.succeeded_at > LONGEST_BETWEEN_RUNS
     ]
     return found or [ok(_JOBS, "none is due for long")]
 
