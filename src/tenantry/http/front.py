@@ -37,6 +37,7 @@ from tenantry.http.raw import (
 )
 from tenantry.http.safeguards import lacking, safeguards
 from tenantry.http.strangers import Strangers, is_stranger
+from tenantry.kit.methods import METHODS
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""
@@ -50,7 +51,6 @@ _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
 _HELD: Final = frozenset({400, 404, 405, 413, 415})
 """Refusals of hot routes that say nothing about a credential."""
 _CLIENT_ERRORS: Final = range(400, 500)
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 PageOf = Callable[[Scope, int, str], RawAnswer | None]
 """Gives the page for a request that is refused with a status; with its id."""

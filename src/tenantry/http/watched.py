@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from tenantry.domain.access import Principal
-from tenantry.http.front import CLIENT_GONE, IS_HEAD, METHODS, Front
+from tenantry.http.front import CLIENT_GONE, IS_HEAD, Front
 from tenantry.http.raw import (
     CALLER,
     OPERATOR,
@@ -25,6 +25,7 @@ from tenantry.http.raw import (
     header_of,
 )
 from tenantry.kit.logs import FIELDS
+from tenantry.kit.methods import METHODS
 from tenantry.kit.tracing import RequestSpan, Tracing
 
 LOGGER: Final = "tenantry.requests"

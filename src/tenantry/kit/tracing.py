@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
+from tenantry.kit.methods import METHODS
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -28,7 +30,6 @@ MOST_LINKS: Final = 256
 _PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _NAME: Final = "tenantry"
 _UNNAMED: Final = "unknown_service"
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SERVER_FAULT: Final = 500
 _LONGEST_CLOSE: Final = 5.0
 
@@ -87,7 +88,7 @@ class Tracing:
     @contextmanager
     def request(self, method: str, scheme: str, traceparent: str | None) -> Iterator["RequestSpan"]:
         """A request that came in, maybe as part of a trace of its sender's."""
-        known = method if method in _METHODS else "_OTHER"
+        known = method if method in METHODS else "_OTHER"
         attributes = {"http.request.method": known, "url.scheme": scheme}
         with self._span(known, self._trace.SpanKind.SERVER, attributes, context=self._coming_from(traceparent)) as span:
             yield RequestSpan(span, known, self._trace.StatusCode.ERROR)
