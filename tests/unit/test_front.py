@@ -292,3 +292,15 @@ async def test_only_strangers_wait_for_refusals_behind_strangers(path: str, mark
     for task in (asked, *crowd):
         task.cancel()
     await asyncio.wait((asked, *crowd))
+
+
+async def test_time_for_which_a_refusal_is_held_is_not_that_of_the_answer() -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body"})
+
+    front = front_of(refuse, deadline=PATIENCE)
+    crowd = [asyncio.create_task(front._strangers.hold()) for _ in range(AT_ONCE + round(2 * PATIENCE * PER_SECOND))]
+    await asyncio.sleep(0)
+    assert (await get_from(front, "/nowhere")).status_code == 404
+    await asyncio.wait(crowd)

@@ -204,9 +204,9 @@ class Front:
             if overdue:
                 return
             if message["type"] == "http.response.start":
-                if message["status"] in _CLIENT_ERRORS and is_stranger(scope):
+                status = message["status"]  # the application has answered in time, however long that is held
+                if status in _CLIENT_ERRORS and is_stranger(scope):
                     await self._strangers.hold()
-                status = message["status"]
                 own = message.get("headers", ())
                 message["headers"] = [
                     *own, *headers_of(scope), *lacking(own, self._safeguards), (b"x-request-id", request_id)
