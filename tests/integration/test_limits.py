@@ -183,6 +183,17 @@ async def test_body_that_comes_in_time_is_taken(line: Line, application: Applica
         assert (await line.answer())[2] == b"body"
 
 
+async def test_body_in_line_has_its_time_from_its_turn(line: Line, application: Application) -> None:
+    await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Content-Length: 4\r\n" + END + b"bo")
+    application.pass_time(LIMITS.body)
+    application.let_go.set()
+    assert (await line.answer())[0] == 200
+    application.pass_time(LIMITS.body - 1)
+    await line.send(b"dy")
+    assert (await line.answer())[2] == b"body"
+    assert not application.cut_short("body_seconds")
+
+
 async def test_body_after_its_answer_is_not_waited_for_for_ever(line: Line, application: Application) -> None:
     await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 4\r\n" + END)
     assert (await line.answer())[0] == 401

@@ -65,7 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     head: float = 10.0
     """For the first request's head since it connected, for another one's since that began."""
     body: float = 30.0
-    """For a body, since the head is there."""
+    """For a body, since the head is there, and no request of its connection waits for an answer before it."""
     reading: float = 60.0
     """For reading any more of an answer of which there is some left."""
     connections: int = 8192

@@ -230,6 +230,8 @@ class LeanProtocol(HttpToolsProtocol):
             super().on_response_complete()
             self.is_arriving = not self.pipeline and self.cycle.more_body
             self.on_arriving_changed()
+            if self.is_arriving and not self.is_deaf:
+                self._wait_for_the_rest()
             return
         if self.is_arriving:
             self.is_arriving = False
@@ -295,7 +297,10 @@ class LeanProtocol(HttpToolsProtocol):
 
     def _wait_for_the_rest(self) -> None:
         limits = self._watch.limits
-        if self._has_head:
+        if self._has_head and self.pipeline:  # what comes is read once it is its turn, and may have been sent long ago
+            if self.waits is not Wait.READING:
+                self._wait_at_most_for_reading()
+        elif self._has_head:
             if self.waits is not Wait.BODY:
                 self.waits, self.due = Wait.BODY, self._now() + limits.body
         elif self._fed > MOST_HEAD:
