@@ -1,6 +1,7 @@
 """Running the server processes, and ending them without a trace."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -13,7 +14,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Final
 
 import click
 import msgspec
@@ -26,10 +26,8 @@ from tenantry.http.listening import Loop
 from tenantry.http.raw import AsgiApp
 from tenantry.http.server import REQUEST_SECONDS, Server
 from tenantry.http.shedding import SheddingProtocol
-from tenantry.kit import collector, logs, open_files
+from tenantry.kit import backoff, collector, logs, open_files
 from tenantry.settings import Settings, SettingsError, export_environment, export_telemetry, load, read_environment
-
-_POLL_SECONDS: Final = 0.05
 
 
 def end_on_sigterm() -> None:
@@ -147,8 +145,10 @@ def _reachable(host: str) -> str:
 def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
     parent = os.getppid()
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    while os.getppid() == parent:
+    for attempt in itertools.count(1):
+        if os.getppid() != parent:
+            return
         with contextlib.suppress(urllib.error.URLError, OSError), direct.open(url, timeout=2):
             on_ready()
             return
-        time.sleep(_POLL_SECONDS)
+        time.sleep(backoff.exponential(min(attempt, 20), first=0.05, factor=1.2, ceiling=1))
