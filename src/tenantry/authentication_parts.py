@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Final
 
 import httpx2
 import psycopg
@@ -24,6 +25,9 @@ from tenantry.services.authentication import Authenticator
 from tenantry.services.key_use import KeyUse
 from tenantry.services.rate_limits import RateLimiter
 from tenantry.store import rate_limits
+
+_CANCELLED_AGAIN: Final = 1.0
+"""Seconds."""
 
 
 class AuthenticationParts:
@@ -99,7 +103,8 @@ async def stop(task: "asyncio.Task[None]", patience: float | None = None) -> Non
     if not task.cancelling():
         task.cancel()
     _, late = await asyncio.wait([task], timeout=patience)
-    if late:
+    while late:  # what it ends with may be shielded, and be followed by more of the kind
         task.cancel()
+        _, late = await asyncio.wait([task], timeout=_CANCELLED_AGAIN)
     with suppress(asyncio.CancelledError):
         await task
