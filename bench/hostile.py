@@ -190,7 +190,7 @@ def kinds(port: int, issuer: Issuer, seconds: float) -> Iterator[Kind]:
     yield flood("tokens, forged", 2000, [asked(LIST, token) for token in forged])
     yield flood("tokens, unknown key id", 2000, [asked(LIST, token) for token in _tokens(issuer, unknown=True)])
     yield flood("bad paths", 2000, [asked(f"/{part}/{n}") for n in range(99) for part in ("api/v1", "wp", "orgs")])
-    yield flood("open routes", 500, [asked("/healthz"), asked("/openapi.json"), asked("/")])
+    yield flood("open routes", 500, [asked("/healthz"), asked("/api/v1/openapi.json"), asked("/")])
     yield flood("bodies of 8 MiB", 4, [posted(b"x" * 8_388_608)], 8)
     yield flood("compressed bodies", 1000, [
         posted(gzip.compress(b" " * 10_000_000), path, extra=b"Content-Encoding: gzip\r\n") for path in (WEBHOOK, LEAK)

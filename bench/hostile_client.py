@@ -22,6 +22,8 @@ _PIECE: Final = 65_536
 _PATIENCE: Final = 8.0
 _OPENERS: Final = 32
 """Connections that are begun at the same time."""
+_OPENED: Final = 2000
+"""Connections in a second, at most."""
 
 
 class Attack(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +71,11 @@ class _Attacker:
         self._sent = 0
         self._open = 0
         self._most = 0
-        self._next = 0.0
+        self._next = self._opens = 0.0
         self._doors = asyncio.Semaphore(_OPENERS)
 
     async def run(self) -> Toll:
-        begun = self._next = time.perf_counter()
+        begun = self._next = self._opens = time.perf_counter()
         one = self._flood if self._attack.rate else self._hold
         tasks = [asyncio.create_task(one()) for _ in range(self._attack.connections)]
         await asyncio.sleep(self._attack.seconds)
@@ -86,6 +88,9 @@ class _Attacker:
     @contextlib.asynccontextmanager
     async def _connection(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
         async with self._doors:
+            now = time.perf_counter()
+            self._opens = max(self._opens, now) + 1 / _OPENED
+            await asyncio.sleep(max(0.0, self._opens - now))
             reader, writer = await asyncio.open_connection("127.0.0.1", self._attack.port)
         self._open += 1
         self._most = max(self._most, self._open)
