@@ -38,7 +38,7 @@ COUNTED: Final = (
 )  # fmt: skip
 """What the limits are called where it is counted that they ended something."""
 
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 16
 """Connections that are ended in one turn of the event loop: a turn is what everybody else waits for."""
 _PAUSE: Final = 0.005
 _PLACES: Final = 16
