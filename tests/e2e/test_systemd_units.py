@@ -103,6 +103,7 @@ def test_what_is_started_without_a_database_begins_by_itself_once_there_is_one(s
     with started.without_database():
         assert started.run("systemctl", "start", "--no-block", SERVER, WORKER).code == 0
         started.until(MIGRATION, "Result", "exit-code")
+        started.until(WORKER, "Result", "exit-code")  # had it begun, nothing would start the migration again
     for unit in (SERVER, WORKER):
         started.until(unit, "ActiveState", "active")
     started.until(MIGRATION, "Result", "success")
