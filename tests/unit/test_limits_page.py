@@ -17,7 +17,7 @@ LIMITS = patience.Limits()
     [
         ("the first request's head, since the client connected", f"{LIMITS.head:g} s"),
         ("each further request's head, since its first byte", f"{LIMITS.head:g} s"),
-        ("a body, since its head", f"{LIMITS.body:g} s"),
+        ("a body, since its head, or since the answers before it are given", f"{LIMITS.body:g} s"),
         ("an answer of which the client reads nothing more", f"{LIMITS.reading:g} s"),
         ("an answer of ours, since the request is there", f"{front.DEADLINE:g} s"),
         ("a request's head: target, names and values of fields", f"{patience.MOST_HEAD} bytes"),
