@@ -98,12 +98,12 @@ def is_current(revision: str | None) -> bool:
     return revision is not None and revision >= newest_revision()
 
 
-async def stop(task: "asyncio.Task[None]", patience: float | None = None) -> None:
+async def stop(task: "asyncio.Task[None]", patience: float = _CANCELLED_AGAIN) -> None:
     """Cancel a task, if that was not done, and wait for its end; after ``patience`` seconds cancel that too."""
     if not task.cancelling():
         task.cancel()
     _, late = await asyncio.wait([task], timeout=patience)
-    while late:  # what it ends with may be shielded, and be followed by more of the kind
+    while late:  # a pool may lose it (until Python 3.12), and what a task ends with may be shielded
         task.cancel()
         _, late = await asyncio.wait([task], timeout=_CANCELLED_AGAIN)
     with suppress(asyncio.CancelledError):

@@ -1,0 +1,21 @@
+"""Ending what runs in the background."""
+
+import asyncio
+from contextlib import suppress
+
+from tenantry.authentication_parts import stop
+
+
+async def test_a_task_whose_cancellation_gets_lost_is_ended_all_the_same() -> None:
+    begun = asyncio.Event()
+
+    async def goes_on() -> None:
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(goes_on())
+    await begun.wait()
+    await stop(task)
+    assert task.cancelled()
