@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
+import uvloop
 from psycopg import pq
 
 from tenantry.db import statements as kinds
@@ -105,3 +107,33 @@ async def test_a_server_that_goes_away_is_an_operational_error(connection: Conne
     with pytest.raises(psycopg.OperationalError):
         await waiting
     assert connection.closed
+
+
+def test_lost_connections_are_made_anew_in_the_service_s_event_loop(conninfo: str) -> None:
+    uvloop.run(lose_connections(conninfo, times=30))
+
+
+async def lose_connections(conninfo: str, times: int) -> None:
+    """End all connections of several clients again and again; each of them is served in between."""
+    served = [asyncio.Event() for _ in range(12)]
+    async with asyncio.TaskGroup() as clients, await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as own:
+        going_on = [clients.create_task(ask_for_ever(conninfo, event)) for event in served]
+        for _ in range(times):
+            await asyncio.gather(*(event.wait() for event in served))
+            for event in served:
+                event.clear()
+            await own.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        for client in going_on:
+            client.cancel()
+
+
+async def ask_for_ever(conninfo: str, served: asyncio.Event) -> None:
+    while True:
+        with suppress(psycopg.OperationalError):
+            async with await Connection.connect(conninfo) as connection:
+                while True:
+                    assert await connection.together(ONE(), commit=True) == [[(1,)]]
+                    served.set()

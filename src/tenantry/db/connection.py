@@ -171,20 +171,27 @@ class _Exchange:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._results: list[pq.abc.PGresult] = []
+        self._is_waiting = False
         self._incoming = select.poll()
         self._incoming.register(self._socket, select.POLLIN)
 
     async def run(self) -> list[pq.abc.PGresult]:
         """The results. Raises the driver's error when the connection is lost."""
         self._loop.add_reader(self._socket, self._guarded, self._read)
+        self._is_waiting = True
         try:
             if self._pgconn.flush():
                 self._loop.add_writer(self._socket, self._guarded, self._write)
             await self._done
         finally:
+            self._let_go()
+        return self._results
+
+    def _let_go(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
-        return self._results
 
     def _write(self) -> None:
         if not self._pgconn.flush():
@@ -211,5 +218,7 @@ class _Exchange:
         try:
             step()
         except psycopg.Error as error:
+            # libpq has closed the socket of a lost connection: before the next turn another may have its number
+            self._let_go()
             if not self._done.done():
                 self._done.set_exception(error)
