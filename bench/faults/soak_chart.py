@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-_WIDTH: Final = 900
+_WIDTH: Final = 910
 _LEFT: Final = 70
 _RIGHT: Final = 880
 _TOP: Final = 50
@@ -74,7 +74,7 @@ def _drawn(panel: Panel, top: float, marks: Sequence[float], seconds: float) -> 
 
     parts = [f'<text x="{_LEFT}" y="{top - 18:.0f}">{escape(panel.title)}</text>']
     parts += [f'<line class="fault" x1="{x(at):.1f}" y1="{top}" x2="{x(at):.1f}" y2="{floor}"/>' for at in marks]
-    for value in (least, most):
+    for value in _lines(least, most, is_logarithmic=panel.is_logarithmic):
         parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y(value):.1f}" x2="{_RIGHT}" y2="{y(value):.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,g}</text>')
     parts.append(f'<line class="axis" x1="{_LEFT}" y1="{floor}" x2="{_RIGHT}" y2="{floor}"/>')
@@ -92,6 +92,13 @@ def _drawn(panel: Panel, top: float, marks: Sequence[float], seconds: float) -> 
         )
         legend += 45 + 7.2 * len(series.name)
     return parts
+
+
+def _lines(least: float, most: float, *, is_logarithmic: bool) -> list[float]:
+    """Where the scale is marked: at every power of ten, or at its ends and in the middle."""
+    if is_logarithmic:
+        return [least * 10.0**power for power in range(round(math.log10(most / least)) + 1)]
+    return [least, (least + most) / 2, most]
 
 
 def _span(values: Sequence[float], *, is_logarithmic: bool) -> tuple[float, float]:
