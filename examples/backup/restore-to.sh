@@ -13,6 +13,9 @@ case $archive$moment in
   exit 1
   ;;
 esac
+case $moment in
+*[zZ]) moment=${moment%?}+00:00 ;; # PostgreSQL does not know "Z" yet when it reads its configuration
+esac
 if [ -d "$data" ] && [ -n "$(ls -A "$data")" ]; then
   echo "$data is not empty." >&2
   exit 1

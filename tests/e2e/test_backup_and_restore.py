@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,8 +106,8 @@ class PointInTime(Method):
     @contextmanager
     def restored(self) -> Iterator[str]:
         assert isinstance(self._moment, datetime)
-        arguments = (self._base, self._archive, self.new.data, self._moment.isoformat())
-        done = self.new.script("restore-to.sh", *arguments)
+        moment = self._moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # in the form that docs/backup.md gives
+        done = self.new.script("restore-to.sh", self._base, self._archive, self.new.data, moment)
         assert done.returncode == 0, done.stderr
         hand_over(self.new.data, like=self.lost.data)
         with self.new.running():
