@@ -6,6 +6,8 @@ umask 077
 folder=${1:?usage: export-audit.sh FOLDER}
 file=$folder/audit-$(date -u +%Y%m%dT%H%M%SZ).ndjson
 
+trap 'rm -f "$file.part"' EXIT
+trap 'exit 1' HUP INT TERM
 tenantry admin export-audit --since "$(date -u -d '2 hours ago' +%Y-%m-%dT%H:%M:%SZ)" >"$file.part"
 sync "$file.part"
 mv "$file.part" "$file"
