@@ -16,6 +16,7 @@ from tenantry import __version__
 from tenantry.authentication_parts import AuthenticationParts, is_current, schema_revision, stop
 from tenantry.db.database import Database
 from tenantry.db.watch import LaneWatch
+from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.sessions import SessionSecret
@@ -52,7 +53,7 @@ from tenantry.http.tenants import operator_routes, tenant_routes
 from tenantry.http.watched import WatchedFront
 from tenantry.http.webhooks import WebhookEndpoint
 from tenantry.jobs.queue import JobQueue
-from tenantry.jobs.tasks import PERIODIC, Work
+from tenantry.jobs.tasks import PERIODIC, TASKS, Work
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.tracing import Tracing, is_installed
 from tenantry.services.api_keys import ApiKeyService
@@ -157,6 +158,8 @@ class Parts:
     ) -> None:
         policy, catalog = settings.billing, settings.billing.catalog
         self.metrics = Metrics(several_processes=settings.workers > 1)
+        for reason in RevocationReason:
+            self.metrics.revoked.labels(reason)  # 0, not nothing, until there is one
         self.tracing = tracing = begin_tracing(settings)
         self.database = Database(
             conninfo,
@@ -311,7 +314,7 @@ class Parts:
     async def read_gauges(self) -> list[Known] | None:
         """What the database knows, for the metrics, which are brought up to date."""
         self._sample()
-        return await read_gauges(self.database, PERIODIC)
+        return await read_gauges(self.database, PERIODIC, TASKS)
 
     async def _keep_sampling(self) -> None:
         """Let the metrics know how this process stands, whichever process will be asked for them."""
@@ -324,7 +327,7 @@ class Parts:
         self.metrics.set_pool("jobs", self.queue.usage())
         self.metrics.streams.set(len(self.news))
 
-    def _keys_revoked(self, reason: str, number: int) -> None:
+    def _keys_revoked(self, reason: RevocationReason, number: int) -> None:
         self.metrics.revoked.labels(reason).inc(number)
 
     async def email_of_token(self, token: str, subject: str) -> str | None:

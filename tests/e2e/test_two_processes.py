@@ -77,6 +77,13 @@ async def test_metrics_tell_how_both_processes_stand_and_nothing_that_is_not_doc
     assert shown.described().keys() <= documented().keys()
 
 
+async def test_what_neither_process_has_counted_is_shown_as_0(deployment: Deployment) -> None:
+    async with deployment.client() as client:
+        shown = Shown((await client.get("/metrics")).text)
+    ended = shown.series({"tenantry_api_keys_revoked_total"})
+    assert ended["tenantry_api_keys_revoked_total", frozenset({("reason", "leaked")})] == 0
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_signal_ends_every_process(address: str, tmp_path: Path, how: signal.Signals) -> None:
     async with deployed(address, tmp_path) as deployment:

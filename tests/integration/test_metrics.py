@@ -1,6 +1,7 @@
 """What `/metrics` says, and that it is written down."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
@@ -21,10 +23,11 @@ from tenantry.services.retention import RetentionService
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.logs import watched
-from tests.support.metrics import Shown, documented
+from tests.support.metrics import Series, Shown, documented
 from tests.support.rate_limits import set_plan
 from tests.support.service import KEYS, PROJECTS, Service, running_service
 
+PROMETHEUS: Final = Path(__file__).parents[2] / "examples" / "prometheus"
 PLANS: Final = """
 [[plans]]
 id = "free"
@@ -33,6 +36,17 @@ id = "closed"
 [plans.limits]
 requests_per_minute = 0
 """
+
+
+def begun_at_0() -> list[Series]:
+    """The counters that begin at 0 in the tests of the alert rules."""
+    tests = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text("utf-8"))["tests"]
+    return [
+        (found[1], frozenset(re.findall(r'(\w+)="([^"]*)"', found[2])))
+        for test in tests
+        for series in test["input_series"]
+        if str(series["values"]).startswith("0") and (found := re.match(r"(tenantry_\w+_total)(.*)", series["series"]))
+    ]
 
 
 async def shown(service: Service) -> Shown:
@@ -76,6 +90,23 @@ async def test_every_metric_that_is_shown_is_documented_with_its_labels_and_the_
     await counted_everything(service)
     found = (await shown(service)).described()
     assert {name: told for name, told in found.items() if not name.startswith(("python_", "process_"))} == documented()
+
+
+async def test_what_a_rule_expects_to_begin_at_0_is_shown_as_0_before_anything_is_counted(service: Service) -> None:
+    found = (await shown(service)).series(documented())
+    expected = begun_at_0()
+    assert expected
+    assert {series: found.get(series) for series in expected} == dict.fromkeys(expected, 0.0)
+
+
+async def test_no_count_adds_a_series_to_those_whose_increase_a_rule_asks_for(service: Service) -> None:
+    names = set(re.findall(r"increase\((\w+)", (PROMETHEUS / "alerts.yml").read_text("utf-8")))
+    assert names
+    before = (await shown(service)).series(names)
+    await counted_everything(service)
+    after = (await shown(service)).series(names)
+    assert after.keys() == before.keys()
+    assert {name for (name, labels), value in after.items() if value > before[name, labels]} == names
 
 
 async def test_no_label_names_a_tenant_a_key_or_an_event(service: Service) -> None:

@@ -1,7 +1,7 @@
 """Reading what `/metrics` says, and what is written about it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +16,10 @@ class Described(NamedTuple):
 
     kind: str
     labels: frozenset[str]
+
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+"""A sample's name and its labels with their values."""
 
 
 class Shown:
@@ -33,6 +37,15 @@ class Shown:
             if sample.name == name and sample.labels == labels
         ]
         return found[0] if found else 0.0
+
+    def series(self, names: Container[str]) -> dict[Series, float]:
+        """The values of all samples of these names."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families
+            for sample in family.samples
+            if sample.name in names
+        }
 
     def described(self) -> dict[str, Described]:
         """Every metric by the name of its samples (histograms: by what they have in common)."""

@@ -29,6 +29,15 @@ class KeyStatus(StrEnum):
     EXPIRED = "expired"
 
 
+class RevocationReason(StrEnum):
+    """Why a key was ended: by whoever may, for its successor without an overlap, by a report, or with its tenant."""
+
+    REVOKED = "revoked"
+    ROTATED = "rotated"
+    LEAKED = "leaked"
+    TENANT_ENDED = "tenant_ended"
+
+
 class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     """The record of a key. The secret is not in it: only its first and last characters are."""
 

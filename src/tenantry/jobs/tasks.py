@@ -34,6 +34,7 @@ REQUEUE: Final = "requeue_stalled_jobs"
 RETENTION: Final = "remove_old_data"
 PERIODIC: Final = (RECONCILE, SILENCE, REQUEUE, RETENTION)
 """What runs by itself."""
+TASKS: Final = (*PERIODIC, DELIVER_MAIL, ASK_PROVIDER)
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
 

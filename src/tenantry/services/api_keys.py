@@ -13,7 +13,7 @@ from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
-from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper
+from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (
     IdempotencyReplayError,
@@ -61,12 +61,11 @@ class ApiKeyService:
         pepper: Pepper,
         clock: Clock,
         issuer: str | None = None,
-        revoked: Callable[[str, int], None] = lambda _reason, _number: None,
+        revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
     ) -> None:
         """``issuer`` is the identity provider's, where there is one.
 
-        ``revoked`` is told of keys that were ended, once they are: why (``revoked``, or ``rotated`` without an
-        overlap), and how many.
+        ``revoked`` is told of keys that were ended, once they are: why, and how many.
         """
         self._revoked = revoked
         self._database = database
@@ -235,7 +234,7 @@ class ApiKeyService:
         if replayed:
             raise IdempotencyReplayError(record.id)
         if not overlap:
-            self._revoked("rotated", 1)
+            self._revoked(RevocationReason.ROTATED, 1)
         return NewKey(record, secret)
 
     async def revoke(self, principal: Principal, author: Author, key_id: str, *, force: bool = False) -> None:
@@ -252,7 +251,7 @@ class ApiKeyService:
             if not force:
                 await self._check_way_back(connection, key, now)
             await _save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
-        self._revoked("revoked", 1)
+        self._revoked(RevocationReason.REVOKED, 1)
 
     async def _begin(self, connection: Connection, principal: Principal) -> tuple[Principal, datetime]:
         """Hold the tenant's row; the caller as it is then, and when that is."""

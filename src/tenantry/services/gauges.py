@@ -22,11 +22,16 @@ class Known(msgspec.Struct, frozen=True):
     counts: bool = False
 
 
-async def read_gauges(database: Database, periodic: Sequence[str] = ()) -> list[Known] | None:
-    """What the database knows, or None while it is out of reach; ``periodic`` are the jobs that run by themselves."""
+async def read_gauges(
+    database: Database, periodic: Sequence[str] = (), tasks: Sequence[str] = ()
+) -> list[Known] | None:
+    """What the database knows, or None while it is out of reach.
+
+    ``periodic`` are the jobs that run by themselves, ``tasks`` all jobs that there are.
+    """
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:
-            return [*await _mails(connection), *await _billing(connection), *await _jobs(connection, periodic)]
+            return [*await _mails(connection), *await _billing(connection), *await _jobs(connection, periodic, tasks)]
     except DatabaseUnavailableError:
         return None
 
@@ -53,8 +58,10 @@ async def _billing(connection: Connection) -> list[Known]:
     ]
 
 
-async def _jobs(connection: Connection, periodic: Sequence[str]) -> list[Known]:
-    runs = await jobs.read_runs(connection)
+async def _jobs(connection: Connection, periodic: Sequence[str], tasks: Sequence[str]) -> list[Known]:
+    counted = await jobs.read_runs(connection)
+    never = set(tasks) - {run.task for run in counted}
+    runs = [*counted, *(jobs.JobRuns(task, 0, 0, None) for task in sorted(never))]
     last = dict.fromkeys(periodic, 0.0) | {run.task: run.succeeded_at.timestamp() for run in runs if run.succeeded_at}
     return [
         Known(

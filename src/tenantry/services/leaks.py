@@ -13,7 +13,7 @@ from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import notices
-from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper
+from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, ValidationError
 from tenantry.kit.clock import Clock
@@ -49,9 +49,9 @@ class LeakService:
         peppers: Sequence[Pepper],
         outbox: MailOutbox,
         clock: Clock,
-        revoked: Callable[[str, int], None] = lambda _reason, _number: None,
+        revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
     ) -> None:
-        """``revoked`` is told of keys that were ended, once they are: why (``leaked``), and how many."""
+        """``revoked`` is told of keys that were ended, once they are: why, and how many."""
         self._revoked = revoked
         self._database = database
         self._peppers = tuple(peppers)
@@ -87,7 +87,7 @@ class LeakService:
                 await _revoke(connection, author, key, now)
             if key.status is KeyStatus.ACTIVE:
                 await self._tell(connection, author, key, account.owner_id, now)
-        self._revoked("leaked", 1)
+        self._revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
 
     async def _tell(self, connection: Connection, author: Author, key: ApiKey, owner_id: str, now: datetime) -> None:

@@ -10,7 +10,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.domain.access import Mode, Principal
-from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import (
@@ -87,7 +87,7 @@ class TenantService:
         outbox: ledger.Outbox,
         clock: Clock,
         issuer: str | None = None,
-        keys_revoked: Callable[[str, int], None] = lambda _reason, _number: None,
+        keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
     ) -> None:
         """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users.
 
@@ -221,7 +221,7 @@ class TenantService:
                 before=_audited(found), now=now,
             )  # fmt: skip
         if ended:
-            self._keys_revoked("tenant_ended", ended)
+            self._keys_revoked(RevocationReason.TENANT_ENDED, ended)
 
     async def export(self, tenant_id: str) -> TenantExport:
         """Everything of a tenant, also of one that ended less than 30 days ago. Raises `NotFoundError`."""
