@@ -179,7 +179,7 @@ async def test_what_the_provider_says_at_the_start_decides_the_exit_code(tmp_pat
             "listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_of_somebody_else", PROVIDER_API_BASE=base
         )  # fmt: skip
     assert (refused.code, refused.out) == (4, "")
-    assert refused.err == "The payment provider does not accept this service's API key.\n"
+    assert refused.err == "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY).\n"
     away = await run("listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_1", PROVIDER_API_BASE=base)
     assert (away.code, away.out) == (6, "")
     assert away.err == "The payment provider is out of reach. Try again shortly.\n"

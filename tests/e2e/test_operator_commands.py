@@ -53,6 +53,10 @@ async def test_tenant_is_made_and_shown_as_the_api_gives_it(tmp_path: Path, data
     }
     shown = await run("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
     assert (shown.code, shown.err, json.loads(shown.out)) == (0, "", tenant)
+    for_people = await run("admin", "show-tenant", "acme", folder=tmp_path, DATABASE_URL=database_url)
+    said = dict(line.split(maxsplit=1) for line in for_people.out.splitlines())
+    assert list(said) == list(tenant)
+    assert (said["cancelAtPeriodEnd"], said["currentPeriodEnd"], said["plan"]) == ("false", "-", "pro")
     again = await run(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
     assert (again.code, again.out) == (1, "")
     assert "exists" in again.err

@@ -168,7 +168,7 @@ async def test_a_refused_key_exits_with_4(operator: Operator, command: str) -> N
     done = await operator.runs(command, PROVIDER_SECRET_KEY=WRONG_KEY)
     assert (done.code, done.out) == (4, "")
     assert done.err.splitlines()[-1].endswith(
-        "The payment provider does not accept this service's API key."
+        "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
     )  # fmt: skip
 
 

@@ -213,6 +213,12 @@ def test_an_endpoint_that_is_not_as_it_should_be(events: set[str], status: str, 
     assert finding.message == f"the endpoint {HOOK} {fault}"
 
 
+def test_without_an_endpoint_the_way_for_a_local_address_is_named() -> None:
+    finding = only(judge_endpoints([], HOOK), Level.WARNING)
+    assert finding.message == f"has no endpoint for {HOOK}: no event arrives"
+    assert "`tenantry listen`" in (finding.remedy or "")
+
+
 async def test_a_provider_key_that_is_not_accepted(provider: ProviderServer) -> None:
     finding = only(await checked(provider, "sk_test_wrong"), Level.ERROR)
     assert "does not accept" in finding.message

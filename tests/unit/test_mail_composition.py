@@ -208,6 +208,12 @@ def leak_mail(**changes: Any) -> EmailMessage:
     return on_arrival(mail(leak=msgspec.structs.replace(LEAK, **changes)))
 
 
+@pytest.mark.parametrize("message", [on_arrival(MAIL), leak_mail()], ids=["payment failed", "key leaked"])
+def test_sentence_after_the_greeting_begins_with_a_capital(message: EmailMessage) -> None:
+    assert body(message, "plain").splitlines()[2][0].isupper()
+    assert body(message, "html").split("<p>")[2][0].isupper()
+
+
 def test_headers_of_a_leak() -> None:
     headers = dict(leak_mail().items())
     assert headers["Subject"] == "A leaked API key of Acme was revoked"

@@ -11,6 +11,7 @@ import msgspec
 from tenantry.cli.after_restore import after_restore, export_audit
 from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
 from tenantry.cli.exit_codes import NOT_FOUND, USAGE, fail
+from tenantry.cli.text import shown
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Mode, is_scope
 from tenantry.domain.api_keys import Pepper
@@ -103,8 +104,10 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
         tenant = await tenants.show(org_id)
         if as_json:
             return _json(tenant)
-        fields: dict[str, object] = msgspec.to_builtins(tenant)
-        return "\n".join(f"{name:20} {'-' if value is None else value}" for name, value in fields.items())
+        names = tenant.__struct_encode_fields__
+        return "\n".join(
+            f"{name:20} {shown(value)}" for name, value in zip(names, msgspec.structs.astuple(tenant), strict=True)
+        )
 
     click.echo(_run(act, needs_pepper=False))
 

@@ -38,7 +38,9 @@ def refusal(error: "StripeError") -> DomainError:
     if not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR or _is_passing(status, code):
         return ProviderUnavailableError("The payment provider is out of reach. Try again shortly.")
     if status == HTTPStatus.UNAUTHORIZED:
-        return ProviderRefusedError("The payment provider does not accept this service's API key.")
+        return ProviderRefusedError(
+            "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
+        )
     return ProviderRefusedError(f"The payment provider refused the request ({code}, request {request_id}).")
 
 

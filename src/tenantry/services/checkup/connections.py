@@ -210,7 +210,7 @@ def judge_endpoints(endpoints: Collection[WebhookEndpoint], webhook_url: str) ->
             _PROVIDER,
             f"has no endpoint for {webhook_url}: no event arrives",
             f"Add it in the provider's dashboard, with the types {_listed(HANDLED_TYPES)}; its signing secret goes "
-            "into PROVIDER_WEBHOOK_SECRET. For a local address use the provider's forwarding tool instead.",
+            "into PROVIDER_WEBHOOK_SECRET. For a local address use `tenantry listen` instead.",
             why="Plans do not follow what is paid.",
         )
     ]
