@@ -189,6 +189,26 @@ async def test_migrate_lets_a_login_run_the_service_or_says_what_is_to_be_run(
     assert (made.code, json.loads(made.out)["id"]) == (0, "acme")
 
 
+async def test_migrate_as_a_role_that_may_not_create_tables_says_who_is_to_run_it(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
+        superuser.execute("CREATE ROLE creates_nothing LOGIN")
+        url = as_url(make_conninfo(conninfo, user="creates_nothing"))
+        done = await run("migrate", folder=tmp_path, DATABASE_URL=url)
+        superuser.execute("DROP ROLE creates_nothing")
+    assert (done.code, done.out) == (1, "")
+    assert "permission denied for schema public" in done.err
+    assert "whose role owns the tables" in done.err
+    assert "LINE" not in done.err
+
+
+async def test_grant_to_a_login_that_is_missing_says_so(tmp_path: Path, database_url: str) -> None:
+    done = await run("migrate", "--grant-to", "nobody_made_it", folder=tmp_path, DATABASE_URL=database_url)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("--grant-to: there is no role nobody_made_it. Make it first")
+
+
 async def test_serve_refuses_with_one_message_that_names_every_faulty_setting(tmp_path: Path) -> None:
     values = {"API_KEY_PEPPER": "short", "PORT": "x", "OIDC_ISSUER": "http://id.example", "WORKERS": "0"}
     done = await run("serve", folder=tmp_path, **values)

@@ -64,6 +64,12 @@ def migrated(conninfo: str, *, out_of_reach: int = FAILED) -> tuple[str | None, 
 
     try:
         return migrate(conninfo)
+    except psycopg.errors.InsufficientPrivilege as error:
+        fail(
+            f"DATABASE_URL: its role may not bring the schema up to date: {error.diag.message_primary}. "
+            "Run `tenantry migrate` with a DATABASE_URL whose role owns the tables, or, where there are none yet, may "
+            "create them in the schema."
+        )
     except psycopg.Error as error:
         code = out_of_reach if isinstance(error, psycopg.OperationalError) else FAILED
         fail(f"DATABASE_URL: the database cannot be used: {redact(str(error).strip())}", code)

@@ -35,5 +35,7 @@ def _grant(conninfo: str, login: str) -> None:
     except RolesMissingError as missing:
         click.echo("\n".join(missing.statements))
         fail("--grant-to: DATABASE_URL's role may not make or give roles. Have these statements run, then try again.")
+    except psycopg.errors.UndefinedObject:
+        fail(f"--grant-to: there is no role {login}. Make it first: it is the one that the service is to log in as.")
     except psycopg.Error as error:
         fail(f"--grant-to: {str(error).strip()}")
