@@ -390,7 +390,7 @@ async def test_a_service_without_an_identity_provider(browser: Browser, postgres
     with postgres.database() as conninfo:
         async with served(build_app(make_settings(), conninfo)) as address:
             context = await browser.new_context()
-            await judge_address(context, source, f"{address}/sign-in", 503)
+            await judge_address(context, source, f"{address}/sign-in", 404)
             await context.close()
 
 

@@ -68,7 +68,7 @@ class SignInPages:
             if await self._is_signed_in(request):
                 return self._look.redirect(safe_path(return_to))
             if self._sign_in is None:
-                return self._look.page("not_set_up.html", status_code=503, callback=self._base_url + CALLBACK)
+                return self._look.page("not_set_up.html", status_code=404, callback=self._base_url + CALLBACK)
             return self._page(return_to)
 
         @get(START, opt={"public": True}, before_request=answer_head)
