@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx2
 import psutil
+import psycopg
+import pytest
 
 from tests.support.commands import Running, run, running, still_running
 from tests.support.findings import free_port
@@ -155,6 +157,50 @@ async def end_without_a_trace(command: Running, folder: Path, how: signal.Signal
     assert await still_running([*family, *servers]) == []
     assert servers_of(folder) == []
     assert "Traceback" not in command.text["err"]
+
+
+async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(tmp_path: Path) -> None:
+    port = free_port()
+    async with demo(tmp_path, port) as first:
+        before = (tmp_path / ".tenantry" / "demo.env").read_text()
+        second = await run("demo", folder=tmp_path, PORT=str(free_port()))
+        assert (second.code, second.out) == (1, "")
+        assert f"runs already, at port {port}." in second.err
+        assert (tmp_path / ".tenantry" / "demo.env").read_text() == before
+        await end_without_a_trace(first, tmp_path, signal.SIGINT)
+
+
+@pytest.fixture
+async def in_use(tmp_path: Path, database_url: str) -> str:
+    """The address of a database with a tenant, with a password in it."""
+    tenant = ("--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
+    assert (await run("admin", "create-tenant", *tenant, folder=tmp_path, DATABASE_URL=database_url)).code == 0
+    return f"{database_url}{'&' if '?' in database_url else '?'}password=hunter2hunter2"
+
+
+async def test_demo_keeps_out_of_the_real_database_of_an_env_file(tmp_path: Path, in_use: str) -> None:
+    (tmp_path / ".env").write_text(f"DATABASE_URL={in_use}\n")
+    done = await run("demo", folder=tmp_path, PORT=str(free_port()))
+    assert (done.code, done.out) == (1, "")
+    assert "DATABASE_URL in .env: that database (user=" in done.err
+    assert "DATABASE_URL= make run" in done.err
+    assert "hunter2" not in done.err
+    with psycopg.connect(in_use) as connection:
+        assert connection.execute("SELECT id FROM tenants").fetchall() == [("acme",)]
+
+
+async def test_demo_uses_the_database_of_the_environment_and_names_it(tmp_path: Path, in_use: str) -> None:
+    (tmp_path / ".env").write_text(f"DATABASE_URL={in_use}\n")
+    values = {"PORT": str(free_port()), "DATABASE_URL": in_use}
+    async with running("demo", folder=tmp_path, **values) as command:
+        await command.until("messages.json", "out")
+        assert "the data stays in the database user=" in command.text["out"]
+        assert "hunter2" not in command.text["out"] + command.text["err"]
+        assert await command.end(signal.SIGINT) == 0
+    # what is the demo's own once goes on being so
+    async with running("demo", folder=tmp_path, PORT=values["PORT"]) as command:
+        await command.until("messages.json", "out")
+        assert await command.end(signal.SIGINT) == 0
 
 
 async def test_demo_runs_on_loopback_only(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """``tenantry demo``: everything on one machine, with example data; and tokens for trying it out."""
 
 import asyncio
+import fcntl
 import secrets
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import click
 import msgspec
+import psycopg
 
 from tenantry.cli.demo_folder import DEMO_FILE, data_dir
-from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
+from tenantry.cli.environment import command_values, database, fail_on_settings, migrated, without_password
 from tenantry.cli.exit_codes import fail
 from tenantry.cli.processes import end_on_sigterm, run_server
 from tenantry.db.database import Database
@@ -29,14 +32,25 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.plans import Catalog
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
 from tenantry.jobs.queue import JobQueue
+from tenantry.kit import logs
 from tenantry.kit.clock import system_clock
 from tenantry.kit.secret import Secret
 from tenantry.local.signing_secret import load_or_create_secret, secret_path
 from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService
-from tenantry.settings import DEMO_FLAG, DEMO_PAGES, DEMO_PEOPLE, Settings, SettingsError, load, read_environment
+from tenantry.settings import (
+    DEMO_FLAG,
+    DEMO_PAGES,
+    DEMO_PEOPLE,
+    Settings,
+    SettingsError,
+    inherited,
+    load,
+    read_environment,
+)
 from tenantry.simulator import Simulator
+from tenantry.variables import DATABASE_URL
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _ISSUER: Final = "OIDC_ISSUER"
@@ -60,13 +74,39 @@ def _run_demo() -> None:
     end_on_sigterm()
     environment = {name: value for name, value in read_environment().items() if value}
     directory = data_dir(environment)
-    file = DemoFile(directory / DEMO_FILE)
-    file.load()
     if environment.get("HOST", _LOOPBACK[0]) not in _LOOPBACK:
         fail("HOST: the demo's identity provider signs anybody in, so the demo runs on loopback only. Use `serve`.")
+    with _alone(directory, environment.get("PORT", "3001")):
+        _run_alone(environment, directory)
+
+
+@contextmanager
+def _alone(directory: Path, port: str) -> Iterator[None]:
+    """Hold the data folder for the length of the block; where another demo does, exit, naming that one's port."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "demo.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            fail(
+                f"The demo of {directory} runs already, at port {lock.read()}. End that one first, or set "
+                "TENANTRY_DATA_DIR to another folder."
+            )
+        lock.truncate(0)
+        lock.write(port)
+        lock.flush()
+        yield
+
+
+def _run_alone(environment: dict[str, str], directory: Path) -> None:
+    file = DemoFile(directory / DEMO_FILE)
+    file.load()
     with ExitStack() as stack:
         client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
         conninfo = stack.enter_context(database(environment))
+        if DATABASE_URL.name in environment and not inherited((DATABASE_URL.name, DATABASE_URL.file_name)):
+            _leave_others_alone(conninfo)
         migrated(conninfo)
         start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
         provider = _provider(file.values["PROVIDER_SECRET_KEY"], start)
@@ -100,8 +140,27 @@ def _run_demo() -> None:
             settings.webhook_secrets[0].reveal(),
             enabled_events=HANDLED_TYPES,
         )
+        logs.configure_service(settings.log_format, settings.secrets())
         banner = _banner(settings, file, companion, provider)
         run_server(settings, conninfo, values, on_ready=lambda _: click.echo(banner))
+
+
+def _leave_others_alone(conninfo: str) -> None:
+    """Exit where the database of the ``.env`` file, which may be there for `serve`, is in use without the demo."""
+    from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
+
+    try:
+        with psycopg.connect(conninfo, connect_timeout=5) as connection:
+            revision = current_revision(connection)
+    except psycopg.Error:
+        return  # whoever brings the schema up to date says what is wrong
+    if revision is not None and asyncio.run(setup.is_of_others(Database(conninfo, pool_size=1))):
+        fail(
+            f"DATABASE_URL in .env: that database ({without_password(conninfo)}) has tenants and is not the demo's. "
+            "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
+            "For a database of the demo's own: DATABASE_URL= make run. To have the demo in that one all the same, set "
+            "DATABASE_URL in the environment."
+        )
 
 
 def _introduced(user: DemoUser) -> str:
@@ -176,8 +235,10 @@ def _banner(settings: Settings, file: DemoFile, companion: Companion, provider: 
     values, base = file.values, f"http://{settings.host}:{settings.port}"
     live = values.get(names.LIVE_KEY, "(made by an earlier start; see demo.env)")
     secret = settings.webhook_secrets[0].reveal()
+    url = settings.database_url
+    place = settings.data_dir if url is None else f"the database {without_password(url)}"
     return f"""
-  tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {settings.data_dir})
+  tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {place})
 
   dashboard        {base}/   (sign in as one of the demo's people with one click)
 

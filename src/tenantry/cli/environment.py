@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import psycopg
 from dotenv import dotenv_values
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.cli.demo_folder import DEMO_FILE, data_dir
 from tenantry.cli.exit_codes import FAILED, fail
@@ -53,6 +54,15 @@ def database(values: dict[str, str]) -> Iterator[str]:
         yield server.conninfo
     finally:
         server.stop()
+
+
+def without_password(url: str) -> str:
+    """Which database an address means, as people may see it. Of an address that is none: that."""
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.ProgrammingError, UnicodeDecodeError):
+        return "of DATABASE_URL"
+    return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})
 
 
 def migrated(conninfo: str, *, out_of_reach: int = FAILED) -> tuple[str | None, str]:

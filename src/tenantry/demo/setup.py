@@ -21,6 +21,7 @@ from tenantry.services.api_keys import OPERATOR, ApiKeyService
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService, TenantWishes
 from tenantry.store import billing
+from tenantry.store import tenants as tenant_store
 
 USERS: Final = (
     DemoUser(sub="olivia", name="Olivia Owner", email="olivia@demo.example", org_id=TENANT, role="owner"),
@@ -126,6 +127,19 @@ async def next_moment(database: Database, now: datetime) -> datetime:
     finally:
         await database.close()
     return now if newest is None else max(now, newest + timedelta(seconds=1))
+
+
+async def is_of_others(database: Database) -> bool:
+    """Whether the database has tenants, and the demo has never made its own there.
+
+    Opens and closes the database.
+    """
+    await database.open()
+    try:
+        async with database.transaction(ACROSS_TENANTS) as connection:
+            return await tenant_store.are_without(connection, TENANT, CUSTOMER)
+    finally:
+        await database.close()
 
 
 async def seed_database(

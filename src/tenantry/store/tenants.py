@@ -140,6 +140,10 @@ async def let_owner_email_follow(connection: Connection, tenant_id: str, token_i
 
 
 # Locked in the order of their ids, as everywhere.
+ARE_WITHOUT: Final = """
+SELECT EXISTS (SELECT FROM tenants)
+   AND NOT EXISTS (SELECT FROM customers WHERE id = %(customer)s AND tenant_id = %(tenant)s)
+"""
 MOVE_OWNER_EMAILS: Final = """
 WITH moved AS (
     SELECT t.id, t.owner_email AS was, s.email, s.token_issued
@@ -203,3 +207,10 @@ async def mark_deleted(connection: Connection, tenant_id: str, now: datetime) ->
         "UPDATE tenants SET deleted_at = %s, updated_at = %s WHERE id = %s AND deleted_at IS NULL",
         (now, now, tenant_id),
     )
+
+
+async def are_without(connection: Connection, tenant_id: str, customer_id: str) -> bool:
+    """Whether there are tenants, and none of this id that this customer was ever linked to; across tenants."""
+    cursor = await connection.execute(ARE_WITHOUT, {"tenant": tenant_id, "customer": customer_id})
+    row = await cursor.fetchone()
+    return bool(row and row[0])
