@@ -230,6 +230,24 @@ async def test_serve_says_when_its_port_is_taken(tmp_path: Path, database_url: s
     assert f"cannot listen on 127.0.0.1:{port}" in done.err
 
 
+@pytest.mark.parametrize("command", [("serve", "--no-migrate"), ("worker",)], ids=" ".join)
+async def test_each_line_of_a_log_for_machines_is_an_object(
+    tmp_path: Path, postgres: PostgresServer, command: tuple[str, ...]
+) -> None:
+    with postgres.database(migrated=False) as conninfo:
+        values = {"DATABASE_URL": as_url(conninfo), "PORT": str(free_port()), "DRAIN_SECONDS": "0", **SECRETS}
+        async with running(*command, folder=tmp_path, LOG_FORMAT="json", **values) as service:
+            if "serve" in command:
+                await service.until("There is no schema yet, and this release needs ", "err")
+                assert (await run("migrate", folder=tmp_path, **values)).code == 0
+            await service.until("tenantry is ready at" if "serve" in command else "worker: running the jobs", "err")
+            assert await service.end(signal.SIGTERM) == 0
+    assert service.text["out"] == ""
+    assert all(
+        {"time", "level", "logger", "message"} <= json.loads(line).keys() for line in service.text["err"].splitlines()
+    )
+
+
 async def test_worker_runs_until_it_is_told_to_end(tmp_path: Path, database_url: str) -> None:
     async with running("worker", folder=tmp_path, DATABASE_URL=database_url, **SECRETS) as worker:
         await worker.until("worker: running the jobs", "err")

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -29,6 +30,8 @@ from tenantry.http.shedding import SheddingProtocol
 from tenantry.kit import backoff, collector, logs, open_files
 from tenantry.settings import Settings, SettingsError, export_environment, export_telemetry, load, read_environment
 
+logger = logging.getLogger(__name__)
+
 
 def end_on_sigterm() -> None:
     """Make SIGTERM end this process the way an exception does, so that everything is cleaned up."""
@@ -39,14 +42,21 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
+def say(settings: Settings, line: str, level: int = logging.INFO) -> None:
+    """Tell people on stderr, in their own line; where the log is for machines, as one of its objects."""
+    if settings.log_format == "json":
+        logger.log(level, line)
+    else:
+        click.echo(line, err=True)
+
+
 def run_server(
     settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None] = lambda _: None
 ) -> None:
     """Serve until a signal ends it. ``on_ready`` is called, with the address, once the service says that it is ready.
 
-    With port 0 it takes a free one, and all that follows from the port follows from that one.
+    With port 0 it takes a free one, and all that follows from the port follows from that one. The log is set up.
     """
-    logs.configure_service(settings.log_format, settings.secrets())
     export_telemetry(values)
     bound = bind(settings.host, settings.port)
     port = bound.getsockname()[1]

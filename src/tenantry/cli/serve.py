@@ -1,13 +1,16 @@
 """``tenantry serve``: the service."""
 
+import logging
+
 import click
 import psycopg
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.exit_codes import fail
-from tenantry.cli.processes import end_on_sigterm, run_server
+from tenantry.cli.processes import end_on_sigterm, run_server, say
 from tenantry.cli.service_manager import tell_ready
-from tenantry.settings import SettingsError, load, read_environment
+from tenantry.kit import logs
+from tenantry.settings import Settings, SettingsError, load, read_environment
 
 
 @click.command()
@@ -25,21 +28,22 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
         settings = load(values)
     except SettingsError as error:
         fail_on_settings(error)
+    logs.configure_service(settings.log_format, settings.secrets())
     end_on_sigterm()
     with database(values) as conninfo:
         if migrate:
             migrated(conninfo)
         else:
-            _look_at_schema(conninfo)
-        run_server(settings, conninfo, values, on_ready=lambda address: _tell(address, settings.workers))
+            _look_at_schema(settings, conninfo)
+        run_server(settings, conninfo, values, on_ready=lambda address: _tell(settings, address))
 
 
-def _tell(address: str, workers: int) -> None:
-    click.echo(f"tenantry is ready at {address} ({workers} process(es)); Ctrl-C stops it", err=True)
+def _tell(settings: Settings, address: str) -> None:
+    say(settings, f"tenantry is ready at {address} ({settings.workers} process(es)); Ctrl-C stops it")
     tell_ready()
 
 
-def _look_at_schema(conninfo: str) -> None:
+def _look_at_schema(settings: Settings, conninfo: str) -> None:
     """Say so where the schema is older than this release; it may become new, or reachable, while the service runs."""
     from tenantry.db.migrate import current_revision, newest_revision  # noqa: PLC0415  # slow to import
 
@@ -51,8 +55,6 @@ def _look_at_schema(conninfo: str) -> None:
     except psycopg.errors.InsufficientPrivilege:
         fail("DATABASE_URL: its role may not run the service yet: `tenantry migrate --grant-to` lets it, as the owner.")
     if revision is None or revision < newest:
-        found = revision or "nothing yet"
-        click.echo(
-            f"The schema is at {found}, and this release needs {newest}. "
-            "It is not ready before `tenantry migrate` has run.", err=True,
-        )  # fmt: skip
+        found = "There is no schema yet" if revision is None else f"The schema is at {revision}"
+        needs = f"{found}, and this release needs {newest}. It is not ready before `tenantry migrate` has run."
+        say(settings, needs, logging.WARNING)

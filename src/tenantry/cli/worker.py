@@ -6,7 +6,7 @@ import signal
 import click
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
-from tenantry.cli.processes import end_on_sigterm
+from tenantry.cli.processes import end_on_sigterm, say
 from tenantry.kit import logs
 from tenantry.settings import Settings, SettingsError, export_telemetry, load, read_environment
 
@@ -25,7 +25,7 @@ def worker() -> None:
     with database(values) as conninfo:
         migrated(conninfo)
         asyncio.run(_run(settings, conninfo))
-        click.echo("worker: stopped", err=True)
+        say(settings, "worker: stopped")
 
 
 async def _run(settings: Settings, conninfo: str) -> None:
@@ -39,12 +39,12 @@ async def _run(settings: Settings, conninfo: str) -> None:
             at_once.set()
             return
         jobs.cancel()
-        click.echo("worker: ending; jobs under way have 15 s", err=True)
+        say(settings, "worker: ending; jobs under way have 15 s")
 
     # an exception raised by a signal's handler could break off the loop anywhere, a cancelled task ends in order
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end)
-    click.echo("worker: running the jobs; Ctrl-C stops", err=True)
+    say(settings, "worker: running the jobs; Ctrl-C stops")
     await asyncio.wait((jobs, asyncio.ensure_future(at_once.wait())), return_when=asyncio.FIRST_COMPLETED)
     if jobs.done() and not jobs.cancelled():
         jobs.result()

@@ -30,7 +30,7 @@ _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.02
 _WATCH_SECONDS: Final = 0.5
-_ready = re.compile(r"^tenantry is ready at (\S+) ", re.MULTILINE)
+_ready = re.compile(r'^(?:\{.*"message": ")?tenantry is ready at (\S+) ', re.MULTILINE)
 
 
 class _Session:

@@ -54,7 +54,7 @@ def test_settings_and_a_catalog_of_the_suite_count(suite: Suite) -> None:
             return {
                 "TENANTRY_PLANS": pathlib.Path("plans.toml"), "OIDC_AUDIENCE": "my-api",
                 "OIDC_ORG_CLAIM": "https://my.example/org", "OIDC_ROLE_CLAIM": "https://my.example/role",
-                "PROVIDER_SECRET_KEY": "",
+                "PROVIDER_SECRET_KEY": "", "LOG_FORMAT": "json",
                 "API_KEY_PEPPER": "pepper-of-the-suite-0123456789abcdef,the-pepper-before-0123456789abcdef",
             }
         """,
