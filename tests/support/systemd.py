@@ -208,7 +208,7 @@ def _booted(process: "subprocess.Popen[bytes]", log: Path) -> psutil.Process:
     outer, deadline = psutil.Process(process.pid), time.monotonic() + _PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         for child in outer.children():
-            if Path(f"/proc/{child.pid}/root/run/systemd/private").exists():
+            if Path("/proc", str(child.pid), "root", "run/systemd/private").exists():  # as that process sees it
                 return child
         time.sleep(0.02)
     pytest.fail(f"systemd does not start:\n{log.read_text()}")
