@@ -87,11 +87,11 @@ class Connections:
         for piece in pieces:
             if piece and not wire.is_closed:
                 protocol.data_received(piece)
-                await _settle(is_done)
+                await _settle(wire, is_done)
         if not wire.is_closed:
             protocol.eof_received()
         protocol.connection_lost(None)
-        await _settle(is_done)
+        await _settle(wire, is_done)
         for task in list(protocol.tasks):
             task.cancel()
         faults, self.faults = self.faults, []
@@ -102,10 +102,14 @@ class Connections:
         self.faults.append(f"{context.get('message')} {context.get('exception')!r}")
 
 
-async def _settle(is_done: Callable[[], bool]) -> None:
+async def _settle(wire: Wire, is_done: Callable[[], bool]) -> None:
+    """Let the event loop turn until nothing more is answered; each of many requests at once takes its turns."""
+    size, since = len(wire.written), 0
     for turn in range(_MOST_TURNS):
         await asyncio.sleep(0)
-        if turn > _TURNS and is_done():
+        if len(wire.written) != size:
+            size, since = len(wire.written), turn
+        if turn - since > _TURNS and is_done():
             break
 
 
