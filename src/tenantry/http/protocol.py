@@ -71,7 +71,7 @@ class LeanProtocol(HttpToolsProtocol):
 
     How long the client is waited for, and how much is taken of it, is in `patience`: the process's `Watch` ends what
     is overdue. What is not HTTP/1.1 as RFC 9112 has it is refused with a problem document, after the answers to all
-    that was well-formed before it.
+    that was well-formed before it; where one of those is still to come, it is the last one instead.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
