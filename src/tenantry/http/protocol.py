@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -26,7 +25,6 @@ from tenantry.http.patience import (
     Wait,
     Watch,
 )
-from tenantry.http.problems import Header
 from tenantry.http.raw import (
     HOT_DOOR,
     AsgiApp,
@@ -40,11 +38,11 @@ from tenantry.http.raw import (
     header_of,
 )
 from tenantry.http.unfit import Unfit, UnfitError
+from tenantry.http.writing import COMMON_FIELDS, JoinedWrites
 
 LAST_WAIT: Final = 0.5
 """Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""
 
-_MOST_HELD: Final = 65_536
 _VERSIONS: Final = ("1.1", "1.0")
 _NOTHING: Final = Wait.NOTHING
 _NEXT: Final = Wait.NEXT
@@ -100,7 +98,7 @@ class LeanProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin on a transport of the event loop."""
-        self._joined = _JoinedWrites(cast("asyncio.Transport", transport), self.loop)
+        self._joined = JoinedWrites(cast("asyncio.Transport", transport), self.loop)
         self.write_now = self._joined.write_now
         super().connection_made(cast("asyncio.Transport", self._joined))
         if self._watch.admit(self):
@@ -513,59 +511,3 @@ def _looking_through(middleware: ProxyHeadersMiddleware) -> ProxyHeadersMiddlewa
 
 async def _nobody(*_: object) -> Any:  # noqa: ANN401  # in the place of whatever ASGI asks for
     """Nobody asks, and nobody answers."""
-
-
-class _CommonFields:
-    """Header fields that every answer has, as they are sent; the server makes new ones once a second."""
-
-    def __init__(self) -> None:
-        self._headers: Sequence[Header] = ()
-        self._words = b""
-
-    def in_words(self, headers: Sequence[Header]) -> bytes:
-        """The fields for these headers."""
-        if headers is not self._headers:
-            self._headers = headers
-            self._words = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self._words
-
-
-COMMON_FIELDS: Final = _CommonFields()
-
-
-class _JoinedWrites:
-    """A transport that holds what is written until the event loop's next turn, or until it is much."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._held: list[bytes] = []
-        self._size = 0
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        if not self._held:
-            self._loop.call_soon(self.flush)
-        self._held.append(data)
-        self._size += len(data)
-        if self._size > _MOST_HELD:
-            self.flush()
-
-    def write_now(self, data: bytes) -> None:
-        self.flush()
-        self._transport.write(data)
-
-    def flush(self) -> None:
-        """Write what is held."""
-        if self._held:
-            data = b"".join(self._held)
-            self._held.clear()
-            self._size = 0
-            self._transport.write(data)
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever else a transport can do
-        return getattr(self._transport, name)

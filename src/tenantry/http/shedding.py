@@ -11,9 +11,10 @@ from typing import Any, Final
 from tenantry.domain.errors import OverloadedError
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
-from tenantry.http.protocol import COMMON_FIELDS, LeanProtocol
+from tenantry.http.protocol import LeanProtocol
 from tenantry.http.raw import MAX_BODY, request_id_of
 from tenantry.http.safeguards import SAFEGUARDS
+from tenantry.http.writing import COMMON_FIELDS
 
 PREFIX: Final = "/api/"
 """Paths that are refused: not those of whoever watches over the process."""
