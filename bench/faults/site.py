@@ -230,30 +230,42 @@ async def running_site(
             if kind is Database.FULL:
                 stack.enter_context(_mounted(site.data, _DATA_SIZE))
                 stack.enter_context(_mounted(site.wal, _WAL_SIZE))
-            await stack.enter_async_context(running(site.mail))
-            await stack.enter_async_context(serving(site.provider))
-            issuer = await stack.enter_async_context(running_issuer())
-            await site.link.restore()
-            stack.push_async_callback(site.link.cut)
-            stack.push_async_callback(asyncio.to_thread, site.stop)
-            await asyncio.to_thread(site.prepare)
-            await asyncio.to_thread(
-                site.start,
-                {
-                    "SMTP_URL": f"smtp://127.0.0.1:{site.mail.port}", "MAIL_FROM": "billing@example.com",
-                    "PROVIDER_SECRET_KEY": SECRET_KEY, "PROVIDER_API_BASE": f"http://127.0.0.1:{site.link.port}",
-                    "OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE,
-                },
-            )  # fmt: skip
-            await asyncio.to_thread(site.until_ready)
-            try:
-                yield site
-            finally:
-                if keep_logs is not None:
-                    for log in folder.rglob("*log"):
-                        if log.is_file():
-                            name = f"{kind.name.lower()}-{'-'.join(log.relative_to(folder).parts)}"
-                            (keep_logs / name).write_bytes(log.read_bytes())
+            stack.callback(copy_logs, site, keep_logs)
+            await stack.enter_async_context(started(site))
+            yield site
+
+
+@contextlib.asynccontextmanager
+async def started(site: Site, outside: str = "127.0.0.1", **variables: str) -> AsyncIterator[None]:
+    """All of a set-up, ready; ``outside`` is the address of the world outside, which runs here."""
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running(site.mail))
+        await stack.enter_async_context(serving(site.provider))
+        issuer = await stack.enter_async_context(running_issuer(host=outside))
+        await site.link.restore()
+        stack.push_async_callback(site.link.cut)
+        stack.push_async_callback(asyncio.to_thread, site.stop)
+        await asyncio.to_thread(site.prepare)
+        await asyncio.to_thread(
+            site.start,
+            {
+                "SMTP_URL": f"smtp://{outside}:{site.mail.port}", "MAIL_FROM": "billing@example.com",
+                "PROVIDER_SECRET_KEY": SECRET_KEY, "PROVIDER_API_BASE": f"http://{outside}:{site.link.port}",
+                "OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, **variables,
+            },
+        )  # fmt: skip
+        await asyncio.to_thread(site.until_ready)
+        yield
+
+
+def copy_logs(site: Site, logs: Path | None) -> None:
+    """Keep what all processes of a set-up logged, where there is a folder for it."""
+    if logs is None:
+        return
+    for log in site.folder.rglob("*log"):
+        if log.is_file():
+            name = f"{site.kind.name.lower()}-{'-'.join(log.relative_to(site.folder).parts)}"
+            (logs / name).write_bytes(log.read_bytes())
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,6 +1,5 @@
 """The set-up: a balancer, two hosts of the service, a primary, a standby, and the world outside with all who use it."""
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -14,17 +13,14 @@ from typing import Final
 
 from bench import support
 from bench.faults.keeper import Keeper
-from bench.faults.site import OPERATOR, Database, Site
+from bench.faults.site import OPERATOR, Database, Site, copy_logs, started
 from bench.machines.namespaces import ip
 from bench.machines.network import NETWORK, Network
-from tenantry.simulator import SECRET_KEY
-from tenantry.simulator.serving import serving
 from tests.support.database_server import Machine, server_folder
-from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.link import Link
 from tests.support.postgres import as_url
 from tests.support.proxies import balancing
-from tests.support.smtp import MailServer, running
+from tests.support.smtp import MailServer
 
 OUTSIDE: Final = "outside"
 """The callers, the mail server, the provider and the identity provider."""
@@ -154,34 +150,12 @@ async def running_machines(
         site = MachineSite(kind, folder, options, network)
         outside = network.address(OUTSIDE)
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(_keep, folder, kind, keep_logs)
-            await stack.enter_async_context(running(site.mail))
-            await stack.enter_async_context(serving(site.provider))
-            issuer = await stack.enter_async_context(running_issuer(host=outside))
-            await site.link.restore()
-            stack.push_async_callback(site.link.cut)
-            stack.push_async_callback(asyncio.to_thread, site.stop)
-            await asyncio.to_thread(site.prepare)
-            await asyncio.to_thread(
-                site.start,
-                {
-                    "SMTP_URL": f"smtp://{outside}:{site.mail.port}", "SMTP_ALLOW_PLAINTEXT": "true",
-                    "MAIL_FROM": "billing@example.com", "PROVIDER_SECRET_KEY": SECRET_KEY,
-                    "PROVIDER_API_BASE": f"http://{outside}:{site.link.port}", "OIDC_ISSUER": issuer.url,
-                    "OIDC_AUDIENCE": AUDIENCE, "OIDC_ALLOW_HTTP": "true", "TRUSTED_PROXIES": site.host,
-                },
-            )  # fmt: skip
-            await asyncio.to_thread(site.until_ready)
+            stack.callback(copy_logs, site, keep_logs)
+            own = {"SMTP_ALLOW_PLAINTEXT": "true", "OIDC_ALLOW_HTTP": "true", "TRUSTED_PROXIES": site.host}
+            await stack.enter_async_context(started(site, outside, **own))
             services = [f"{network.address(host)}:{PORT}" for host in HOSTS]
-            within, own = network.within(BALANCER), f"{NETWORK}.0/24"
+            within, subnet = network.within(BALANCER), f"{NETWORK}.0/24"
             await stack.enter_async_context(
-                balancing(balancer, folder, f"{site.host}:{DOOR}", *services, own=own, within=within)
+                balancing(balancer, folder, f"{site.host}:{DOOR}", *services, own=subnet, within=within)
             )
             yield site
-
-
-def _keep(folder: Path, kind: Database, logs: Path | None) -> None:
-    for log in folder.rglob("*log") if logs is not None else ():
-        if log.is_file() and logs is not None:
-            name = f"{kind.name.lower()}-{'-'.join(log.relative_to(folder).parts)}"
-            (logs / name).write_bytes(log.read_bytes())
