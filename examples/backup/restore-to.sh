@@ -25,6 +25,8 @@ mkdir -p "$data"
 cp -a "$base/." "$data/"
 chmod 700 "$data"
 {
+  # Its own WAL in the archive would lead the next restore astray.
+  echo "archive_mode = off"
   echo "restore_command = 'cp \"$archive/%f\" \"%p\"'"
   if [ -n "$moment" ]; then
     echo "recovery_target_time = '$moment'"

@@ -89,6 +89,8 @@ class PointInTime(Method):
         self._archive = folder / "kept" / "wal"
         self._archive.mkdir(parents=True)
         super().__init__(folder, debian_binaries(), self._archive)
+        self.moment: datetime | None = None
+        """To be restored; None for all that was archived."""
 
     def begin(self) -> None:
         hand_over(self.kept, like=self.lost.data)
@@ -98,19 +100,21 @@ class PointInTime(Method):
 
     def back_up(self) -> None:
         with psycopg.connect(self.lost.conninfo) as connection:
-            [[self._moment]] = connection.execute("SELECT clock_timestamp()").fetchall()
+            [[self.moment]] = connection.execute("SELECT clock_timestamp()").fetchall()
 
     def end(self) -> None:
         self.lost.archived()
 
     @contextmanager
     def restored(self) -> Iterator[str]:
-        assert isinstance(self._moment, datetime)
-        moment = self._moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # in the form that docs/backup.md gives
-        done = self.new.script("restore-to.sh", self._base, self._archive, self.new.data, moment)
+        moment = (
+            [self.moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")] if self.moment else []
+        )  # as in docs/backup.md
+        done = self.new.script("restore-to.sh", self._base, self._archive, self.new.data, *moment)
         assert done.returncode == 0, done.stderr
         hand_over(self.new.data, like=self.lost.data)
         with self.new.running():
+            self.new.promoted()
             yield self.new.conninfo
 
 
@@ -120,6 +124,26 @@ def method(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Method]:
     method: Method = request.param(tmp_path)
     with method.lost.running(migrated=True):
         yield method
+
+
+def test_one_archive_leads_to_a_moment_though_an_earlier_one_was_tried_before(tmp_path: Path) -> None:
+    lost, kept = PointInTime(tmp_path), []
+    with lost.lost.running(), psycopg.connect(lost.lost.conninfo, autocommit=True) as connection:
+        connection.execute("CREATE TABLE written (n int)")
+        lost.begin()
+        for number in range(3):
+            connection.execute("INSERT INTO written VALUES (%s)", (number,))
+            lost.back_up()
+            kept.append(lost.moment)
+        connection.execute("INSERT INTO written VALUES (3)")
+        lost.end()
+    for number, moment in enumerate([*kept, None]):
+        folder = tmp_path / f"new{number}"
+        folder.mkdir()
+        lost.new, lost.moment = Cluster(folder, debian_binaries()), moment
+        with lost.restored() as conninfo, psycopg.connect(conninfo, autocommit=True) as connection:
+            written = connection.execute("SELECT n FROM written ORDER BY n").fetchall()
+            assert [n for (n,) in written] == list(range(number + 1))
 
 
 class Story:

@@ -10,6 +10,7 @@ from typing import Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.sql import SQL, Identifier, Literal
 
 from tenantry.db.embedded import EmbeddedServer, wheel_binaries
 from tenantry.db.migrate import migrate
@@ -24,14 +25,11 @@ class Cluster:
     """A PostgreSQL below a folder, of these programs; with ``archive`` its WAL is archived there."""
 
     def __init__(self, folder: Path, binaries: Path, archive: Path | None = None) -> None:
-        options: tuple[str, ...] = ("max_connections=100",)
-        if archive is not None:
-            script = shutil.copy(SCRIPTS / "archive-wal.sh", folder / "archive-wal.sh")
-            options += ("archive_mode=on", f"archive_command=sh {script} %p %f {archive}")
         self.folder = folder
+        self.archive = archive
         self.data = folder / "postgres"
         self.binaries = binaries
-        self.server = EmbeddedServer(folder, options, binaries, durable=False)
+        self.server = EmbeddedServer(folder, ("max_connections=100",), binaries, durable=False)
 
     @property
     def conninfo(self) -> str:
@@ -42,15 +40,33 @@ class Cluster:
         """The server, for the time of the block."""
         self.server.start()
         try:
+            if self.archive is not None:
+                self._begin_archiving(self.archive)
             if migrated:
                 migrate(self.conninfo)
             yield
         finally:
             self.server.stop()
 
+    def _begin_archiving(self, archive: Path) -> None:
+        """Say so in the data directory, which is part of a base backup."""
+        script = shutil.copy(SCRIPTS / "archive-wal.sh", self.folder / "archive-wal.sh")
+        settings = {"archive_mode": "on", "archive_command": f"sh {script} %p %f {archive}"}
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            for name, value in settings.items():
+                connection.execute(SQL("ALTER SYSTEM SET {} = {}").format(Identifier(name), Literal(value)))
+        self.server.stop()
+        self.server.start()
+
     def script(self, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """What a script comes to on this server."""
         return run_script(name, *arguments, conninfo=self.conninfo, binaries=self.binaries)
+
+    def promoted(self) -> None:
+        """Have its recovery at its end."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            while connection.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]:
+                pass
 
     def archived(self) -> None:
         """Have all that was written so far in the archive."""
