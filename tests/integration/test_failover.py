@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tenantry.db.migrate import migrate
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.services.checkup.database import check_database
 from tenantry.services.checkup.finding import Finding, Level
+from tenantry.store.server import count_unconfirmed
 from tests.support import events
 from tests.support.commands import SECRETS, running
 from tests.support.database_link import DatabaseLink, database_link
@@ -177,6 +178,21 @@ async def test_what_the_standby_has_not_received_is_acknowledged_to_nobody(pair:
         await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM projects")
         made = await served(lambda: org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once"))
         assert made.status_code == 201
+
+
+async def test_a_commit_that_waits_for_the_standby_is_found(pair: Pair) -> None:
+    async with await Connection.connect(pair.primary.conninfo, autocommit=True) as connection:
+        pair.standby.kill()
+        waiting = asyncio.create_task(run(pair.primary.conninfo, "CREATE TABLE a (); CREATE TABLE b ()"))
+        try:
+            assert await count_unconfirmed(connection, timedelta(hours=1)) == 0
+            async with asyncio.timeout(30):
+                while not await count_unconfirmed(connection, timedelta()):
+                    assert not waiting.done()
+        finally:
+            pair.standby.start()
+        await waiting
+        assert await count_unconfirmed(connection, timedelta()) == 0
 
 
 async def test_a_primary_that_comes_back_is_not_used_beside_its_successor(pair: Pair) -> None:

@@ -14,6 +14,7 @@ from tenantry.services.checkup.server import (
     OLDEST_ROW,
     in_units,
     judge_age,
+    judge_archive,
     judge_autovacuum,
     judge_clock,
     judge_disk,
@@ -22,6 +23,7 @@ from tenantry.services.checkup.server import (
     judge_size,
     judge_slots,
     judge_transactions,
+    judge_unconfirmed,
     judge_untidy,
     judge_writing,
 )
@@ -155,6 +157,20 @@ def test_a_transaction_that_somebody_left_open_is_told_of(transaction: OldTransa
 def test_a_replication_slot_that_nobody_reads_is_told_of_once_much_is_kept_for_it() -> None:
     finding = told(judge_slots([("old_replica", MOST_KEPT_FOR_SLOT), ("new_replica", MOST_KEPT_FOR_SLOT - 1)]))
     assert "old_replica is read by nobody, and 1.0 GiB" in finding.message
+
+
+def test_a_log_that_cannot_be_archived_is_told_of() -> None:
+    assert judge_archive(None) == []
+    finding = told(judge_archive("000000010000000000000003"))
+    assert finding.message == "the archiving of the log fails at 000000010000000000000003"
+    assert "Delete nothing below pg_wal" in (finding.remedy or "")
+
+
+def test_commits_that_wait_for_a_standby_do_not_work() -> None:
+    assert judge_unconfirmed(0) == []
+    finding = told(judge_unconfirmed(3), Level.ERROR)
+    assert finding.message == "commits wait for a synchronous standby, 3 now"
+    assert "synchronous_standby_names = ''" in (finding.remedy or "")
 
 
 # Jobs

@@ -54,6 +54,17 @@ SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
  ORDER BY 2 DESC
  LIMIT %(most)s
 """
+UNARCHIVED: Final = """
+SELECT last_failed_wal
+  FROM pg_stat_archiver
+ WHERE current_setting('archive_mode') <> 'off' AND last_failed_time > coalesce(last_archived_time, '-infinity')
+"""
+# Of sessions of other users only a superuser sees what they wait for.
+UNCONFIRMED: Final = """
+SELECT count(*)
+  FROM pg_stat_activity
+ WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - %(longest)s
+"""
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -137,3 +148,16 @@ async def idle_slots(connection: Connection) -> list[tuple[str, int]]:
     """Replication slots that nobody reads, and how many bytes of the log are kept for each."""
     cursor = await connection.execute(IDLE_SLOTS, {"most": MOST_LISTED})
     return [(name, kept) for name, kept in await cursor.fetchall()]
+
+
+async def read_unarchived(connection: Connection) -> str | None:
+    """The file of the log whose archiving failed, where that was the last try."""
+    cursor = await connection.execute(UNARCHIVED)
+    return next((name for (name,) in await cursor.fetchall()), None)
+
+
+async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
+    """Commits that a synchronous standby has not confirmed for longer than this."""
+    cursor = await connection.execute(UNCONFIRMED, {"longest": longest})
+    [(number,)] = await cursor.fetchall()
+    return int(number)

@@ -24,6 +24,8 @@ DEAD_SHARE: Final = 0.5
 OLDEST_ROW: Final = 1_000_000_000
 """Transactions; PostgreSQL stops writing at about two thousand million."""
 MOST_KEPT_FOR_SLOT: Final = 1 << 30
+LONGEST_CONFIRMATION: Final = timedelta(seconds=2)
+"""For which a standby in order lets a commit wait, at most."""
 
 _LOSING: Final = {
     "fsync": "after a crash of the machine the whole database may be unusable",
@@ -62,7 +64,8 @@ def server_checks(
 
 async def _check_settings(connection: Connection) -> list[Finding]:
     settings = await store.read_settings(connection, _ASKED)
-    return [*judge_writing(settings), *judge_durability(settings)]
+    unconfirmed = await store.count_unconfirmed(connection, LONGEST_CONFIRMATION)
+    return [*judge_writing(settings), *judge_unconfirmed(unconfirmed), *judge_durability(settings)]
 
 
 async def _check_connections(connection: Connection, needed: int) -> list[Finding]:
@@ -90,6 +93,7 @@ async def _check_upkeep(connection: Connection) -> list[Finding]:
     ]
     if settings.get("transaction_read_only") != "on":
         found += judge_slots(await store.idle_slots(connection))
+        found += judge_archive(await store.read_unarchived(connection))
     return found or [ok(UPKEEP, "nothing keeps the database from tidying up")]
 
 
@@ -117,6 +121,21 @@ def judge_writing(settings: Mapping[str, str]) -> list[Finding]:
             )
         )
     return found
+
+
+def judge_unconfirmed(number: int) -> list[Finding]:
+    """Commits that wait for a synchronous standby."""
+    if not number:
+        return []
+    return [
+        error(
+            DURABILITY,
+            f"commits wait for a synchronous standby, {number} now",
+            "Bring the standby back. Or, if a failover may lose commits from now on: ALTER SYSTEM SET "
+            "synchronous_standby_names = ''; SELECT pg_reload_conf(); and set it again once the standby has caught up.",
+            why="Nothing is acknowledged without it: every change is answered 503, and waits hold connections.",
+        )
+    ]
 
 
 def judge_durability(settings: Mapping[str, str]) -> list[Finding]:
@@ -240,6 +259,20 @@ def judge_slots(slots: Sequence[tuple[str, int]]) -> list[Finding]:
         )
         for name, kept in slots
         if kept >= MOST_KEPT_FOR_SLOT
+    ]
+
+
+def judge_archive(unarchived: str | None) -> list[Finding]:
+    """A log that cannot be archived."""
+    if unarchived is None:
+        return []
+    return [
+        warning(
+            UPKEEP,
+            f"the archiving of the log fails at {unarchived}",
+            "PostgreSQL's log says why; mend archive_command or its target. Delete nothing below pg_wal.",
+            why="No restore leads past that file, and the log grows until the disk is full; then PostgreSQL stops.",
+        )
     ]
 
 
