@@ -10,6 +10,7 @@ import pytest
 from tenantry.http.front import Front, HotRoutes
 from tenantry.http.metrics import Metrics
 from tenantry.http.patience import (
+    MOST_AROUND,
     MOST_CHUNKS,
     MOST_FIELDS,
     MOST_HEAD,
@@ -29,7 +30,7 @@ END: Final = b"Host: a\r\n\r\n"
 GET: Final = b"GET /other HTTP/1.1\r\n"
 POST: Final = b"POST /other HTTP/1.1\r\n"
 WAYS: Final = [b"/hot/a", b"/other"]
-LIMITS: Final = Limits(connections=4)
+LIMITS: Final = Limits(connections=4, bodies=10_000)
 IDLE: Final = 5
 LARGE: Final = b"x" * 1_000_000
 BOTH_WAYS: Final = pytest.mark.parametrize("path", WAYS)
@@ -254,6 +255,46 @@ async def test_body_of_very_many_chunks_is_refused(line: Line, application: Appl
     assert application.seen == []
 
 
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"0\r\n", b"a: b\r\n" * 1024),
+        (b"0\r\na: ", b"b" * 8192),
+        (b"1;a=", b"b" * 8192),
+    ],
+    ids=["fields behind it", "a field behind it", "extension of a chunk"],
+)
+async def test_what_comes_with_a_chunked_body_without_end_is_refused(line: Line, begin: bytes, more: bytes) -> None:
+    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END + begin, *[more] * (MOST_AROUND // len(more) + 1))
+    await is_refused(line, 431, "head_too_large")
+
+
+@BOTH_WAYS
+async def test_body_that_began_first_makes_room_for_others(address: str, application: Application, path: bytes) -> None:
+    early, late = await connected(address), await connected(address)
+    head = b"POST " + path + b" HTTP/1.1\r\nContent-Length: %d\r\n" % LIMITS.bodies + END
+    await early.send(head + b"x" * (LIMITS.bodies - 1))
+    application.pass_time(1)
+    await late.send(b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END + b"bo")
+    await is_refused(early, 503, "overloaded")
+    await late.send(b"dy")
+    assert (await late.answer())[2] == b"body"
+    assert application.cut_short("bodies")
+    late.close()
+
+
+async def test_body_that_has_its_answer_takes_no_room(address: str, application: Application) -> None:
+    refused, other = await connected(address), await connected(address)
+    await refused.send(b"POST /refused HTTP/1.1\r\nContent-Length: 99999\r\n" + END)
+    assert (await refused.answer())[0] == 401
+    await refused.send(b"x" * (2 * LIMITS.bodies))
+    await other.send(POST + b"Content-Length: 4\r\n" + END, b"bo", b"dy")
+    assert (await other.answer())[2] == b"body"
+    assert not application.cut_short("bodies")
+    for line in (refused, other):
+        line.close()
+
+
 async def test_body_that_nobody_reads_is_not_read_without_end(line: Line) -> None:
     await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 999999999999\r\n" + END)
     assert (await line.answer())[0] == 401
@@ -360,6 +401,15 @@ async def test_target_in_another_form_is_read_in_one_way(line: Line, application
     await line.send(b"GET " + target + b" HTTP/1.1\r\n" + END)
     assert (await line.answer())[0] == 200
     assert [path for path, _, _ in application.seen] == ["/other"]
+
+
+@pytest.mark.parametrize(("target", "path"), [(b"http://b", "/"), (b"http://b:1?x=1", "/"), (b"*", "*")])
+async def test_target_without_a_path_is_well_formed(
+    line: Line, application: Application, target: bytes, path: str
+) -> None:
+    await line.send(b"OPTIONS " + target + b" HTTP/1.1\r\n" + END)
+    assert (await line.answer())[0] == 200
+    assert [seen for seen, _, _ in application.seen] == [path]
 
 
 async def test_what_follows_a_request_to_upgrade_is_not_read(line: Line, application: Application) -> None:

@@ -223,6 +223,13 @@ async def test_client_that_asks_before_it_sends_its_body_is_told_to_at_once(line
         assert (status, body) == (200, b"body" if path == b"/hot/echo" else path)
 
 
+@pytest.mark.parametrize("path", [b"/hot/a", b"/other/a"])
+async def test_client_of_the_version_before_is_told_nothing_but_its_answer(line: Line, path: bytes) -> None:
+    await line.send(b"POST " + path + b" HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", b"body")
+    status, _, body = await line.answer()
+    assert (status, body) == (200, path)
+
+
 async def test_body_of_a_request_to_upgrade_is_not_the_next_request(line: Line, application: Application) -> None:
     body = b"GET /hot/b HTTP/1.1\r\n" + HOST
     head = b"POST /hot/held/a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n" % len(body)

@@ -31,10 +31,13 @@ MOST_CHUNKS: Final = 4_096
 """Chunks of a body of unknown length."""
 MOST_PIPELINED: Final = 32
 """Requests that may wait on a connection for the answer to the one before them."""
+MOST_AROUND: Final = 131_072
+"""Bytes that come with a request and are none of its body: its head, lines of chunks, and fields behind those."""
 MOST_UNREAD: Final = 16_777_216
 """Bytes of a body that are thrown away after its request is answered; past that the connection is closed."""
 COUNTED: Final = (
-    "head_seconds", "body_seconds", "reading_seconds", "head", "chunks", "pipelined", "connections", "malformed"
+    "head_seconds", "body_seconds", "reading_seconds", "head", "chunks", "pipelined", "connections", "bodies",
+    "malformed",
 )  # fmt: skip
 """What the limits are called where it is counted that they ended something."""
 
@@ -70,6 +73,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """For reading any more of an answer of which there is some left."""
     connections: int = 8192
     """Of one process."""
+    bodies: int = 268_435_456
+    """Bytes of bodies that are not whole yet, of all connections together."""
 
 
 class Watched(Protocol):
@@ -80,12 +85,17 @@ class Watched(Protocol):
     waits: Wait
     has_asked: bool
     """Whether a whole request came in on it."""
+    held: int
+    """Bytes of a body that is not whole yet, as `Watch.hold` was told."""
 
     def on_due(self, now: float) -> None:
         """Its client has had its time: end it, or say in ``due`` when to look again."""
 
     def give_up(self) -> None:
         """End it, whatever is waited for: its place is needed."""
+
+    def give_up_body(self) -> None:
+        """End it, whose body is not whole yet: the memory is needed."""
 
 
 class Watch:
@@ -105,6 +115,7 @@ class Watch:
         self.count: Final = count
         self.now: Final = now
         self._connections: dict[Watched, None] = {}
+        self._held = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -126,6 +137,20 @@ class Watch:
     def forget(self, connection: Watched) -> None:
         """It is gone."""
         self._connections.pop(connection, None)
+        self.hold(connection, 0)
+
+    def hold(self, connection: Watched, size: int) -> None:
+        """So many bytes are there of a body that is not whole yet; 0 once it is, or is of no use.
+
+        Past the limit those go whose time is over first: a body of a client that does as usual is there at once.
+        """
+        self._held += size - connection.held
+        connection.held = size
+        if size and self._held > self.limits.bodies:
+            enough = self.limits.bodies - self.limits.bodies // _PLACES
+            for one in nsmallest(_PLACES, [one for one in self._connections if one.held], key=lambda one: one.due):
+                if self._held > enough:
+                    one.give_up_body()
 
     def look(self) -> bool:
         """End what has had its time; returns whether there is more of that."""

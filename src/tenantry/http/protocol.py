@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from tenantry.http import unfit
 from tenantry.http.ending import ENDING, Ending
 from tenantry.http.patience import (
+    MOST_AROUND,
     MOST_CHUNKS,
     MOST_FIELDS,
     MOST_HEAD,
@@ -50,6 +51,7 @@ _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 _PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
 _LENGTH_DIGITS: Final = 5
 _LONGEST_TARGET: Final = 256
+_NO_PATH: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+(?=\?|\Z)")
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
 
 logger = logging.getLogger(__name__)
@@ -89,9 +91,11 @@ class LeanProtocol(HttpToolsProtocol):
         self.waits = Wait.FIRST
         self.due = NEVER
         self.has_asked = False
+        self.held = 0
         self._has_head = False
         self._fed = 0
         self._arrived = 0
+        self._taken = 0
         self._chunks = 0
         self._unread = 0
         self._unsent = 0
@@ -125,10 +129,14 @@ class LeanProtocol(HttpToolsProtocol):
             self.is_deaf = True  # what follows would be of another protocol, which is not spoken here
         except httptools.HttpParserError as error:
             cause = error.__context__
+            if not isinstance(cause, UnfitError | httptools.HttpParserError | None):
+                logger.exception("a request could not be read", exc_info=cause)
             self._refuse(cause.unfit if isinstance(cause, UnfitError) else unfit.MALFORMED)
         else:
             if self.is_reading:
                 self._wait_for_the_rest()
+                if self._has_head:
+                    self._hold_body()
 
     def drain(self) -> None:
         """Let the answer under way be the connection's last one, if nothing of it is sent yet."""
@@ -146,14 +154,15 @@ class LeanProtocol(HttpToolsProtocol):
         """A request's first byte is there."""
         self.is_reading = True
         self._has_head = False
-        self._fed = 0
+        self._fed = self._taken = self._unread = 0
         self._hot = None
         self.url = b""
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of a request's head is there, or one behind a chunked body, of which nobody is told."""
-        self.headers.append((name.lower(), value))
+        if not self._has_head:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """A request's head is there. Raises `UnfitError`."""
@@ -171,8 +180,8 @@ class LeanProtocol(HttpToolsProtocol):
             self._has_head = True
             return
         self._check_fields(version)
-        self._chunks = self._unread = 0
-        url, headers = self.url, self.headers
+        self._chunks = 0
+        url, headers = _NO_PATH.sub(rb"\g<0>/", self.url), self.headers
         super().on_message_begin()
         self.url = url
         for name, value in headers:
@@ -183,15 +192,18 @@ class LeanProtocol(HttpToolsProtocol):
         if self._ending.is_draining:
             self.cycle.keep_alive = False
         self.is_arriving = not self.pipeline
+        if version == "1.0":
+            self.cycle.waiting_for_100_continue = False  # which does not know of that (RFC 9110, 10.1.1)
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser would take a body for the next request
-        elif self.expect_100_continue and not self.pipeline and self.scope["http_version"] == "1.1":
+        elif self.cycle.waiting_for_100_continue and not self.pipeline:
             # answered without a body asked for, the client might send it or not: nobody could tell what comes next
             self.cycle.waiting_for_100_continue = False
             self.write_now(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """A part of a request's body is there."""
+        self._taken += len(body)
         if self._hot is not None:
             self._hot.request.whole += body
             return
@@ -211,6 +223,8 @@ class LeanProtocol(HttpToolsProtocol):
         """A request is there as a whole, maybe after its answer."""
         self.is_reading = False
         self.has_asked = True
+        if self.held:
+            self._watch.hold(self, 0)
         self._wait_at_most_for_reading()
         if self._hot is not None:
             task = self.loop.create_task(self._serve(self._hot))
@@ -290,6 +304,10 @@ class LeanProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def give_up_body(self) -> None:
+        """The memory of its body is needed."""
+        self._refuse(unfit.FULL)
+
     def _wait_for_the_next(self) -> None:
         self.waits, self.due = _NEXT, self._now() + self.timeout_keep_alive
 
@@ -307,6 +325,12 @@ class LeanProtocol(HttpToolsProtocol):
             self.waits = Wait.HEAD  # due since it connected
         elif self.waits is not Wait.HEAD:
             self.waits, self.due = Wait.HEAD, self._now() + limits.head
+
+    def _hold_body(self) -> None:
+        if self._fed - self._taken > MOST_AROUND:
+            self._refuse(unfit.AROUND)
+        elif self._taken:
+            self._watch.hold(self, 0 if self.cycle.response_complete else self._taken)
 
     def _wait_at_most_for_reading(self) -> None:
         """Its client has nothing to send, and may have something left to read."""
@@ -350,6 +374,7 @@ class LeanProtocol(HttpToolsProtocol):
     def _refuse(self, why: Unfit) -> None:
         """Refuse what has come of a request, in its turn, and read no more."""
         self._watch.count(why.limit)
+        self._watch.hold(self, 0)
         self.is_deaf = True
         self._wait_at_most_for_reading()
         cycle = self.cycle

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tenantry.http.error_codes import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT
-from tenantry.http.patience import MOST_CHUNKS, MOST_FIELDS, MOST_HEAD, MOST_PIPELINED, MOST_TARGET
+from tenantry.http.patience import MOST_AROUND, MOST_CHUNKS, MOST_FIELDS, MOST_HEAD, MOST_PIPELINED, MOST_TARGET
 from tenantry.http.problems import refuse
 from tenantry.http.raw import RawAnswer, request_id_of
 from tenantry.http.safeguards import SAFEGUARDS
@@ -55,5 +55,9 @@ LONG_TARGET: Final = Unfit("head", 431, HEAD_TOO_LARGE, f"The target is longer t
 LARGE_HEAD: Final = Unfit(
     "head", 431, HEAD_TOO_LARGE, f"The head is larger than {MOST_HEAD} bytes or has more than {MOST_FIELDS} fields."
 )
+AROUND: Final = Unfit(
+    "head", 431, HEAD_TOO_LARGE, f"What comes with the body and is none of it is larger than {MOST_AROUND} bytes."
+)
 OTHER_VERSION: Final = Unfit("malformed", 400, INVALID_REQUEST, "HTTP/1.1 and HTTP/1.0 are spoken here.")
 CROWDED: Final = Unfit("connections", 503, "overloaded", "There are too many connections. Try again shortly.")
+FULL: Final = Unfit("bodies", 503, "overloaded", "Too much of unfinished bodies is held. Try again shortly.")
