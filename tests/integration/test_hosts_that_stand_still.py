@@ -1,16 +1,24 @@
 """A host of the service that stands still, or is gone without a word, holds nobody up for long."""
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
+from tests.support.database_link import database_link
 from tests.support.tenants import add_acme
 
+END_THE_IDLE = """
+SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle' AND query = 'COMMIT'
+"""
+WAYS = {"host": "", "port": 5432}
 LOCK = "SELECT id FROM tenants FOR UPDATE"
 """Of an account that others wait for."""
 
@@ -37,3 +45,30 @@ async def test_the_locks_of_a_host_that_stands_still_are_let_go(conninfo: str, w
             )
     finally:
         await database.close()
+
+
+async def test_a_connection_that_came_too_late_for_anybody_is_not_used_after_it_was_lost(conninfo: str) -> None:
+    async with database_link(conninfo) as link, await Connection.connect(conninfo, autocommit=True) as other:
+        link.block()
+        lane = Database(after(link.conninfo, conninfo), pool_size=1).lane()
+        with pytest.raises(DatabaseUnavailableError):
+            async with lane.use():
+                pass
+        async with asyncio.timeout(30):
+            while not await ended(other):
+                pass
+        async with lane.use() as connection:
+            assert await (await connection.execute("SELECT 1")).fetchall() == [(1,)]
+        await lane.close()
+
+
+def after(first: str, second: str) -> str:
+    """Both hosts, of which the second one is asked when the first has not answered in time."""
+    both = [conninfo_to_dict(conninfo) for conninfo in (first, second)]
+    ways = {name: ",".join(str(each.get(name, default)) for each in both) for name, default in WAYS.items()}
+    return make_conninfo(second, **ways)
+
+
+async def ended(other: Connection) -> bool:
+    """Whether there was a session that has nothing to do."""
+    return bool(await (await other.execute(END_THE_IDLE)).fetchall())

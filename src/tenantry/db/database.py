@@ -285,6 +285,10 @@ class Lane:
             await self._drop()
 
     async def _connected(self, *, autocommit: bool) -> Connection:
+        if self._connecting is not None and self._connecting.done():  # long ago, maybe: who waited for it gave up
+            made, self._connecting = self._connecting, None
+            if not made.cancelled() and made.exception() is None:
+                self._connection = made.result()
         if self._connection is not None and (is_lost(self._connection) or self._succession.is_over(self._connection)):
             await self._drop()
         if self._connection is None:
