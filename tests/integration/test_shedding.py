@@ -186,8 +186,9 @@ async def test_only_whole_names_of_headers_count(line: Line, first: Line, applic
         (API + b"Content-Length: 0\r\nContent-Length: 0\r\n\r\n",),
         (API + b"Content-Length: 1, 1\r\n\r\n",),
         (API + END + API + END,),
+        (API + b"X: y\n\r\n" + API + END,),
     ],
-    ids=["health", "head in two parts", "chunked", "two lengths", "odd length", "two at once"],
+    ids=["health", "head in two parts", "chunked", "two lengths", "odd length", "two at once", "bare line feed"],
 )
 async def test_what_is_not_the_rule_goes_the_usual_way(
     line: Line, application: Application, sent: tuple[bytes, ...]
