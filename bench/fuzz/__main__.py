@@ -2,8 +2,8 @@
 
 Coverage-guided, by atheris (``make fuzz`` installs it), each target in a process of its own, one after the other. What
 must hold of each target, beyond that nothing but what is declared is raised, is said in its ``check``. Prints a table,
-and exits with 1 where something was found; the input is kept in the folder ``--keep``. The same targets run for some
-seconds among the tests, without atheris.
+and exits with 1 where something was found, or no input tried; the input is kept in the folder ``--keep``. The same
+targets run for some seconds among the tests, without atheris.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
 
 def main() -> None:
-    """Fuzz, print, and exit with 1 where something was found."""
+    """Fuzz, print, and exit with 1 where something was found, or no input tried."""
     given = _arguments()
     given.keep.mkdir(parents=True, exist_ok=True)
     print("| target | what it meets | inputs | seconds | branches | found |\n|---|---|---:|---:|---:|---|", flush=True)
@@ -86,10 +86,10 @@ def _run(one: Target, given: argparse.Namespace) -> Run:
     if units := _UNITS.search(said):
         inputs = int(units[1])
     finding = ""
-    if done.returncode:
+    if done.returncode or not inputs:  # without an input nothing was looked for
         everything = done.stdout.decode(errors="replace") + said
         Path(given.keep, f"{one.name}.log").write_text(everything)
-        finding = f"see {given.keep}/{one.name}.log"
+        finding = f"{'' if inputs else 'no input was tried: '}see {given.keep}/{one.name}.log"
     return Run(one, inputs, seconds, branches, finding)
 
 
