@@ -202,19 +202,29 @@ def check_lines(data: bytes) -> None:
 
 
 def check_shedding(data: bytes) -> None:
-    """A server that has too much to do takes no more requests for answered than there are."""
-    asked, written = _talked(_full, [data[1:]])
-    hold(all(request.target[:5] != b"/api/" for request in asked) or b"HTTP/1.1" in written, "answered, and done")
+    """A server that has too much to do refuses what it can, and answers each request once: no more, and no fewer."""
+    data = data[1:]
+    asked, written = _talked(_full, [data])
     statuses = answers_in(written)
-    reference, refused = by_reference(data[1:])
-    if not refused:
-        # the last one may be refused before its body is there
-        most = len(reference) + 1
-        hold(
-            len([status for status in statuses if status != 100]) <= max(most, len(asked)),
-            "an answer too many",
-            statuses,
-        )
+    reference, refused = by_reference(data)
+    if refused:
+        return
+    answered = [status for status in statuses if status != 100]
+    # the last one may be refused before its body is there
+    hold(len(answered) <= max(len(reference) + 1, len(asked)), "an answer too many", statuses)
+    if not re.search(rb"\nupgrade", data.lower()):
+        is_told = b"\r\nconnection: close\r\n" in written
+        hold(len(answered) >= len(reference) or is_told, "a request is lost", statuses, reference)
+    if len(reference) == 1 and _PLAIN.fullmatch(data.removesuffix(reference[0].body)):
+        hold(answered == [503], "a request is not refused", statuses, asked)
+
+
+_FIELDS: Final = rb"(?:(?!content-length|transfer-encoding|expect|upgrade)[a-z-]+: [!-~]*\r\n)*"
+_PLAIN: Final = re.compile(
+    rb"(?:GET|POST|PUT|PATCH|DELETE) /api/[!-~]* HTTP/1\.[01]\r\n"
+    rb"(?i:" + _FIELDS + rb"(?:content-length: [0-9]{1,4}\r\n)?" + _FIELDS + rb")\r\n"
+)
+"""The head of a request that can be refused without the parser."""
 
 
 def _talked(connections: Connections, pieces: list[bytes]) -> tuple[list[Request], bytes]:
@@ -324,6 +334,7 @@ def _seeds() -> list[bytes]:
         b"\1" + post + b"Transfer-Encoding: gzip, chunked\r\n" + _HOST + b"0\r\n\r\n",
         b"\1" + post + b"Transfer-Encoding: chunked, identity\r\n" + _HOST + b"0\r\n\r\n",
         b"\1GET /hot/a HTTP/1.1\nHost: a\n\n",
+        b"\1" + get + b"Host: a\n\r\n" + get + _HOST,
         b"\1GET /hot/a HTTP/1.1\r\nA: b\r\n c\r\n" + _HOST,
         b"\1GET /hot/\xff%ff%00 HTTP/1.1\r\nA: \x0b\xff\r\n" + _HOST,
         b"\1\r\n\r\nGET /hot/a HTTP/1.1\r\n" + _HOST,
