@@ -17,6 +17,7 @@ NAMES: Final = {
     "cookies": "credentials",
     "headers": "credentials",
     "log-line": "credentials",
+    "traceparent": "traces",
     "token": "identity",
     "token-content": "identity",
     "jwks": "identity",

@@ -10,6 +10,7 @@ INSTRUMENTED = [
     "tenantry_sdk",
     "joserfc",
     "authlib",
+    "opentelemetry",
     "uvicorn",
     "tomllib",
 ]
