@@ -31,6 +31,8 @@ from tests.support.smtp import running as running_mail
 
 FOR_EVER: Final = "3600"
 QUEUED: Final = 20
+LONGEST_STOP: Final = 30
+"""Seconds after the drain for which a process has to be left alone (docs/stopping.md)."""
 ASKING: Final = b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n"
 LIST: Final = b"/api/v1/projects"
 
@@ -137,6 +139,21 @@ async def test_request_under_way_is_finished_while_newcomers_are_refused(
         assert await deployment.command.wait() == 0
     with psycopg.connect(conninfo) as connection:
         assert connection.execute("SELECT id FROM billing_events").fetchall() == [("evt_kept",)]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_request_that_never_ends_is_not_waited_for(
+    database_url: str, conninfo: str, tmp_path: Path, connect: Connect, workers: str
+) -> None:
+    async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
+        line = await connect(deployment)
+        await Upload(line, "evt_lost").begin()
+        family = deployment.command.family()
+        async with asyncio.timeout(LONGEST_STOP):
+            assert await deployment.command.end(signal.SIGTERM) == 0
+        assert await still_running(family) == []
+    with psycopg.connect(conninfo) as connection:
+        assert connection.execute("SELECT id FROM billing_events").fetchall() == []
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
