@@ -2,8 +2,8 @@
 
 The load is that of `bench.soak`: events, lists, checks, keys that are made, used, rotated and revoked, and an operator.
 It goes through nginx, and then through HAProxy, as ``examples/load-balancing`` has them. As soon as a restarted service
-says that it is ready the other one gets SIGTERM. At the end no request may have failed, and the ledger must hold
-exactly the events that were answered with 200.
+says that it is ready the other one gets SIGTERM. At the end no request may have failed, the ledger must hold exactly
+the events that were answered with 200, and no stop may have taken longer than docs/stopping.md says.
 """
 
 import argparse
@@ -26,10 +26,12 @@ import uvloop
 from bench import soak, support
 from bench.books import read_books
 from bench.soak_load import Load, Notes
+from tenantry.variables import DRAIN_SECONDS
 from tests.support.proxies import BALANCERS, running_balancer
 
 _POLL: Final = 0.02
 _PATIENCE: Final = 60.0
+_LONGEST_STOP: Final = DRAIN_SECONDS.default + 30
 
 
 class Outcome(NamedTuple):
@@ -123,7 +125,8 @@ async def _run(balancer: str, requests: int, workers: int) -> Outcome:
                 await _restart(services, stops, load.notes, requests)
                 load.end()
         books = await read_books(conninfo)
-        return Outcome(balancer, load.notes, len(stops), stops, list(soak.faults(load.notes, books)))
+        late = [f"a stop took {took:.1f} s, more than {_LONGEST_STOP} s" for took in stops if took > _LONGEST_STOP]
+        return Outcome(balancer, load.notes, len(stops), stops, [*soak.faults(load.notes, books), *late])
 
 
 @asynccontextmanager
@@ -131,7 +134,9 @@ async def _services(conninfo: str, workers: int) -> AsyncIterator[Sequence[Servi
     services = []
     for _ in range(2):
         port = support.free_port()
-        changes = {"OPERATOR_TOKEN": soak.OPERATOR, "WORKERS": str(workers)}
+        changes = {
+            "OPERATOR_TOKEN": soak.OPERATOR, "WORKERS": str(workers), "DRAIN_SECONDS": str(DRAIN_SECONDS.default)
+        }  # fmt: skip
         services.append(Service(port, {**os.environ, **support.settings(port, conninfo), **changes}))
     try:
         for service in services:
