@@ -82,7 +82,9 @@ class _Attacker:
         took = time.perf_counter() - begun
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):  # it stopped attacking before its time; CancelledError is none
+                raise ended
         return Toll(self._sent, took, self._most, dict(self._answers.most_common(4)))
 
     @contextlib.asynccontextmanager
@@ -112,6 +114,8 @@ class _Attacker:
         now = time.perf_counter()
         self._next = max(self._next, now - 0.1) + 1 / self._attack.rate
         await asyncio.sleep(max(0.0, self._next - now))
+        if writer.is_closing():  # the service has ended it meanwhile
+            return False
         self._sent += 1
         writer.write(next(self._requests))
         status = "none"
@@ -135,7 +139,7 @@ class _Attacker:
                     ended = asyncio.ensure_future(reader.read(_PIECE))
                     while not ended.done():
                         await asyncio.wait({ended}, timeout=attack.pause)
-                        if not ended.done():
+                        if not (ended.done() or writer.is_closing()):
                             writer.write(attack.drop)
                     self._answers[ended.result()[9:12].decode() or "closed"] += 1
 
