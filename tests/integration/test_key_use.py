@@ -13,6 +13,8 @@ from tenantry.services.authentication import Authenticator
 from tenantry.services.key_use import KeyUse
 from tenantry.store.api_keys import Use
 from tests.support.app import PEPPER
+from tests.support.billing import rows
+from tests.support.logs import watched
 from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, JsonObject, Key, Service, running_service
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -152,3 +154,22 @@ async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
         cursor = await connection.execute("SELECT count(*) FROM api_keys WHERE last_used_at = %s", (NOW,))
         assert await cursor.fetchall() == [(2500,)]
     await database.close()
+
+
+async def test_uses_that_the_database_does_not_let_us_write_are_written_once_it_does(conninfo: str) -> None:
+    async with running_service(conninfo) as service:
+        organization = await service.organization()
+        key = await service.key(organization.owner, organization.id, "projects:read")
+        database = Database(conninfo, pool_size=1)
+        await database.open()
+        use = KeyUse(database)
+        use.record(used_at(key.id, NOW))
+        await rows(conninfo, "REVOKE ALL ON api_keys FROM tenantry_batch")
+        with watched("tenantry.services.key_use") as log:
+            await use.write()
+        await rows(conninfo, "GRANT ALL ON api_keys TO tenantry_batch")
+        await use.write()
+        await database.close()
+        shown = (await organization.owner.get(key.path)).json()
+    assert shown["lastUsedAt"] == "2026-03-01T12:00:00Z"
+    assert log.count("the last use of 1 keys is written later: InsufficientPrivilege") == 1

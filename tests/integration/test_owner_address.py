@@ -11,8 +11,10 @@ import pytest
 from tenantry.db.database import Database
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.services.owner_address import OwnerAddresses
+from tests.support.billing import rows
 from tests.support.database_link import database_link
 from tests.support.issuer import USERINFO, Answer
+from tests.support.logs import watched
 from tests.support.members import add_member
 from tests.support.service import TENANTS, Caller, JsonObject, refusal, running_service
 
@@ -122,8 +124,10 @@ async def noticing(conninfo: str) -> AsyncIterator[OwnerAddresses]:
     """What notices addresses in one process."""
     database = Database(conninfo, pool_size=1)
     await database.open()
-    yield OwnerAddresses(database, lambda: NOW)
-    await database.close()
+    try:
+        yield OwnerAddresses(database, lambda: NOW)
+    finally:
+        await database.close()
 
 
 def seen(email: str, *, issued_in: int) -> Claims:
@@ -189,3 +193,16 @@ async def test_what_was_noticed_is_kept_while_the_database_is_away(conninfo: str
         await link.restore()
         await addresses.write()
     assert await address_after_a_restart(conninfo, tenant) == NEW
+
+
+async def test_what_was_noticed_is_kept_while_the_database_does_not_let_us_write_it(conninfo: str) -> None:
+    tenant = await tenant_that_follows(conninfo)
+    async with noticing(conninfo) as addresses:
+        addresses.record(tenant["id"], seen(NEW, issued_in=1))
+        await rows(conninfo, "REVOKE ALL ON audit_events FROM tenantry_batch")
+        with watched("tenantry.services.owner_address") as log:
+            await addresses.write()
+        await rows(conninfo, "GRANT INSERT ON audit_events TO tenantry_batch")
+        await addresses.write()
+    assert await address_after_a_restart(conninfo, tenant) == NEW
+    assert log.count("the addresses of 1 owners are written later: InsufficientPrivilege") == 1

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
+import psycopg
+
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -36,14 +38,15 @@ class KeyUse:
             await self.write()
 
     async def write(self) -> None:
-        """Write what was collected so far. While the database is out of reach it is kept for the next time."""
+        """Write what was collected so far. While the database does not take it, it is kept for the next time."""
         used, self._used = list(self._used.values()), {}
         for start in range(0, len(used), _AT_ONCE):
             try:
                 async with self._database.transaction(ACROSS_TENANTS) as connection:
                     await api_keys.record_uses(connection, used[start : start + _AT_ONCE])
-            except DatabaseUnavailableError:
+            except (DatabaseUnavailableError, psycopg.Error) as error:
                 left = used[start:]
                 self._used = {**{use.key_id: use for use in left}, **self._used}
-                logger.info("the last use of %d keys is written later: the database is out of reach", len(left))
+                why = type(error.__cause__ or error).__name__
+                logger.info("the last use of %d keys is written later: %s", len(left), why)
                 return

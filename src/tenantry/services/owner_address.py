@@ -4,6 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
+import psycopg
+
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.audit import Action, ActorKind, Author
@@ -48,7 +50,7 @@ class OwnerAddresses:
             await self.write()
 
     async def write(self) -> None:
-        """Write what was collected so far. While the database is out of reach it is kept for the next time."""
+        """Write what was collected so far. While the database does not take it, it is kept for the next time."""
         seen, self._seen = self._seen, {}
         if not seen:
             return
@@ -66,6 +68,7 @@ class OwnerAddresses:
                         after=Ownership(moved.user_id, moved.email),
                         now=now,
                     )
-        except DatabaseUnavailableError:
+        except (DatabaseUnavailableError, psycopg.Error) as error:
             self._seen = {**seen, **self._seen}
-            logger.info("the addresses of %d owners are written later: the database is out of reach", len(seen))
+            why = type(error.__cause__ or error).__name__  # its text may hold an address
+            logger.info("the addresses of %d owners are written later: %s", len(seen), why)
