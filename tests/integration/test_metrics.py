@@ -298,3 +298,30 @@ def test_of_a_process_that_ended_counts_what_it_counted_and_not_how_it_stood(tmp
     assert found.value("tenantry_streams_open") == 7
     assert found.value("tenantry_database_waits_total", pool="ordinary") == 6
     assert found.value("tenantry_batch_items_sum", lane="keys") == 8
+
+
+OVERTAKEN: Final = """
+import os, sys
+from tenantry.http.metrics import Metrics
+
+def get_ahead(event, arguments):
+    if event == "os.remove":  # what another process does that starts at the same time, at the worst moment
+        os.rename(arguments[0], f"{arguments[0]}.gone")
+
+sys.addaudithook(get_ahead)
+print(Metrics(several_processes=True).render().decode())
+"""
+NOBODY: Final = 2**30
+"""A number above those of all processes."""
+
+
+def test_a_process_starts_also_where_another_that_starts_forgets_the_dead_before_it(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"gauge_livesum_{NOBODY + number}.db").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", OVERTAKEN],
+        env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert Shown(done.stdout).value("tenantry_streams_open") == 0
+    assert len(list(tmp_path.glob("gauge_livesum_*.db.gone"))) == 2

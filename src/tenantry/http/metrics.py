@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -153,6 +154,7 @@ def _forget_the_dead() -> None:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+            with suppress(FileNotFoundError):  # another process that starts at the same time was faster
+                multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
         except PermissionError:
             pass
