@@ -60,7 +60,7 @@ from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.audit import AuditService
 from tenantry.services.billing import BillingService
 from tenantry.services.checkout import CheckoutService
-from tenantry.services.gauges import Known, read_gauges
+from tenantry.services.gauges import DatabaseGauges, Known
 from tenantry.services.job_runs import JobRuns
 from tenantry.services.leaks import LeakService
 from tenantry.services.mail import MailService
@@ -177,6 +177,7 @@ class Parts:
             succession=self.database.succession,
         )
         self.owner_addresses = OwnerAddresses(self.database, clock)
+        self.gauges = DatabaseGauges(self.database, PERIODIC, TASKS)
         self.authentication = AuthenticationParts(
             self.database,
             self.http_client,
@@ -314,7 +315,7 @@ class Parts:
     async def read_gauges(self) -> list[Known] | None:
         """What the database knows, for the metrics, which are brought up to date."""
         self._sample()
-        return await read_gauges(self.database, PERIODIC, TASKS)
+        return await self.gauges.read()
 
     async def _keep_sampling(self) -> None:
         """Let the metrics know how this process stands, whichever process will be asked for them."""

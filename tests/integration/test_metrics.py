@@ -17,7 +17,7 @@ from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, Work
 from tenantry.kit.clock import system_clock
-from tenantry.services.gauges import read_gauges
+from tenantry.services.gauges import DatabaseGauges
 from tenantry.services.job_runs import JobRuns
 from tenantry.services.retention import RetentionService
 from tests.support import events
@@ -174,7 +174,7 @@ async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_request
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        waiting = asyncio.create_task(read_gauges(database))
+        waiting = asyncio.create_task(DatabaseGauges(database).read())
         async with asyncio.timeout(30):
             while not (usage := database.usage()).waiting:  # noqa: ASYNC110  # the pool gives no notice
                 await asyncio.sleep(0)
@@ -272,6 +272,34 @@ async def test_a_job_whose_run_cannot_be_counted_goes_well_all_the_same(conninfo
         done = True
     assert done
     await database.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "mend", "fault"),
+    [
+        ("ALTER TABLE job_runs RENAME TO gone", "ALTER TABLE gone RENAME TO job_runs", "UndefinedTable"),
+        ("REVOKE ALL ON notifications FROM tenantry_batch", "GRANT SELECT ON notifications TO tenantry_batch",
+         "InsufficientPrivilege"),
+    ],
+)  # fmt: skip
+async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once_why(
+    service: Service, spoil: str, mend: str, fault: str
+) -> None:
+    known = {"tenantry_notifications_queued", "tenantry_jobs", "tenantry_job_last_success_timestamp_seconds"}
+    await rows(service.conninfo, spoil)
+    with watched("tenantry.services.gauges") as log:
+        without = [await shown(service) for _ in range(2)]
+        await rows(service.conninfo, mend)
+        after = [await shown(service) for _ in range(2)]
+    for found in without:
+        assert found.value("tenantry_database_up") == 1
+        assert found.value("tenantry_database_connections_max", pool="ordinary") == 5
+        assert found.described().keys() & known == set()
+    assert all(found.described().keys() >= known for found in after)
+    assert log.lines == [
+        f"WARNING tenantry.services.gauges what the database knows is left out of the metrics: {fault}",
+        "INFO tenantry.services.gauges what the database knows is in the metrics again",
+    ]
 
 
 PROCESS: Final = """

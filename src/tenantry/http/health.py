@@ -15,7 +15,7 @@ Check = Callable[[], Awaitable[str | None]]
 """Returns what is wrong, or None."""
 
 Gauges = Callable[[], Awaitable[Sequence[Known] | None]]
-"""Returns what the database knows; None while it is out of reach."""
+"""Returns what the database knows: nothing while it answers with an error, None while it is out of reach."""
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

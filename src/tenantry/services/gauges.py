@@ -1,8 +1,10 @@
 """What only the database knows of the service's health, for the metrics."""
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
+import psycopg
 
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
@@ -10,6 +12,8 @@ from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.services.silence import SILENT_TENANTS
 from tenantry.store import billing, checkup, jobs, notices, reconcile
+
+logger = logging.getLogger(__name__)
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -22,18 +26,40 @@ class Known(msgspec.Struct, frozen=True):
     counts: bool = False
 
 
-async def read_gauges(
-    database: Database, periodic: Sequence[str] = (), tasks: Sequence[str] = ()
-) -> list[Known] | None:
-    """What the database knows, or None while it is out of reach.
+class DatabaseGauges:
+    """Reads what the database knows. ``periodic`` are the jobs that run by themselves, ``tasks`` all that there are."""
 
-    ``periodic`` are the jobs that run by themselves, ``tasks`` all jobs that there are.
-    """
-    try:
-        async with database.transaction(ACROSS_TENANTS) as connection:
-            return [*await _mails(connection), *await _billing(connection), *await _jobs(connection, periodic, tasks)]
-    except DatabaseUnavailableError:
-        return None
+    def __init__(self, database: Database, periodic: Sequence[str] = (), tasks: Sequence[str] = ()) -> None:
+        self._database = database
+        self._periodic = periodic
+        self._tasks = tasks
+        self._fault = ""
+        """What the database answered instead the last time, by its type."""
+
+    async def read(self) -> list[Known] | None:
+        """What the database knows: nothing while it answers with an error, None while it is out of reach."""
+        try:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
+                known = [
+                    *await _mails(connection),
+                    *await _billing(connection),
+                    *await _jobs(connection, self._periodic, self._tasks),
+                ]
+        except DatabaseUnavailableError:
+            return None
+        except psycopg.Error as error:  # a schema of before, or privileges that are missing
+            self._note(type(error).__name__)
+            return []
+        self._note("")
+        return known
+
+    def _note(self, fault: str) -> None:
+        """Log how it went, where it went otherwise the last time."""
+        if fault and fault != self._fault:
+            logger.warning("what the database knows is left out of the metrics: %s", fault)
+        if self._fault and not fault:
+            logger.info("what the database knows is in the metrics again")
+        self._fault = fault
 
 
 async def _mails(connection: Connection) -> list[Known]:
