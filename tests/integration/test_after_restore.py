@@ -272,6 +272,25 @@ async def test_a_dry_run_writes_nothing(loss: Loss) -> None:
     assert done.out.splitlines()[-1].endswith("; nothing written")
 
 
+async def test_a_dry_run_looks_at_the_keys(loss: Loss) -> None:
+    org = await loss.service.organization()
+    there, revoked = [await loss.service.key(org.owner, org.id, READS) for _ in range(2)]
+    await loss.back_up()
+    late = await loss.service.key(org.owner, org.id, READS)
+    for key in (late, there, revoked):
+        assert (await org.owner.delete(key.path)).status_code == 204
+    async with loss.restored("--no-audit") as (service, _):
+        assert (await service.caller(org.owner.credential).delete(revoked.path)).status_code == 204
+        done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--dry-run")
+    told = {line.split("  ", 2)[2] for line in done.out.splitlines() if "  api_key.revoked  " in line}
+    assert told == {
+        f"{late.id}  {org.id}  gone: it was made after the backup",
+        f"{there.id}  {org.id}  redone",
+        f"{revoked.id}  {org.id}  so already",
+    }
+    assert done.out.splitlines()[-1].startswith("4 changes lost: 1 redone, 1 so already, 2 gone, 0 by hand; ")
+
+
 async def test_mails_that_were_queued_at_the_backup_are_held_back_where_that_is_asked_for(loss: Loss) -> None:
     async with await Connection.connect(loss.service.conninfo) as connection:
         queued = await add_notification(connection)

@@ -66,7 +66,8 @@ class Aftermath:
 
         Keys are revoked and changed, members removed and given lower roles, tenants ended and suspended. What was made,
         and what gives a member more, lets a tenant go on, or gives it to somebody else, is only told. Entries may be
-        there twice, in any order. ``dry_run`` looks at each by itself, as if those before it were not redone.
+        there twice, in any order. ``dry_run`` looks at each by itself, as if those before it were not redone, and
+        cannot foretell what would be refused, and left to be done by hand.
         """
         unique = {entry.id: entry for entry in trail}
         entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
@@ -113,6 +114,9 @@ class Aftermath:
             return Lost(entry, Outcome.GONE, _YOUNG)
         left = _left_alone(entry, tenant, is_last_on_suspension=is_last_on_suspension)
         try:
+            if left is None and entry.action.startswith("api_key."):
+                key = await self._keys.get(operator_principal(entry.org_id), entry.target_id)
+                left = None if key.revoked_at is None else Lost(entry, Outcome.SO_ALREADY)
             if left is None and entry.action.startswith("member."):
                 member = await self._members.get(operator_principal(entry.org_id), entry.target_id)
                 left = _member_left_alone(entry, member)
@@ -133,8 +137,6 @@ class Aftermath:
 
     async def _redo_key(self, entry: AuditEvent) -> Lost:
         operator, after, key_id = operator_principal(entry.org_id), entry.after or {}, entry.target_id
-        if (await self._keys.get(operator, key_id)).revoked_at is not None:
-            return Lost(entry, Outcome.SO_ALREADY)
         end = after.get("expiresAt")
         ends_at = None if end is None else datetime.fromisoformat(end).astimezone(UTC)
         is_over = ends_at is not None and ends_at <= self._clock()
@@ -183,7 +185,7 @@ def _changed_since(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
 
 
 def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
-    """What is only told of a change, None where it is to be redone, or the member is to be looked at."""
+    """What is only told of a change, None where it is to be redone, or the key or member is to be looked at."""
     if entry.action in _MADE or (entry.action is Action.MEMBER_ADDED and entry.before is None):
         return Lost(entry, Outcome.GONE, _YOUNG)
     if tenant.deleted:
