@@ -225,6 +225,18 @@ def test_one_secret_in_two_variables_is_told_of_without_being_shown() -> None:
     assert "the-same" not in repr(finding)
 
 
+def test_one_secret_twice_in_one_variable_is_told_of_as_that() -> None:
+    finding = told(judge_secrets([("API_KEY_PEPPER", Secret("the-same-secret-0123456789abcdef"))] * 2))
+    assert finding.message == "API_KEY_PEPPER holds the same secret twice"
+    assert "the-same" not in repr(finding)
+
+
+def test_one_secret_twice_in_one_variable_and_in_another_is_told_of_as_shared() -> None:
+    shared = Secret("the-same-secret-0123456789abcdef")
+    finding = told(judge_secrets([("API_KEY_PEPPER", shared), ("API_KEY_PEPPER", shared), ("SESSION_SECRET", shared)]))
+    assert finding.message == "API_KEY_PEPPER and SESSION_SECRET hold the same secret"
+
+
 def test_a_short_secret_is_told_of_without_being_shown() -> None:
     finding = told(judge_secrets([("OIDC_CLIENT_SECRET", Secret("hunter2"))]))
     assert finding.message.startswith("OIDC_CLIENT_SECRET is shorter")

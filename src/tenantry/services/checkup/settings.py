@@ -57,16 +57,7 @@ def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
     names: dict[Secret, list[str]] = {}
     for name, secret in secrets:
         names.setdefault(secret, []).append(name)
-    shared = [
-        warning(
-            _SECRETS,
-            f"{' and '.join(dict.fromkeys(alike))} hold the same secret",
-            "Give each its own (`openssl rand -hex 32`); configuration.md says how each is rotated.",
-            why="Who comes by one has the other too, and one cannot be changed without the other.",
-        )
-        for alike in names.values()
-        if len(alike) > 1
-    ]
+    shared = [_judge_shared(list(dict.fromkeys(alike))) for alike in names.values() if len(alike) > 1]
     short = [
         warning(
             _SECRETS,
@@ -78,6 +69,23 @@ def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
         if len(secret.reveal()) < SHORTEST
     ]
     return [*shared, *short] or [ok(_SECRETS, "each is another one, and long")]
+
+
+def _judge_shared(names: Sequence[str]) -> Finding:
+    """What is wrong with a secret that is given more than once, in these variables."""
+    if len(names) == 1:
+        return warning(
+            _SECRETS,
+            f"{names[0]} holds the same secret twice",
+            "Leave one out; in a rotation put the new secret in its place. configuration.md says how it is rotated.",
+            why="It counts once: a rotation that was meant by it has not begun.",
+        )
+    return warning(
+        _SECRETS,
+        f"{' and '.join(names)} hold the same secret",
+        "Give each its own (`openssl rand -hex 32`); configuration.md says how each is rotated.",
+        why="Who comes by one has the other too, and one cannot be changed without the other.",
+    )
 
 
 def judge_traces(*, are_wanted: bool, can_be_made: bool) -> list[Finding]:
