@@ -83,12 +83,15 @@ class AuthenticationParts:
 
 
 async def schema_revision(database: Database) -> str | None:
-    """The revision that the database is at; None for one that was never migrated. Raises `DatabaseUnavailableError`."""
+    """The revision that the database is at. Raises `DatabaseUnavailableError`.
+
+    None for one that was never migrated, or whose tables this login may not read.
+    """
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:
             cursor = await connection.execute("SELECT version_num FROM alembic_version")
             row = await cursor.fetchone()
-    except psycopg.errors.UndefinedTable:
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
         return None
     return row[0] if row else None
 

@@ -40,6 +40,14 @@ async def test_schema_of_an_older_release_is_not_ready(conninfo: str) -> None:
         assert (await service.nobody.get("/readyz")).json()["waitingFor"] == ["schema"]
 
 
+async def test_schema_that_it_may_not_read_is_not_ready(conninfo: str) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        await connection.execute("REVOKE SELECT ON alembic_version FROM tenantry_batch, tenantry_read")
+    async with running_service(conninfo) as service:
+        answer = await service.nobody.get("/readyz")
+        assert (answer.status_code, answer.json()["waitingFor"]) == (503, ["schema"])
+
+
 async def test_schema_of_a_newer_release_is_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("UPDATE alembic_version SET version_num = '9999'")

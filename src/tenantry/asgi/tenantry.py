@@ -145,7 +145,7 @@ class Tenantry:
 
 
 def _mismatch(revision: str | None) -> str:
-    found = "has no schema of tenantry" if revision is None else f"is at schema revision {revision}"
+    found = f"is at schema revision {revision}" if revision else "has no schema of tenantry that this login may read"
     return (
         f"the database {found}, and this release of tenantry needs {newest_revision()}: "
         "run `tenantry migrate` of the same release first"
