@@ -12,6 +12,10 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from bench.soak_load import CREATED, KEYS, LIST, LOOPBACK, NO_ANSWER, OK, TENANTS_PATH, Answer, Client, Load, Notes
+from tenantry.domain.audit import Action
+
+Change = tuple[str, str]
+"""What was done, as the audit trail has it, and the id of what it was done to."""
 
 REVOKED: Final = "revoked key"
 SUCCESSES: Final = {
@@ -29,6 +33,8 @@ SUSPENDED: Final = {"list": {403}, "check": {403}}
 UNAVAILABLE: Final = 503
 BY_BALANCER: Final = (502, 504)
 """What a balancer says where a service that it has asked gives no answer."""
+KEY_NAME: Final = "faults"
+"""Of every key that is made."""
 UNDECIDED: Final = (NO_ANSWER, UNAVAILABLE, *BY_BALANCER)
 """After these nobody knows what became of a request."""
 
@@ -99,6 +105,8 @@ class FaultLoad(Load):
         )
         self.ended: list[str] = []
         """Secrets of keys that were said to be revoked."""
+        self.told: dict[Change, float] = {}
+        """When an answer first said of a change that it was carried out, on the monotonic clock."""
         self.misled: list[str] = []
         """What an answer said that an earlier one had ruled out."""
         self._owned = owners
@@ -156,15 +164,20 @@ class FaultLoad(Load):
                 return status, answer
             await asyncio.sleep(_A_MOMENT)
 
+    def _note_change(self, action: Action, target: str | None) -> None:
+        if target is not None:
+            self.told.setdefault((action.value, target), time.monotonic())
+
     async def _carry_keys(self, tenant: str, owner: str) -> None:
         """Make a key, use it, rotate it, revoke what came of it."""
         with self._client() as client, self._client() as user:
             for number in itertools.count():
                 if self._is_over:
                     return
-                wish: dict[str, Any] = {"orgId": tenant, "name": "faults", "scopes": ["projects:read"]}
+                wish: dict[str, Any] = {"orgId": tenant, "name": KEY_NAME, "scopes": ["projects:read"]}
                 once = f"{tenant}-{number}"
                 status, made = await self._surely("make key", client, "POST", KEYS, owner, wish, once=f"{once}-made")
+                self._note_change(Action.KEY_CREATED, made.get("id"))
                 if status != CREATED:
                     await self._revoke(client, owner, made.get("id"), "")
                     continue
@@ -174,6 +187,8 @@ class FaultLoad(Load):
                     "rotate key", client, "POST", path, owner, wish, once=f"{once}-rotated"
                 )
                 if status == CREATED or "id" in rotated:
+                    self._note_change(Action.KEY_ROTATED, made["id"])
+                    self._note_change(Action.KEY_CREATED, rotated["id"])
                     self.ended.append(made["secret"])
                     await self._surely(REVOKED, user, "GET", LIST, made["secret"])
                 if status == CREATED:
@@ -185,7 +200,10 @@ class FaultLoad(Load):
         if key_id is None:
             return
         status, _ = await self._surely("revoke key", client, "DELETE", f"{KEYS}/{key_id}", owner)
-        if status in SUCCESSES["revoke key"] and secret:
+        if status not in SUCCESSES["revoke key"]:
+            return
+        self._note_change(Action.KEY_REVOKED, key_id)
+        if secret:
             self.ended.append(secret)
             await self._surely(REVOKED, client, "GET", LIST, secret)
 
@@ -206,10 +224,13 @@ class FaultLoad(Load):
                 user = f"user-{tenant}-{number}"
                 wish = {"userId": user, "role": "member"}
                 _, added = await self._surely("add member", client, "POST", _MEMBERS, owner, wish, once=user)
+                self._note_change(Action.MEMBER_ADDED, added.get("id"))
                 await self._check_seat(client, owner, user, is_there=True)
                 if "id" in added:
                     path = f"{_MEMBERS}/{added['id']}"
-                    await self._surely("remove member", client, "DELETE", path, owner)
+                    status, _ = await self._surely("remove member", client, "DELETE", path, owner)
+                    if status in SUCCESSES["remove member"]:
+                        self._note_change(Action.MEMBER_REMOVED, added["id"])
                     await self._check_seat(client, owner, user, is_there=False)
                 await self._rest()
 

@@ -36,7 +36,7 @@ def _row(phase: Phase, name: str) -> Iterator[str]:
     yield f"{sum(not moment.is_success for moment in met):,}"
     yield f"{sum(moment.kind in EVENTS and moment.status == OK for moment in met):,}"
     yield f"{sum(each.lost for each in instances)}"
-    yield f"{max(each.doubled for each in instances)}"
+    yield f"{sum(each.doubled for each in instances)}"
     yield f"{sum(_caused(each, first, phase) for first, _ in phase.mails.twice for each in instances)}"
     for kinds in (("event",), READS, CHANGES, ("checkout",)):
         yield _recovery(instances, kinds)
@@ -93,6 +93,4 @@ def wrong(phase: Phase) -> list[str]:
         found.append(f"{mails.beyond} mails came more often than the faults explain")
     if mails.unsettled:
         found.append(f"{mails.unsettled} notifications or jobs were left")
-    if doubled := max((each.doubled for each in phase.instances), default=0):
-        found.append(f"{doubled} events had more than one notification")
     return found

@@ -12,8 +12,9 @@ import psycopg
 
 from bench.books import Books, read_books
 from bench.faults.injuries import Fault
-from bench.faults.load import REPEATED, SUCCESSES, UNAVAILABLE, FaultLoad, Moment, Timeline
-from bench.faults.site import OPERATOR, Database, Site, running_site
+from bench.faults.load import REPEATED, SUCCESSES, UNAVAILABLE, Change, FaultLoad, Moment, Timeline
+from bench.faults.site import OPERATOR, OWNERS, Database, Site, running_site
+from bench.faults.trail import Trail, read_trail
 from bench.soak_load import NO_ANSWER
 
 PAUSE: Final = 0.25
@@ -33,7 +34,6 @@ SELECT (SELECT count(*) FROM notifications WHERE status = 'queued')
      + (SELECT count(*) FROM procrastinate_jobs
          WHERE queue_name IN ('mail', 'provider') AND status IN ('todo', 'doing'))
 """
-_REPEATED_NOTICES: Final = "SELECT count(*) - count(DISTINCT event_id) FROM notifications WHERE event_id IS NOT NULL"
 
 
 class Instance(NamedTuple):
@@ -48,8 +48,10 @@ class Instance(NamedTuple):
     """Seconds from the fault's end to the first success, for each kind of request that it had met."""
     lost: int
     """Acknowledged events that were not in the ledger afterwards."""
-    doubled: int
-    """Events that had more than one notification afterwards."""
+    untold: Counter[Change]
+    """What the audit trail had afterwards of which callers had not been told yet."""
+    doubled: int = 0
+    """Changes of keys and members that were carried out more often than callers were ever told."""
 
 
 class Mails(NamedTuple):
@@ -139,11 +141,11 @@ class Trial:
             for moment in self._since(began)
             if moment.at <= ended + _PATIENCE and not moment.is_success
         }
-        lost, doubled = await asyncio.to_thread(self._look)
+        lost, untold = await asyncio.to_thread(self._look)
         self.instances.append(
             Instance(
                 fault, began, ended, back,
-                {kind: at - ended for kind, at in first.items() if kind in met}, lost, doubled,
+                {kind: at - ended for kind, at in first.items() if kind in met}, lost, untold,
             )
         )  # fmt: skip
         if fault.restore is not None:
@@ -171,16 +173,16 @@ class Trial:
                 return
             yield each
 
-    def _look(self) -> tuple[int, int]:
-        """How many acknowledged events have been lost lately, and how many events have two notifications."""
+    def _look(self) -> tuple[int, Counter[Change]]:
+        """How many acknowledged events have been lost lately, and the changes that no answer has told of so far."""
         acknowledged = self.timeline.acknowledged.copy()
         with psycopg.connect(self.site.conninfo) as connection:
             entries = {row[0] for row in connection.execute("SELECT id FROM billing_events")}
-            [(doubled,)] = connection.execute(_REPEATED_NOTICES)
         lost = acknowledged - entries - self._lost
         self._lost |= lost
         self._connections = max(self._connections, self.count_connections())
-        return len(lost), doubled
+        trail = read_trail(self.site.conninfo, OWNERS)  # first, as answers go on coming in
+        return len(lost), trail.untold(self.load.told.copy())
 
     def count_connections(self) -> int:
         """How many connections the database has now, but for this one; 0 where it is down."""
@@ -204,10 +206,20 @@ class Trial:
     async def result(self) -> Phase:
         """What came of it all."""
         books = await read_books(self.site.conninfo)
+        trail = await asyncio.to_thread(read_trail, self.site.conninfo, OWNERS)
         return Phase(
-            self.site.kind, self.instances, self.timeline.moments, len(self.timeline.acknowledged), books,
-            await asyncio.to_thread(self._judge_mails), [*self._wrong, *self._faults(books)], self._connections,
+            self.site.kind, list(self._with_doubled(trail)), self.timeline.moments,
+            len(self.timeline.acknowledged), books, await asyncio.to_thread(self._judge_mails),
+            [*self._wrong, *self._faults(books, trail)], self._connections,
         )  # fmt: skip
+
+    def _with_doubled(self, trail: Trail) -> Iterator[Instance]:
+        """The faults, each with the changes that came twice by its end: none is under way any more."""
+        doubled = trail.untold(self.load.told)
+        for each in self.instances:
+            own = each.untold & doubled
+            doubled -= own
+            yield each._replace(doubled=own.total())
 
     def _judge_mails(self) -> Mails:
         ids = {f"<{row[0]}@example.com>" for row in self.site.database.rows("SELECT id FROM notifications")}
@@ -225,7 +237,7 @@ class Trial:
         twice = [(copies[0], copies[-1]) for copies in repeated]
         return Mails(len(ids), len(ids - times.keys()), twice, beyond, self._unsettled)
 
-    def _faults(self, books: Books) -> Iterator[str]:
+    def _faults(self, books: Books, trail: Trail) -> Iterator[str]:
         may_lose = any(each.fault.loses for each in self.instances)
         if (lost := self.timeline.acknowledged - books.entries) and not may_lose:
             yield f"{len(lost):,} events were acknowledged and are not in the ledger, such as {min(lost)}"
@@ -233,6 +245,13 @@ class Trial:
             yield f"{len(strange):,} entries of the ledger were never sent, such as {min(strange)}"
         if books.differing:
             yield f"{books.differing} tenants are not what their ledger says"
+        if doubled := trail.untold(self.load.told):
+            yield f"{doubled.total()} changes were carried out more often than was answered, such as {min(doubled)}"
+        missing = {change for change in self.load.told if change not in trail.entries}
+        if missing and not may_lose:
+            yield f"{len(missing)} changes were answered and are not in the audit trail, such as {min(missing)}"
+        if trail.live and not may_lose:
+            yield f"{len(trail.live)} keys are not revoked at the end, such as {min(trail.live)}"
         if self.load.misled and not may_lose:
             yield f"{len(self.load.misled)} times a member was not what had been answered: {self.load.misled[0]}"
         odd = Counter(filter(None, (self._oddity(moment, may_lose=may_lose) for moment in self.timeline.moments)))
