@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import signal
@@ -22,7 +23,8 @@ _HANG: Final = (6.0, 14.0)
 """The same where somebody's patience is to be used up."""
 _SWITCHES: Final = 40
 _HOURS: Final = (1, 26)
-_DOWN: Final = 30.0
+AT_ONCE: Final = 4
+"""Mails that a worker sends at the same time."""
 
 
 class Fault(NamedTuple):
@@ -37,8 +39,8 @@ class Fault(NamedTuple):
     """Whether it ends connections of clients, so that they get no answer."""
     loses: bool = False
     """Whether what was acknowledged may be lost, and keys and members be as they were before."""
-    mails: bool = False
-    """Whether a mail that is being sent meanwhile may be sent once more."""
+    mails: float = 0
+    """How many mails of each worker may be sent once more because of it."""
     restore: Injury | None = None
     """What is to be done after the service has recovered, so that the fault can come again."""
     answers: Mapping[str, set[int]] = {}
@@ -225,23 +227,29 @@ async def step_clock(site: Site, chance: random.Random) -> None:
 FAULTS: Final = (
     Fault("server process killed", kill_server, kills=True, breaks=True),
     Fault("supervisor killed", kill_supervisor, kills=True, breaks=True),
-    Fault("worker killed", kill_worker, kills=True, mails=True),
-    Fault("PostgreSQL killed", kill_database, kills=True, mails=True),
-    Fault("backend killed", kill_backend, kills=True, mails=True),
-    Fault("PostgreSQL restarted", restart_database, mails=True),
+    Fault("worker killed", kill_worker, kills=True, mails=AT_ONCE),
+    Fault("PostgreSQL killed", kill_database, kills=True, mails=AT_ONCE),
+    Fault("backend killed", kill_backend, kills=True, mails=AT_ONCE),
+    Fault("PostgreSQL restarted", restart_database, mails=AT_ONCE),
     Fault("mail server down", refuse_mail),
-    Fault("mail server hangs", hang_mail, mails=True),
+    Fault("mail server hangs", hang_mail, mails=AT_ONCE),
     Fault("mail server says later", put_mail_off),
-    Fault("mail server dies after taking", drop_mail, mails=True),
+    Fault("mail server dies after taking", drop_mail, mails=math.inf),
     Fault("provider down", cut_provider),
     Fault("provider hangs", hang_provider),
     Fault("provider answers 500", fail_provider),
     Fault("clock stepped", step_clock, Database.CLOCK, answers={kind: {400} for kind in EVENTS}),
-    Fault("data disk full", fill_data, Database.FULL, mails=True),
-    Fault("WAL disk full", fill_wal, Database.FULL, mails=True),
-    Fault("failover, synchronous", fail_over, Database.SYNCHRONOUS, kills=True, mails=True, restore=rejoin),
-    Fault("standby away", lose_standby, Database.SYNCHRONOUS, kills=True, mails=True),
+    Fault("data disk full", fill_data, Database.FULL, mails=AT_ONCE),
+    Fault("WAL disk full", fill_wal, Database.FULL, mails=AT_ONCE),
+    Fault("failover, synchronous", fail_over, Database.SYNCHRONOUS, kills=True, mails=AT_ONCE, restore=rejoin),
+    Fault("standby away", lose_standby, Database.SYNCHRONOUS, kills=True, mails=AT_ONCE),
     Fault(
-        "failover, asynchronous", fail_over, Database.ASYNCHRONOUS, kills=True, loses=True, mails=True, restore=rejoin
+        "failover, asynchronous",
+        fail_over,
+        Database.ASYNCHRONOUS,
+        kills=True,
+        loses=True,
+        mails=AT_ONCE,
+        restore=rejoin,
     ),
 )

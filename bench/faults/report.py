@@ -37,10 +37,15 @@ def _row(phase: Phase, name: str) -> Iterator[str]:
     yield f"{sum(moment.kind in EVENTS and moment.status == OK for moment in met):,}"
     yield f"{sum(each.lost for each in instances)}"
     yield f"{sum(each.doubled for each in instances)}"
-    yield f"{sum(_caused(each, first, phase) for first, _ in phase.mails.twice for each in instances)}"
+    yield f"{sum(_mailed_again(each, phase) for each in instances)}"
     for kinds in (("event",), READS, CHANGES, ("checkout",)):
         yield _recovery(instances, kinds)
     yield _spans([each.recovered - each.ended for each in instances])
+
+
+def _mailed_again(instance: Instance, phase: Phase) -> int:
+    """How many mails went out again because of a fault."""
+    return sum(mail.more for mail in phase.mails.repeated if _caused(instance, mail.first, phase))
 
 
 def _caused(instance: Instance, first: float, phase: Phase) -> bool:
@@ -71,8 +76,8 @@ def summary(phase: Phase) -> Iterator[str]:
         f"{books.differing} differing"
     )
     yield (
-        f"  mails: {mails.notifications:,} notifications, {mails.never} never sent, {len(mails.twice)} sent more than "
-        f"once, {mails.beyond} more often than the faults explain; {mails.unsettled} jobs left"
+        f"  mails: {mails.notifications:,} notifications, {mails.never} never sent, {len(mails.repeated)} sent more "
+        f"than once, {mails.beyond} more often than the faults explain; {mails.unsettled} jobs left"
     )
     yield f"  connections to PostgreSQL: {phase.longest_connections} at most"
     counts = Counter((moment.kind, moment.status) for moment in phase.moments)
@@ -91,6 +96,10 @@ def wrong(phase: Phase) -> list[str]:
         found.append(f"{mails.never} notifications whose mail never arrived")
     if mails.beyond:
         found.append(f"{mails.beyond} mails came more often than the faults explain")
+    for each in phase.instances:
+        again, most = _mailed_again(each, phase), each.fault.mails * phase.workers
+        if again > most:
+            found.append(f"{each.fault.name}: {again} mails went out again, {most:g} may")
     if mails.unsettled:
         found.append(f"{mails.unsettled} notifications or jobs were left")
     return found

@@ -54,14 +54,22 @@ class Instance(NamedTuple):
     """Changes of keys and members that were carried out more often than callers were ever told."""
 
 
+class Repeated(NamedTuple):
+    """A mail that came more than once."""
+
+    first: float
+    """When its first copy came."""
+    more: int
+    """Copies after that."""
+
+
 class Mails(NamedTuple):
     """What became of the notifications."""
 
     notifications: int
     never: int
     """Those whose mail never arrived."""
-    twice: list[tuple[float, float]]
-    """When a mail's first copy came and when its last one, of those that came more than once."""
+    repeated: list[Repeated]
     beyond: int
     """Mails that came more often than the faults that met them explain."""
     unsettled: int
@@ -79,6 +87,7 @@ class Phase(NamedTuple):
     mails: Mails
     wrong: list[str]
     longest_connections: int
+    workers: int
 
 
 async def run_phase(
@@ -210,7 +219,7 @@ class Trial:
         return Phase(
             self.site.kind, list(self._with_doubled(trail)), self.timeline.moments,
             len(self.timeline.acknowledged), books, await asyncio.to_thread(self._judge_mails),
-            [*self._wrong, *self._faults(books, trail)], self._connections,
+            [*self._wrong, *self._faults(books, trail)], self._connections, self.site.workers,
         )  # fmt: skip
 
     def _with_doubled(self, trail: Trail) -> Iterator[Instance]:
@@ -229,13 +238,13 @@ class Trial:
         repeated = [copies for copies in times.values() if len(copies) > 1]
         beyond = sum(
             len(copies) - 1 > sum(
-                each.fault.mails and each.began - 1 <= copies[-1] and each.recovered + 1 >= copies[0] - 1
+                each.fault.mails > 0 and each.began - 1 <= copies[-1] and each.recovered + 1 >= copies[0] - 1
                 for each in self.instances
             )
             for copies in repeated
         )  # fmt: skip
-        twice = [(copies[0], copies[-1]) for copies in repeated]
-        return Mails(len(ids), len(ids - times.keys()), twice, beyond, self._unsettled)
+        again = [Repeated(copies[0], len(copies) - 1) for copies in repeated]
+        return Mails(len(ids), len(ids - times.keys()), again, beyond, self._unsettled)
 
     def _faults(self, books: Books, trail: Trail) -> Iterator[str]:
         may_lose = any(each.fault.loses for each in self.instances)

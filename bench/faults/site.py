@@ -107,6 +107,7 @@ class Site:
         self.owners: dict[str, str] = {}
         self.servers: list[Keeper] = []
         self.worker: Keeper | None = None
+        self.workers = 1
         self.ports = [support.free_port() for _ in WORKERS]
         self.clock = folder / "clock"
         """What the clock of the second set of servers shows, as faketime has it."""

@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bench.faults.injuries import Fault, Injury
+from bench.faults.injuries import AT_ONCE, Fault, Injury
 from bench.faults.load import BY_BALANCER, SUCCESSES
 from bench.faults.site import Database, Site
 from bench.machines.site import BALANCER, HOSTS, MachineSite
@@ -116,7 +116,7 @@ async def pause_host(site: MachineSite) -> None:
 
 
 FAULTS: Final = tuple(
-    fault._replace(breaks=True, mails=True, answers=_BY_BALANCER)
+    fault._replace(breaks=True, mails=AT_ONCE, answers=_BY_BALANCER)
     for fault in (
         Fault("host cut from the database", _on(cut_from_database), Database.SYNCHRONOUS),
         Fault("host cut from the balancer", _on(cut_from_balancer), Database.SYNCHRONOUS),

@@ -47,6 +47,7 @@ class MachineSite(Site):
         self.network = network
         self.host = network.address(BALANCER)
         self.ports = [DOOR]
+        self.workers = len(HOSTS)
         self.mail = MailServer(host=network.address(OUTSIDE))
         self.link = Link(self.link.connect, network.address(OUTSIDE))
         self._keepers: dict[str, list[Keeper]] = {}
