@@ -6,17 +6,22 @@ import math
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 import psutil
 import psycopg
 
+from bench.faults.load import READS, SUCCESSES, Moment
 from bench.faults.site import CLOCK_LIBRARIES, RIGHT, Database, Site, fill
+from bench.soak_load import NO_ANSWER
 
 Injury = Callable[[Site, random.Random], Awaitable[None]]
 
 EVENTS: Final = ("event", "twin", "event again")
+EVERYTHING: Final = frozenset(SUCCESSES)
+WRITES: Final = EVERYTHING.difference(READS)
+_CHECKOUTS: Final = ("checkout",)
 _HELD: Final = (1.0, 4.0)
 """Seconds that a fault lasts, at least and at most."""
 _HANG: Final = (6.0, 14.0)
@@ -43,8 +48,16 @@ class Fault(NamedTuple):
     """How many mails of each worker may be sent once more because of it."""
     restore: Injury | None = None
     """What is to be done after the service has recovered, so that the fault can come again."""
+    refuses: Collection[str] = ()
+    """Kinds of requests that may be told to come again: 503 with Retry-After."""
     answers: Mapping[str, set[int]] = {}
-    """Statuses that may come of it beside 503, by kind of request."""
+    """Other statuses that may come of it, by kind of request."""
+
+    def explains(self, moment: Moment) -> bool:
+        """Whether an answer that is no success may come of it."""
+        if moment.status == NO_ANSWER:
+            return self.breaks
+        return moment.kind in self.refuses if moment.is_refusal else moment.status in self.answers.get(moment.kind, ())
 
     @property
     def hindrance(self) -> str | None:
@@ -224,32 +237,27 @@ async def step_clock(site: Site, chance: random.Random) -> None:
     await asyncio.sleep(1.5)  # it is looked at once a second
 
 
+_OF_DATABASE: Final = (
+    Fault("PostgreSQL killed", kill_database, kills=True),
+    Fault("backend killed", kill_backend, kills=True),
+    Fault("PostgreSQL restarted", restart_database),
+    Fault("data disk full", fill_data, Database.FULL),
+    Fault("WAL disk full", fill_wal, Database.FULL),
+    Fault("failover, synchronous", fail_over, Database.SYNCHRONOUS, kills=True, restore=rejoin),
+    Fault("failover, asynchronous", fail_over, Database.ASYNCHRONOUS, kills=True, loses=True, restore=rejoin),
+)
 FAULTS: Final = (
     Fault("server process killed", kill_server, kills=True, breaks=True),
     Fault("supervisor killed", kill_supervisor, kills=True, breaks=True),
     Fault("worker killed", kill_worker, kills=True, mails=AT_ONCE),
-    Fault("PostgreSQL killed", kill_database, kills=True, mails=AT_ONCE),
-    Fault("backend killed", kill_backend, kills=True, mails=AT_ONCE),
-    Fault("PostgreSQL restarted", restart_database, mails=AT_ONCE),
+    *(fault._replace(mails=AT_ONCE, refuses=EVERYTHING) for fault in _OF_DATABASE),
+    Fault("standby away", lose_standby, Database.SYNCHRONOUS, kills=True, mails=AT_ONCE, refuses=WRITES),
     Fault("mail server down", refuse_mail),
     Fault("mail server hangs", hang_mail, mails=AT_ONCE),
     Fault("mail server says later", put_mail_off),
     Fault("mail server dies after taking", drop_mail, mails=math.inf),
-    Fault("provider down", cut_provider),
-    Fault("provider hangs", hang_provider),
-    Fault("provider answers 500", fail_provider),
+    Fault("provider down", cut_provider, refuses=_CHECKOUTS),
+    Fault("provider hangs", hang_provider, refuses=_CHECKOUTS),
+    Fault("provider answers 500", fail_provider, refuses=_CHECKOUTS),
     Fault("clock stepped", step_clock, Database.CLOCK, answers={kind: {400} for kind in EVENTS}),
-    Fault("data disk full", fill_data, Database.FULL, mails=AT_ONCE),
-    Fault("WAL disk full", fill_wal, Database.FULL, mails=AT_ONCE),
-    Fault("failover, synchronous", fail_over, Database.SYNCHRONOUS, kills=True, mails=AT_ONCE, restore=rejoin),
-    Fault("standby away", lose_standby, Database.SYNCHRONOUS, kills=True, mails=AT_ONCE),
-    Fault(
-        "failover, asynchronous",
-        fail_over,
-        Database.ASYNCHRONOUS,
-        kills=True,
-        loses=True,
-        mails=AT_ONCE,
-        restore=rejoin,
-    ),
 )

@@ -24,6 +24,8 @@ SUCCESSES: Final = {
     "add member": {CREATED}, "member": {OK}, "remove member": {204}, "checkout": {CREATED},
 }  # fmt: skip
 """Every kind of request, and the statuses that it is sent for."""
+READS: Final = ("list", "check", "member", "new key", REVOKED)
+CHANGES: Final = ("make key", "rotate key", "revoke key", "operator", "add member", "remove member")
 REPEATED: Final = {
     "make key": {409}, "rotate key": {409}, "add member": {409}, "remove member": {404, 409},
 }  # fmt: skip

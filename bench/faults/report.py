@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bench.faults.injuries import EVENTS
-from bench.faults.load import SUCCESSES
+from bench.faults.load import CHANGES, READS, SUCCESSES
 from bench.faults.run import Instance, Phase
 from bench.soak_load import OK
 
-READS: Final = ("list", "check", "member", "new key", "revoked key")
-CHANGES: Final = ("make key", "rotate key", "revoke key", "operator", "add member", "remove member")
 _HEAD: Final = (
     "fault", "times", "requests", "not served", "acknowledged", "lost", "doubled", "mailed again", "events",
     "reads", "changes", "checkouts", "all servers",

@@ -15,7 +15,6 @@ from bench.faults.injuries import Fault
 from bench.faults.load import REPEATED, SUCCESSES, UNAVAILABLE, Change, FaultLoad, Moment, Timeline
 from bench.faults.site import OPERATOR, OWNERS, Database, Site, running_site
 from bench.faults.trail import Trail, read_trail
-from bench.soak_load import NO_ANSWER
 
 PAUSE: Final = 0.25
 """Seconds between two requests of a client, on the average."""
@@ -269,18 +268,18 @@ class Trial:
 
     def _oddity(self, moment: Moment, *, may_lose: bool) -> str | None:
         """What is wrong with an answer."""
-        if moment.is_success or moment.is_refusal:
+        if moment.is_success:
             return None
         met = [each for each in self.instances if each.began <= moment.at and moment.at - moment.took <= each.recovered]
         if moment.status in REPEATED.get(moment.kind, ()):
             return None
-        if moment.status == NO_ANSWER and any(each.fault.breaks for each in met):
-            return None
-        if any(moment.status in each.fault.answers.get(moment.kind, ()) for each in met):
+        if any(each.fault.explains(moment) for each in met):
             return None
         if may_lose and moment.kind in ("new key", "rotate key", "revoke key", "revoked key", "remove member"):
             return None
-        status = "503 without Retry-After" if moment.status == UNAVAILABLE else moment.status or "no answer"
+        status = str(moment.status or "no answer")
+        if moment.status == UNAVAILABLE and not moment.is_told:
+            status += " without Retry-After"
         return f"{moment.kind}: {status}, during: {', '.join({each.fault.name for each in met}) or 'no fault'}"
 
 

@@ -19,8 +19,8 @@ import psutil
 import uvloop
 
 from bench.faults.injuries import EVENTS, FAULTS, Fault, kill_server, kill_supervisor, kill_worker
-from bench.faults.load import Moment
-from bench.faults.report import READS, summary, table, wrong
+from bench.faults.load import READS, Moment
+from bench.faults.report import summary, table, wrong
 from bench.faults.run import Phase, Trial
 from bench.faults.site import Database, running_site
 from bench.faults.soak_chart import Panel, Series, draw

@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bench.faults.injuries import AT_ONCE, Fault, Injury
+from bench.faults.injuries import AT_ONCE, EVERYTHING, WRITES, Fault, Injury
 from bench.faults.load import BY_BALANCER, SUCCESSES
 from bench.faults.site import Database, Site
 from bench.machines.site import BALANCER, HOSTS, MachineSite
@@ -115,21 +115,26 @@ async def pause_host(site: MachineSite) -> None:
     site.resume("a")
 
 
-FAULTS: Final = tuple(
-    fault._replace(breaks=True, mails=AT_ONCE, answers=_BY_BALANCER)
-    for fault in (
-        Fault("host cut from the database", _on(cut_from_database), Database.SYNCHRONOUS),
-        Fault("host cut from the balancer", _on(cut_from_balancer), Database.SYNCHRONOUS),
-        Fault("hosts cut from each other", _on(cut_from_each_other), Database.SYNCHRONOUS),
-        Fault("primary cut from the standby", _on(cut_standby), Database.SYNCHRONOUS),
-        Fault("dead host", _on(kill_host), Database.SYNCHRONOUS),
-        Fault("paused host", _on(pause_host), Database.SYNCHRONOUS),
-        Fault("slow link of the database", _on(slow_database), Database.SYNCHRONOUS),
-        Fault("slow link of the balancer", _on(slow_balancer), Database.SYNCHRONOUS),
-        Fault("failover, the old primary comes back", _on(lose_primary), Database.SYNCHRONOUS, restore=_on(rejoin)),
-        Fault(
-            "failover, asynchronous, the old primary comes back", _on(lose_primary), Database.ASYNCHRONOUS,
-            loses=True, restore=_on(rejoin),
-        ),
-    )
+_OF_HOSTS: Final = (
+    Fault("dead host", _on(kill_host), Database.SYNCHRONOUS),
+    Fault("paused host", _on(pause_host), Database.SYNCHRONOUS),
+)
+_OF_DATABASE: Final = (
+    Fault("host cut from the database", _on(cut_from_database), Database.SYNCHRONOUS),
+    Fault("slow link of the database", _on(slow_database), Database.SYNCHRONOUS),
+    Fault("failover, the old primary comes back", _on(lose_primary), Database.SYNCHRONOUS, restore=_on(rejoin)),
+    Fault(
+        "failover, asynchronous, the old primary comes back", _on(lose_primary), Database.ASYNCHRONOUS,
+        loses=True, restore=_on(rejoin),
+    ),
 )  # fmt: skip
+FAULTS: Final = (
+    Fault("hosts cut from each other", _on(cut_from_each_other), Database.SYNCHRONOUS),
+    Fault(
+        "host cut from the balancer", _on(cut_from_balancer), Database.SYNCHRONOUS, breaks=True, answers=_BY_BALANCER
+    ),
+    Fault("slow link of the balancer", _on(slow_balancer), Database.SYNCHRONOUS),
+    Fault("primary cut from the standby", _on(cut_standby), Database.SYNCHRONOUS, mails=AT_ONCE, refuses=WRITES),
+    *(fault._replace(breaks=True, mails=AT_ONCE, refuses=EVERYTHING, answers=_BY_BALANCER) for fault in _OF_HOSTS),
+    *(fault._replace(mails=AT_ONCE, refuses=EVERYTHING) for fault in _OF_DATABASE),
+)
