@@ -1,4 +1,7 @@
-"""The faults: each does its harm, waits, undoes it, and returns when nothing more stands in anybody's way."""
+"""The faults: each does its harm, waits, undoes it, and returns when nothing more stands in anybody's way.
+
+Those that kill return how many processes they have killed.
+"""
 
 import asyncio
 import contextlib
@@ -6,7 +9,8 @@ import math
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import psutil
@@ -16,7 +20,7 @@ from bench.faults.load import READS, SUCCESSES, Moment
 from bench.faults.site import CLOCK_LIBRARIES, RIGHT, Database, Site, fill
 from bench.soak_load import NO_ANSWER
 
-Injury = Callable[[Site, random.Random], Awaitable[None]]
+Injury = Callable[[Site, random.Random], Awaitable[int | None]]
 
 EVENTS: Final = ("event", "twin", "event again")
 EVERYTHING: Final = frozenset(SUCCESSES)
@@ -26,6 +30,9 @@ _HELD: Final = (1.0, 4.0)
 """Seconds that a fault lasts, at least and at most."""
 _HANG: Final = (6.0, 14.0)
 """The same where somebody's patience is to be used up."""
+_PATIENCE: Final = 30.0
+"""Seconds to wait for somebody to kill."""
+_LOOK: Final = 0.05
 _SWITCHES: Final = 40
 _HOURS: Final = (1, 26)
 AT_ONCE: Final = 4
@@ -73,49 +80,69 @@ async def _wait(chance: random.Random, span: tuple[float, float] = _HELD) -> Non
     await asyncio.sleep(chance.uniform(*span))
 
 
-async def _gone(process: psutil.Process) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.kill()
+async def _kill(find: Callable[[], Sequence[psutil.Process]]) -> int:
+    """Kill the processes that are found, once there are any; returns how many."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes = await asyncio.to_thread(find)
+            for process in processes:
+                process.kill()
+            if processes:
+                return len(processes)
+        await asyncio.sleep(_LOOK)
+    return 0
+
+
+def _one(chance: random.Random, processes: Sequence[psutil.Process]) -> Sequence[psutil.Process]:
+    return [chance.choice(processes)] if processes else []
 
 
 # Processes of the service
 
 
-async def kill_server(site: Site, chance: random.Random) -> None:
+async def kill_server(site: Site, chance: random.Random) -> int:
     """One of the processes that serve."""
-    processes = site.processes()
-    serving = [process for kind, family in processes.items() if kind.startswith("server") for process in family]
-    if serving:
-        await _gone(chance.choice(serving))
+
+    def one() -> Sequence[psutil.Process]:
+        families = site.processes().items()
+        return _one(chance, [each for kind, family in families if kind.startswith("server") for each in family])
+
+    return await _kill(one)
 
 
-async def kill_supervisor(site: Site, _: random.Random) -> None:
+async def kill_supervisor(site: Site, _: random.Random) -> int:
     """The process above several that serve."""
-    for process in site.processes()["supervisor"]:
-        await _gone(process)
+    return await _kill(lambda: site.processes()["supervisor"])
 
 
-async def kill_worker(site: Site, _: random.Random) -> None:
+async def kill_worker(site: Site, _: random.Random) -> int:
     """The worker."""
-    for process in site.processes()["worker"]:
-        await _gone(process)
+    return await _kill(lambda: site.processes()["worker"])
 
 
 # PostgreSQL
 
 
-async def kill_database(site: Site, _: random.Random) -> None:
+async def kill_database(site: Site, _: random.Random) -> int:
     """PostgreSQL's first process; the others notice, and end."""
-    process = site.database.process
-    if process is not None:
-        process.kill()
+
+    def first() -> Sequence[psutil.Process]:
+        process = site.database.process
+        return [psutil.Process(process.pid)] if process is not None and process.poll() is None else []
+
+    return await _kill(first)
 
 
-async def kill_backend(site: Site, chance: random.Random) -> None:
+async def kill_backend(site: Site, chance: random.Random) -> int:
     """A process that serves a connection; PostgreSQL then ends all of them and recovers."""
-    with contextlib.suppress(psycopg.OperationalError):
-        if backends := await asyncio.to_thread(site.database.backends):
-            await _gone(chance.choice(backends))
+
+    def one() -> Sequence[psutil.Process]:
+        with contextlib.suppress(psycopg.OperationalError):
+            return _one(chance, site.database.backends())
+        return []
+
+    return await _kill(one)
 
 
 async def restart_database(site: Site, _: random.Random) -> None:
@@ -125,13 +152,14 @@ async def restart_database(site: Site, _: random.Random) -> None:
         process.send_signal(signal.SIGINT)
 
 
-async def fail_over(site: Site, _: random.Random) -> None:
+async def fail_over(site: Site, _: random.Random) -> int:
     """The primary dies at once, and stays down; the standby takes its place."""
     assert site.pair is not None
     site.let_go()
     await asyncio.to_thread(site.pair.fail_over)
     await asyncio.to_thread(site.pair.demand, synchronous=False)
     site.keep()
+    return 1  # it would have raised where there is none
 
 
 async def rejoin(site: Site, chance: random.Random) -> None:
@@ -142,12 +170,13 @@ async def rejoin(site: Site, chance: random.Random) -> None:
     await asyncio.to_thread(site.pair.demand, synchronous=site.kind is Database.SYNCHRONOUS)
 
 
-async def lose_standby(site: Site, chance: random.Random) -> None:
+async def lose_standby(site: Site, chance: random.Random) -> int:
     """The synchronous standby dies, and is back after a while."""
     assert site.pair is not None
     await asyncio.to_thread(site.pair.standby.kill)
     await _wait(chance, _HANG)
     await asyncio.to_thread(site.pair.standby.start)
+    return 1  # as above
 
 
 async def fill_data(site: Site, chance: random.Random) -> None:

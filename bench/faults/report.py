@@ -65,8 +65,8 @@ def summary(phase: Phase) -> Iterator[str]:
     """What a set-up's books say, and what is wrong."""
     books, mails = phase.books, phase.mails
     yield (
-        f"{phase.kind}: {len(phase.instances)} faults, {sum(each.fault.kills for each in phase.instances)} of them "
-        f"kill -9; {len(phase.moments):,} requests"
+        f"{phase.kind}: {len(phase.instances)} faults, {sum(each.killed for each in phase.instances)} processes killed "
+        f"by kill -9; {len(phase.moments):,} requests"
     )
     yield (
         f"  events: {phase.acknowledged:,} acknowledged, {len(books.entries):,} in the ledger, "
@@ -95,6 +95,8 @@ def wrong(phase: Phase) -> list[str]:
     if mails.beyond:
         found.append(f"{mails.beyond} mails came more often than the faults explain")
     for each in phase.instances:
+        if each.fault.kills and not each.killed:
+            found.append(f"{each.fault.name}: there was nobody to kill")
         again, most = _mailed_again(each, phase), each.fault.mails * phase.workers
         if again > most:
             found.append(f"{each.fault.name}: {again} mails went out again, {most:g} may")

@@ -41,6 +41,8 @@ class Instance(NamedTuple):
     fault: Fault
     began: float
     ended: float
+    killed: int
+    """Processes that it killed."""
     recovered: float
     """When each kind of request had been answered again, and every set of servers was ready."""
     recoveries: dict[str, float]
@@ -139,7 +141,7 @@ class Trial:
         """One fault, and what it did."""
         await asyncio.sleep(self._chance.uniform(*_QUIET))
         began = time.monotonic()
-        await fault.inflict(self.site, self._chance)
+        killed = await fault.inflict(self.site, self._chance) or 0
         ended = time.monotonic()
         first = await self.until_all_succeed(ended)
         await asyncio.to_thread(self.site.until_ready)
@@ -152,7 +154,7 @@ class Trial:
         lost, untold = await asyncio.to_thread(self._look)
         self.instances.append(
             Instance(
-                fault, began, ended, back,
+                fault, began, ended, killed, back,
                 {kind: at - ended for kind, at in first.items() if kind in met}, lost, untold,
             )
         )  # fmt: skip
