@@ -18,6 +18,8 @@ PAUSE: Final = 20.0
 _NOTICED: Final = 3.0
 """Seconds until whoever manages the failover promotes the standby."""
 _SLOW: Final = Slowness(delay=0.2, jitter=0.05, loss=0.05)
+UNREADY: Final = ("host cut from the database", "dead host", "paused host")
+"""Faults in which host a is not ready, and the other one is."""
 _BY_BALANCER: Final = {kind: set(BY_BALANCER) for kind in SUCCESSES}
 
 

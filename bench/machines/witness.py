@@ -11,6 +11,7 @@ import psycopg
 
 from bench.faults.load import BY_BALANCER, UNAVAILABLE, Moment
 from bench.faults.run import Instance, Trial
+from bench.machines.injuries import UNREADY
 from bench.machines.site import HOSTS, PORT, MachineSite
 from bench.soak_load import LIST, NO_ANSWER, Client
 
@@ -20,6 +21,8 @@ _PATIENCE: Final = 45.0
 """Longer than any host is paused: who is asked meanwhile answers afterwards."""
 _MOST_KNOCKS: Final = 40
 """At a time, of one host."""
+_READY: Final = "200"
+_REFUSED: Final = 401
 _HEAD: Final = "   second     a    b  p        s         served   503 502/504  none other"
 _ROLE: Final = "SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'primary' END"
 
@@ -89,10 +92,21 @@ class Witness:
             client.close()
 
     def wrong(self) -> Iterator[str]:
-        """What no host may have answered."""
+        """What no host may have answered, and what each must have."""
+        for host in HOSTS:
+            if not self.knocks[host, _REFUSED]:
+                yield f"host {host} never refused a revoked key"
+        for instance in self._trial.instances:
+            if instance.fault.name in UNREADY and not self._has_shown(instance):
+                yield f"{instance.fault.name}: nobody saw host a not ready and host b ready"
         for (host, status), count in sorted(self.knocks.items()):
-            if status not in (NO_ANSWER, 401, 503):
+            if status not in (NO_ANSWER, _REFUSED, UNAVAILABLE):
                 yield f"host {host} answered a revoked key with {status}, {count} times"
+
+    def _has_shown(self, instance: Instance) -> bool:
+        """Whether somebody saw during a fault that host a is not ready, while the other one is."""
+        seen = [look.hosts for look in self.looks if instance.began <= look.at <= instance.ended]
+        return any(harmed != _READY and other == _READY for harmed, other in seen)
 
     def told(self) -> str:
         """What revoked keys were told by each host."""
