@@ -111,11 +111,11 @@ def failed(notes: Notes) -> int:
 
 def faults(notes: Notes, books: Books) -> Iterator[str]:
     """What is wrong, in words."""
-    if lost := notes.acknowledged - books.entries:
+    if lost := notes.acknowledged.keys() - books.entries:
         yield f"{len(lost):,} events had a 200 and are not in the ledger, such as {min(lost)}"
     if strange := books.entries - notes.sent:
         yield f"{len(strange):,} entries of the ledger were never sent, such as {min(strange)}"
-    if unacknowledged := books.entries - notes.acknowledged:
+    if unacknowledged := books.entries - notes.acknowledged.keys():
         yield f"{len(unacknowledged):,} entries of the ledger had no 200, such as {min(unacknowledged)}"
     for kind, answers in notes.answers.items():
         if others := {status: count for status, count in answers.items() if status not in _ALLOWED[kind]}:

@@ -51,8 +51,8 @@ class Notes:
     def __init__(self) -> None:
         self.sent: set[str] = set()
         """Ids of events."""
-        self.acknowledged: set[str] = set()
-        """Those of them that had a 200."""
+        self.acknowledged: dict[str, float] = {}
+        """Those of them that had a 200, and when they had the first, on the monotonic clock."""
         self.answers: dict[str, Counter[int]] = {}
         """How often each kind of request had each status."""
         self.longest: dict[str, float] = {}
@@ -208,7 +208,7 @@ class Load:
         answer = await client.send("POST", _WEBHOOK, f"Provider-Signature: {sign(body, SECRET)}", body)
         self.notes.note(kind, answer, began)
         if answer.status == OK:
-            self.notes.acknowledged.add(event_id)
+            self.notes.acknowledged.setdefault(event_id, time.monotonic())
         return answer.status == OK
 
     async def _events(self) -> None:

@@ -109,8 +109,8 @@ class FaultLoad(Load):
         """Secrets of keys that were said to be revoked."""
         self.told: dict[Change, float] = {}
         """When an answer first said of a change that it was carried out, on the monotonic clock."""
-        self.misled: list[str] = []
-        """What an answer said that an earlier one had ruled out."""
+        self.misled: list[tuple[float, str]] = []
+        """When an answer said what an earlier one had ruled out, on the monotonic clock, and what."""
         self._owned = owners
         self._due: list[tuple[float, int, bytes, str, float]] = []
         self._order = itertools.count()
@@ -133,7 +133,7 @@ class FaultLoad(Load):
 
     async def _deliver_again(self) -> None:
         with self._client() as client:
-            while not self._is_over or self.notes.sent - self.notes.acknowledged:
+            while not self._is_over or self.notes.sent - self.notes.acknowledged.keys():
                 if not self._due or self._due[0][0] > time.monotonic():
                     await asyncio.sleep(_A_MOMENT)
                     continue
@@ -239,7 +239,7 @@ class FaultLoad(Load):
     async def _check_seat(self, client: Client, owner: str, user: str, *, is_there: bool) -> None:
         status, page = await self._surely("member", client, "GET", f"{_MEMBERS}?userId={user}", owner)
         if status == OK and bool(page["data"]) is not is_there:
-            self.misled.append(f"{user} is {'not there' if is_there else 'still there'}")
+            self.misled.append((time.monotonic(), f"{user} is {'not there' if is_there else 'still there'}"))
 
     # The provider's API
 

@@ -1,6 +1,7 @@
 """One set-up under load: faults one after the other, each at a random moment, the books after each and at the end."""
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter, defaultdict
@@ -12,7 +13,7 @@ import psycopg
 
 from bench.books import Books, read_books
 from bench.faults.injuries import Fault
-from bench.faults.load import REPEATED, SUCCESSES, UNAVAILABLE, Change, FaultLoad, Moment, Timeline
+from bench.faults.load import REPEATED, REVOKED, SUCCESSES, UNAVAILABLE, Change, FaultLoad, Moment, Timeline
 from bench.faults.site import OPERATOR, OWNERS, Database, Site, running_site
 from bench.faults.trail import Trail, read_trail
 
@@ -26,6 +27,12 @@ _PATIENCE: Final = 120.0
 _MAIL_PATIENCE: Final = 1500.0
 """Seconds that the last mails may take; they are tried again ever more rarely."""
 _LOOK: Final = 0.05
+_LAG: Final = 3.0
+"""Seconds that an asynchronous standby may be behind: what was acknowledged before them outlives the primary."""
+_IN_FLIGHT: Final = 1.0
+"""Seconds after the primary's end in which its last answers may come in."""
+_AFTER_LOSS: Final = ("new key", "rotate key", "revoke key", REVOKED, "remove member")
+"""Requests that may meet keys and members as they were before what was lost."""
 _CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
 _GROUPS: Final = {"twin": "event", "event again": "event"}
 _UNSETTLED: Final = """
@@ -185,7 +192,7 @@ class Trial:
 
     def _look(self) -> tuple[int, Counter[Change]]:
         """How many acknowledged events have been lost lately, and the changes that no answer has told of so far."""
-        acknowledged = self.timeline.acknowledged.copy()
+        acknowledged = set(self.timeline.acknowledged.copy())
         with psycopg.connect(self.site.conninfo) as connection:
             entries = {row[0] for row in connection.execute("SELECT id FROM billing_events")}
         lost = acknowledged - entries - self._lost
@@ -248,27 +255,40 @@ class Trial:
         return Mails(len(ids), len(ids - times.keys()), again, beyond, self._unsettled)
 
     def _faults(self, books: Books, trail: Trail) -> Iterator[str]:
-        may_lose = any(each.fault.loses for each in self.instances)
-        if (lost := self.timeline.acknowledged - books.entries) and not may_lose:
+        acknowledged = self.timeline.acknowledged
+        if lost := [each for each in acknowledged.keys() - books.entries if not self._may_be_lost(acknowledged[each])]:
             yield f"{len(lost):,} events were acknowledged and are not in the ledger, such as {min(lost)}"
         if strange := books.entries - self.timeline.sent:
             yield f"{len(strange):,} entries of the ledger were never sent, such as {min(strange)}"
         if books.differing:
             yield f"{books.differing} tenants are not what their ledger says"
-        if doubled := trail.untold(self.load.told):
-            yield f"{doubled.total()} changes were carried out more often than was answered, such as {min(doubled)}"
-        missing = {change for change in self.load.told if change not in trail.entries}
-        if missing and not may_lose:
-            yield f"{len(missing)} changes were answered and are not in the audit trail, such as {min(missing)}"
-        if trail.live and not may_lose:
-            yield f"{len(trail.live)} keys are not revoked at the end, such as {min(trail.live)}"
-        if self.load.misled and not may_lose:
-            yield f"{len(self.load.misled)} times a member was not what had been answered: {self.load.misled[0]}"
-        odd = Counter(filter(None, (self._oddity(moment, may_lose=may_lose) for moment in self.timeline.moments)))
+        yield from self._faults_of_changes(trail)
+        odd = Counter(filter(None, map(self._oddity, self.timeline.moments)))
         for what, count in odd.most_common():
             yield f"{count} times {what}"
 
-    def _oddity(self, moment: Moment, *, may_lose: bool) -> str | None:
+    def _faults_of_changes(self, trail: Trail) -> Iterator[str]:
+        if doubled := trail.untold(self.load.told):
+            yield f"{doubled.total()} changes were carried out more often than was answered, such as {min(doubled)}"
+        absent = {change for change in self.load.told if change not in trail.entries}
+        lost = {change for change in absent if self._may_be_lost(self.load.told[change])}
+        if missing := absent - lost:
+            yield f"{len(missing)} changes were answered and are not in the audit trail, such as {min(missing)}"
+        if live := trail.live - {key for _, key in lost}:
+            yield f"{len(live)} keys are not revoked at the end, such as {min(live)}"
+        if misled := [what for at, what in self.load.misled if at < self._lost_from()]:
+            yield f"{len(misled)} times a member was not what had been answered: {misled[0]}"
+
+    def _may_be_lost(self, acknowledged: float) -> bool:
+        """Whether a fault may have taken away what was acknowledged at a moment."""
+        losing = [each.began for each in self.instances if each.fault.loses]
+        return any(began - _LAG <= acknowledged <= began + _IN_FLIGHT for began in losing)
+
+    def _lost_from(self) -> float:
+        """When the first fault came that may take anything away."""
+        return min((each.began for each in self.instances if each.fault.loses), default=math.inf)
+
+    def _oddity(self, moment: Moment) -> str | None:
         """What is wrong with an answer."""
         if moment.is_success:
             return None
@@ -277,7 +297,7 @@ class Trial:
             return None
         if any(each.fault.explains(moment) for each in met):
             return None
-        if may_lose and moment.kind in ("new key", "rotate key", "revoke key", "revoked key", "remove member"):
+        if moment.kind in _AFTER_LOSS and moment.at >= self._lost_from():
             return None
         status = str(moment.status or "no answer")
         if moment.status == UNAVAILABLE and not moment.is_told:
