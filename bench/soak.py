@@ -30,11 +30,12 @@ OWNERS: Final = ("t0", "t1")
 OPERATOR: Final = "operator-of-the-soak-0123456789abcdef"
 SAMPLE: Final = 0.5
 _ALLOWED: Final = {
-    "event": {OK}, "twin": {OK}, "event again": {OK}, "list": {OK, 403}, "check": {OK, 403},
+    "event": {OK}, "twin": {OK}, "event again": {OK}, "list": {OK}, "check": {OK},
+    "suspended list": {OK, 403}, "suspended check": {OK, 403},
     "make key": {201}, "rotate key": {201}, "new key": {OK}, "revoke key": {204}, "revoked key": {401},
     "operator": {OK, 201},
 }  # fmt: skip
-"""The statuses of each kind of request; 403 is for the keys of suspended tenants."""
+"""The statuses of each kind of request; 403 is for the keys of tenants that may be suspended, and for no others."""
 
 
 def main() -> None:
@@ -88,7 +89,7 @@ def _print(notes: Notes, books: Books, connections: Sequence[int], took: float) 
     for kind, answers in sorted(notes.answers.items()):
         total = sum(answers.values())
         told = ", ".join(f"{status or 'none'}: {count:,}" for status, count in sorted(answers.items()))
-        print(f"  {kind:12} {total:10,} {total / took:8,.0f}/s   {told}; {notes.longest[kind]:.1f} s at most")
+        print(f"  {kind:15} {total:10,} {total / took:8,.0f}/s   {told}; {notes.longest[kind]:.1f} s at most")
     print(f"events: {', '.join(f'{outcome} {count:,}' for outcome, count in books.outcomes.most_common())}")
     print(f"connections to PostgreSQL: {max(connections)} at most; transactions committed: {books.commits:,}")
     wrong = list(faults(notes, books))

@@ -24,7 +24,7 @@ TWIN_SHARE: Final = 0.05
 """Of the events are sent twice at the same time, and as many once more later."""
 LATE_SHARE: Final = 0.02
 SUSPENDED: Final = range(TENANTS - 50, TENANTS)
-"""Tenants that the operator suspends and lets go on again; no others."""
+"""Tenants that the operator suspends and lets go on again; no others. What their keys ask has kinds of its own."""
 EVENT_CLIENTS: Final = 24
 LIST_CLIENTS: Final = 8
 CHECK_CLIENTS: Final = 4
@@ -265,7 +265,9 @@ class Load:
     async def _get(self, kind: str, path: str) -> None:
         with self._client() as client:
             while not self._is_over:
-                await self._told(kind, client, "GET", path, self._random.choice(self._keys))
+                number = self._random.randrange(len(self._keys))
+                of_whom = "suspended " if number % TENANTS in SUSPENDED else ""
+                await self._told(of_whom + kind, client, "GET", path, self._keys[number])
                 await self._rest()
 
     async def _rotate(self, owner: str, tenant: int) -> None:

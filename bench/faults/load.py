@@ -19,19 +19,18 @@ Change = tuple[str, str]
 
 REVOKED: Final = "revoked key"
 SUCCESSES: Final = {
-    "event": {OK}, "twin": {OK}, "event again": {OK}, "list": {OK}, "check": {OK}, "make key": {CREATED},
+    "event": {OK}, "twin": {OK}, "event again": {OK}, "list": {OK}, "check": {OK},
+    "suspended list": {OK, 403}, "suspended check": {OK, 403}, "make key": {CREATED},
     "rotate key": {CREATED}, "new key": {OK}, "revoke key": {204}, REVOKED: {401}, "operator": {OK, CREATED},
     "add member": {CREATED}, "member": {OK}, "remove member": {204}, "checkout": {CREATED},
 }  # fmt: skip
-"""Every kind of request, and the statuses that it is sent for."""
-READS: Final = ("list", "check", "member", "new key", REVOKED)
+"""Every kind of request, and the statuses that it is sent for. A tenant that may be suspended may be told so."""
+READS: Final = ("list", "check", "suspended list", "suspended check", "member", "new key", REVOKED)
 CHANGES: Final = ("make key", "rotate key", "revoke key", "operator", "add member", "remove member")
 REPEATED: Final = {
     "make key": {409}, "rotate key": {409}, "add member": {409}, "remove member": {404, 409},
 }  # fmt: skip
 """What the repetition of a request may be told that was carried out before, though its answer was lost."""
-SUSPENDED: Final = {"list": {403}, "check": {403}}
-"""What keys of suspended tenants are told."""
 UNAVAILABLE: Final = 503
 BY_BALANCER: Final = (502, 504)
 """What a balancer says where a service that it has asked gives no answer."""
@@ -65,7 +64,7 @@ class Moment(NamedTuple):
     @property
     def is_success(self) -> bool:
         """Whether it is what the request was sent for."""
-        return self.status in SUCCESSES[self.kind] or self.status in SUSPENDED.get(self.kind, ())
+        return self.status in SUCCESSES[self.kind]
 
     @property
     def is_refusal(self) -> bool:

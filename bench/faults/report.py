@@ -83,7 +83,7 @@ def summary(phase: Phase) -> Iterator[str]:
         told = ", ".join(
             f"{status or 'none'}: {count:,}" for (of, status), count in sorted(counts.items()) if of == kind
         )
-        yield f"  {kind:14} {told}"
+        yield f"  {kind:15} {told}"
     yield from (f"  WRONG: {text}" for text in wrong(phase))
 
 

@@ -34,7 +34,9 @@ _IN_FLIGHT: Final = 1.0
 _AFTER_LOSS: Final = ("new key", "rotate key", "revoke key", REVOKED, "remove member")
 """Requests that may meet keys and members as they were before what was lost."""
 _CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
-_GROUPS: Final = {"twin": "event", "event again": "event"}
+_GROUPS: Final = {
+    "twin": "event", "event again": "event", "suspended list": "list", "suspended check": "check",
+}  # fmt: skip
 _UNSETTLED: Final = """
 SELECT (SELECT count(*) FROM notifications WHERE status = 'queued')
      + (SELECT count(*) FROM procrastinate_jobs
