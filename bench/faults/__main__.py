@@ -30,7 +30,7 @@ COMMITS: Final = ("on", "off", "local", "remote_write", "remote_apply")
 
 
 def main() -> None:
-    """Inflict, print, and exit with 1 where a promise was broken."""
+    """Inflict, print, and exit with 1 where a promise was broken, or where nothing, or not all of --only, comes."""
     given = _arguments()
     # so that everything is ended whichever way this is
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
@@ -41,7 +41,13 @@ def main() -> None:
     options = [f"synchronous_commit={given.commit}"]
     if given.soak:
         sys.exit(soak.run(given.soak * 60, chance, options, given.out, given.logs))
-    phases = uvloop.run(_run(_plan(given), chance, options, given.logs))
+    plan = _plan(given)
+    inflicted = {fault.name for faults in plan.values() for fault in faults}
+    if not inflicted:
+        sys.exit("bench: there is nothing to inflict")
+    if missing := set(given.only or ()) - inflicted:
+        sys.exit(f"bench: not inflicted: {', '.join(sorted(missing))}")
+    phases = uvloop.run(_run(plan, chance, options, given.logs))
     for phase in phases:
         print("\n".join(["", *summary(phase)]))
     print("\n".join(["", *table(phases)]))

@@ -47,6 +47,8 @@ def main() -> None:
         given.logs.mkdir(parents=True, exist_ok=True)
     chosen = [fault for fault in FAULTS if fault.name in (given.only or _NAMES)] * given.times
     plan = {kind: own for kind in Database if (own := [fault for fault in chosen if fault.needs is kind])}
+    if not plan:
+        sys.exit("bench: there is nothing to inflict")
     with network(MACHINES) as machines:
         ended = [
             uvloop.run(_run(kind, own, chance, machines, given.balancer, given.logs)) for kind, own in plan.items()
