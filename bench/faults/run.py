@@ -199,16 +199,16 @@ class Trial:
             entries = {row[0] for row in connection.execute("SELECT id FROM billing_events")}
         lost = acknowledged - entries - self._lost
         self._lost |= lost
-        self._connections = max(self._connections, self.count_connections())
+        self._connections = max(self._connections, self.count_connections() or 0)
         trail = read_trail(self.site.conninfo, OWNERS)  # first, as answers go on coming in
         return len(lost), trail.untold(self.load.told.copy())
 
-    def count_connections(self) -> int:
-        """How many connections the database has now, but for this one; 0 where it is down."""
+    def count_connections(self) -> int | None:
+        """How many connections the database has now, but for this one; None where it is down."""
         try:
             return int(self.site.database.rows(_CONNECTIONS)[0][0])
         except psycopg.OperationalError:
-            return 0
+            return None
 
     async def settle(self) -> None:
         """Wait until every mail is sent and every question is asked."""

@@ -1,8 +1,9 @@
 """An hour of mixed load with a fault every minute: memory, open files, connections and latencies over time.
 
 In the first half any fault comes that one PostgreSQL can have; in the second half no process of the service is killed,
-so that each has time to grow. The rule for a leak: of each process that lived through the second half, the median of
-the last sixth of its samples is compared with that of its first sixth.
+so that each has time to grow, and none may be new. The rule for a leak: of each process that lived through the second
+half, of which there must be one of each kind, the median of the last sixth of its samples is compared with that of its
+first sixth.
 """
 
 import asyncio
@@ -54,6 +55,8 @@ class Watch:
 
     def __init__(self, trial: Trial) -> None:
         self.began = time.monotonic()
+        self.kinds: set[str] = set()
+        """Of processes that there should be."""
         self.samples: list[Sample] = []
         self.connections: list[tuple[float, int]] = []
         self._trial = trial
@@ -62,12 +65,15 @@ class Watch:
         """Until cancelled."""
         while True:
             at = time.monotonic() - self.began
-            for kind, family in self._trial.site.processes().items():
+            processes = self._trial.site.processes()
+            self.kinds |= processes.keys()
+            for kind, family in processes.items():
                 for process in family:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         mib = process.memory_info().rss / _MIB
                         self.samples.append(Sample(at, process.pid, kind, mib, process.num_fds()))
-            self.connections.append((at, await asyncio.to_thread(self._trial.count_connections)))
+            if (count := await asyncio.to_thread(self._trial.count_connections)) is not None:
+                self.connections.append((at, count))
             await asyncio.sleep(SAMPLE)
 
 
@@ -106,9 +112,10 @@ async def _inflict(trial: Trial, began: float, seconds: float, chance: random.Ra
     """A fault in each minute, at any moment of it, but the last one."""
     minute = began
     while minute + 2 * EVERY <= began + seconds:
-        is_late = minute - began >= seconds / 2
-        fault = chance.choice([fault for fault in FAULTS if _may_come(fault, is_late=is_late)])
         await asyncio.sleep(max(0.0, minute + chance.uniform(0, EVERY / 2) - time.monotonic()))
+        # one fault earlier than the second half, so that whoever takes a killed one's place is there when it begins
+        is_late = time.monotonic() - began >= seconds / 2 - EVERY
+        fault = chance.choice([fault for fault in FAULTS if _may_come(fault, is_late=is_late)])
         print(f"  minute {(time.monotonic() - began) / EVERY:.1f}: {fault.name}", flush=True)
         await trial.inflict(fault)
         minute += EVERY
@@ -130,6 +137,14 @@ def _lives(watch: Watch, seconds: float) -> Iterator[list[Sample]]:
     yield from (samples for samples in lives.values() if len(samples) >= max(_SIXTH, least))
 
 
+def _new(watch: Watch, seconds: float) -> Iterator[Sample]:
+    """The first sample of each process that was not there in the first half."""
+    first: dict[int, Sample] = {}
+    for sample in watch.samples:
+        first.setdefault(sample.pid, sample)
+    yield from (sample for sample in first.values() if sample.at >= seconds / 2)
+
+
 def _ends(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequence[Sample]]:
     sixth = max(1, len(samples) // _SIXTH)
     return samples[:sixth], samples[-sixth:]
@@ -146,8 +161,10 @@ def _growth(watch: Watch, seconds: float) -> Iterator[str]:
 
 def _leaks(watch: Watch, seconds: float) -> Iterator[str]:
     lives = list(_lives(watch, seconds))
-    if not lives:
-        yield "no process lived long enough to tell whether it leaks: take more minutes"
+    for kind in sorted(watch.kinds - {samples[0].kind for samples in lives}):
+        yield f"no {kind} lived through the second half, or that was too short, so it may leak: take more minutes"
+    for new in _new(watch, seconds):
+        yield f"{new.kind} {new.pid} began {new.at:.0f} s after the beginning, when no process was killed any more"
     for samples in lives:
         first, last = _ends(samples)
         if _mib(last) > _mib(first) * GROWTH + SLACK_MIB:
@@ -155,8 +172,10 @@ def _leaks(watch: Watch, seconds: float) -> Iterator[str]:
         if _files(last) > _files(first) + SLACK_FILES:
             yield f"{samples[0].kind} {samples[0].pid} had {_files(first):.0f} open files, and has {_files(last):.0f}"
     most = CONNECTIONS * len({sample.pid for sample in watch.samples if sample.at == watch.samples[-1].at})
-    if watch.connections[-1][1] > most:
-        yield f"{watch.connections[-1][1]} connections to PostgreSQL at the end, {most} are allowed"
+    last_sixth = watch.connections[-max(1, len(watch.connections) // _SIXTH) :]
+    count = statistics.median(count for _, count in last_sixth)
+    if count > most:
+        yield f"{count:g} connections to PostgreSQL at the end, {most} are allowed"
 
 
 def _mib(samples: Sequence[Sample]) -> float:
