@@ -23,10 +23,10 @@ UNREADY: Final = ("host cut from the database", "dead host", "paused host")
 _BY_BALANCER: Final = {kind: set(BY_BALANCER) for kind in SUCCESSES}
 
 
-def _on(injury: Callable[[MachineSite], Awaitable[None]]) -> Injury:
-    async def inflict(site: Site, _: random.Random) -> None:
+def _on(injury: Callable[[MachineSite], Awaitable[int | None]]) -> Injury:
+    async def inflict(site: Site, _: random.Random) -> int | None:
         assert isinstance(site, MachineSite)
-        await injury(site)
+        return await injury(site)
 
     return inflict
 
@@ -88,13 +88,14 @@ async def rejoin(site: MachineSite) -> None:
     await asyncio.to_thread(site.pair.demand, synchronous=site.kind is Database.SYNCHRONOUS)
 
 
-async def kill_host(site: MachineSite) -> None:
+async def kill_host(site: MachineSite) -> int:
     """Host a loses its power: nobody is told."""
     site.network.isolate("a")
-    await asyncio.to_thread(site.switch_off, "a")
+    killed = await asyncio.to_thread(site.switch_off, "a")
     await asyncio.sleep(2 * LENGTH)
     site.network.heal()
     site.switch_on("a")
+    return killed
 
 
 async def slow_database(site: MachineSite) -> None:
@@ -118,7 +119,7 @@ async def pause_host(site: MachineSite) -> None:
 
 
 _OF_HOSTS: Final = (
-    Fault("dead host", _on(kill_host), Database.SYNCHRONOUS),
+    Fault("dead host", _on(kill_host), Database.SYNCHRONOUS, kills=True),
     Fault("paused host", _on(pause_host), Database.SYNCHRONOUS),
 )
 _OF_DATABASE: Final = (

@@ -112,11 +112,11 @@ class MachineSite(Site):
         for keeper in self._keepers[host]:
             keeper.start()
 
-    def switch_off(self, host: str) -> None:
-        """What a power cut does to its processes."""
+    def switch_off(self, host: str) -> int:
+        """What a power cut does to its processes; returns how many there were."""
         for keeper in self._keepers[host]:
             keeper.leave()
-        self._signal(host, signal.SIGKILL)
+        return self._signal(host, signal.SIGKILL)
 
     def pause(self, host: str) -> None:
         """Stop all its processes where they are."""
@@ -126,10 +126,12 @@ class MachineSite(Site):
         """Let them go on."""
         self._signal(host, signal.SIGCONT)
 
-    def _signal(self, host: str, number: int) -> None:
-        for pid in ip("netns", "pids", self.network.within(host)[-1]).split():
+    def _signal(self, host: str, number: int) -> int:
+        pids = ip("netns", "pids", self.network.within(host)[-1]).split()
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), number)
+        return len(pids)
 
     def stop(self) -> None:
         """End everything."""
