@@ -7,12 +7,12 @@ from typing import Final
 
 from bench.faults.injuries import EVENTS
 from bench.faults.load import CHANGES, READS, SUCCESSES
-from bench.faults.run import Instance, Phase
+from bench.faults.run import MAIL, Instance, Phase
 from bench.soak_load import OK
 
 _HEAD: Final = (
     "fault", "times", "requests", "not served", "acknowledged", "lost", "doubled", "mailed again", "events",
-    "reads", "changes", "checkouts", "all servers",
+    "reads", "changes", "checkouts", "first mail", "all servers",
 )  # fmt: skip
 
 
@@ -38,6 +38,8 @@ def _row(phase: Phase, name: str) -> Iterator[str]:
     yield f"{sum(_mailed_again(each, phase) for each in instances)}"
     for kinds in (("event",), READS, CHANGES, ("checkout",)):
         yield _recovery(instances, kinds)
+    mailed = [each.recoveries[MAIL] for each in instances if MAIL in each.recoveries]
+    yield _spans(mailed) if mailed else "none came"
     yield _spans([each.recovered - each.ended for each in instances])
 
 

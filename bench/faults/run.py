@@ -55,7 +55,7 @@ class Instance(NamedTuple):
     recovered: float
     """When each kind of request had been answered again, and every set of servers was ready."""
     recoveries: dict[str, float]
-    """Seconds from the fault's end to the first success, for each kind of request that it had met."""
+    """Seconds from the fault's end to the first success, for each kind of request that it had met, and for mails."""
     lost: int
     """Acknowledged events that were not in the ledger afterwards."""
     untold: Counter[Change]
@@ -227,18 +227,20 @@ class Trial:
         books = await read_books(self.site.conninfo)
         trail = await asyncio.to_thread(read_trail, self.site.conninfo, OWNERS)
         return Phase(
-            self.site.kind, list(self._with_doubled(trail)), self.timeline.moments,
+            self.site.kind, list(self._completed(trail)), self.timeline.moments,
             len(self.timeline.acknowledged), books, await asyncio.to_thread(self._judge_mails),
             [*self._wrong, *self._faults(books, trail)], self._connections, self.site.workers,
         )  # fmt: skip
 
-    def _with_doubled(self, trail: Trail) -> Iterator[Instance]:
-        """The faults, each with the changes that came twice by its end: none is under way any more."""
+    def _completed(self, trail: Trail) -> Iterator[Instance]:
+        """The faults, with what shows at the end alone: changes that came twice, and the first mail after each."""
         doubled = trail.untold(self.load.told)
         for each in self.instances:
             own = each.untold & doubled
             doubled -= own
-            yield each._replace(doubled=own.total())
+            later = [at - each.ended for at in self._mails if at >= each.ended]
+            recoveries = each.recoveries | ({MAIL: later[0]} if later else {})
+            yield each._replace(doubled=own.total(), recoveries=recoveries)
 
     def _judge_mails(self) -> Mails:
         ids = {f"<{row[0]}@example.com>" for row in self.site.database.rows("SELECT id FROM notifications")}
