@@ -305,6 +305,21 @@ async def test_a_job_is_put_back_once_by_two_workers(database: Database, queue: 
     assert await jobs(conninfo) == ["todo"]
 
 
+async def test_a_mail_that_has_lost_its_job_gets_another(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    notification_id = await queued(database, queue)
+    await rows(conninfo, "DELETE FROM procrastinate_jobs RETURNING 1")
+    for _ in range(2):
+        await queue.requeue_stalled()
+        assert await jobs(conninfo) == ["todo"]
+    async with worker(queue, work_with(database, server)):
+        await mails(server, 1)
+    assert (await delivery_of(conninfo, notification_id))[0] == "sent"
+    await queue.requeue_stalled()
+    assert await jobs(conninfo) == []
+
+
 async def cut_off(postgres: PostgresServer, conninfo: str, *, away: bool) -> None:
     """Take a database away from everybody, or give it back."""
     name = str(conninfo_to_dict(conninfo)["dbname"])

@@ -22,13 +22,14 @@ from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.kit import backoff
 from tenantry.kit.tracing import Tracing
-from tenantry.store import jobs
+from tenantry.store import jobs, notices
 
 _HEARTBEAT: Final = 10.0
 _STALLED_AFTER: Final = 30.0
 _POOL_SIZE: Final = 2
 _SOUND: Final = 60.0
 _A_MOMENT: Final = timedelta(seconds=2)
+_MOST_FORSAKEN: Final = 1000
 
 NO_TRACES: Final[Mapping[Any, str]] = MappingProxyType({})
 
@@ -166,7 +167,11 @@ class JobQueue:
             await asyncio.sleep(backoff.exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
 
     async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:
-        """Put back the jobs of workers without a sign of life for so many seconds, and those that take too long."""
+        """Put back the jobs of workers without a sign of life for so many seconds, and those that take too long.
+
+        A mail whose job is gone gets another: after a failover to a standby that had not received everything, or a
+        crash with ``synchronous_commit = off``.
+        """
         stalled = await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after)
         async with self._pool.connection() as connection:
             overdue = await jobs.overdue(connection, timedelta(seconds=2 * LONGEST_JOB))
@@ -180,6 +185,11 @@ class JobQueue:
                 # It has ended in the meantime.
             else:
                 logger.warning("job %d was begun and not ended; it is put back", job_id)
+        async with self._pool.connection() as connection:
+            forsaken = await notices.forsaken(connection, DELIVER_MAIL, _MOST_FORSAKEN)
+            await self.defer_mail(connection, forsaken)
+        for notification_id in forsaken:
+            logger.warning("mail %s had lost its job; it has another", notification_id)
 
 
 async def _deferred(deferring: Awaitable[object]) -> None:

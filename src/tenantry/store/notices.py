@@ -27,6 +27,19 @@ SELECT n.id, n.attempts, n.created_at, t.name, t.owner_email, n.data->>'invoiceU
  WHERE n.id = %(id)s AND n.status = 'queued'
 """
 
+# A job goes after its mail is recorded, in another transaction: where that alone survives, nobody is left to deliver.
+FORSAKEN: Final = """
+SELECT id
+  FROM notifications
+ WHERE status = 'queued'
+   AND NOT EXISTS (SELECT FROM procrastinate_jobs job
+                    WHERE job.task_name = %(task)s AND job.status IN ('todo', 'doing')
+                      AND job.args->>'notification_id' = notifications.id::text)
+ ORDER BY created_at
+ LIMIT %(most)s
+   FOR UPDATE SKIP LOCKED
+"""
+
 
 async def insert(connection: Connection, notices: Sequence[tuple[Notification, str]], now: datetime) -> list[UUID]:
     """Store notifications, each with the id of the event that it is about; at most one per event.
@@ -57,6 +70,12 @@ async def read_pending(connection: Connection, notification_id: UUID) -> Pending
         return None
     mail = PendingMail(*row[:-1])
     return msgspec.structs.replace(mail, leak=row[-1] and msgspec.json.decode(row[-1], type=KeyLeakedData))
+
+
+async def forsaken(connection: Connection, task: str, most: int) -> list[UUID]:
+    """Notifications to be delivered that no job of this name is there for, locked; the oldest of them."""
+    cursor = await connection.execute(FORSAKEN, {"task": task, "most": most})
+    return [row[0] for row in await cursor.fetchall()]
 
 
 async def mark_sent(connection: Connection, notification_id: UUID, now: datetime) -> None:
