@@ -221,6 +221,7 @@ def kinds(port: int, issuer: Issuer, seconds: float) -> Iterator[Kind]:
     yield hold("2,000 slow heads", 2000, b"GET / HTTP/1.1\r\n" + HOST + b"X: ", b"x")
     yield hold("2,000 slow bodies, webhook", 2000, posted(body)[: -len(body)], b"x")
     yield hold("2,000 slow bodies, elsewhere", 2000, posted(body, LEAK)[: -len(body)], b"x")
+    yield hold("240 bodies of 1 MiB less 1", 240, posted(b"x" * 1_048_576)[:-1])
     yield flood("new connections", 500, [asked("/healthz", extra=b"Connection: close\r\n")])
     yield flood("bad signatures, 5 KiB", 2000, [posted(body)], answered=STRANGERS)
     yield flood("bad signatures, 1 MiB", 20, [posted(b"x" * 1_048_576)], 16)
@@ -248,6 +249,11 @@ def kinds(port: int, issuer: Issuer, seconds: float) -> Iterator[Kind]:
     tiny = b"1\r\nx\r\n" * 100_000
     yield flood("body of 100,000 chunks", 20, [
         b"POST %b HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n%b" % (path.encode(), HOST, tiny)
+        for path in (WEBHOOK, LEAK)
+    ], 16)  # fmt: skip
+    fields = b"".join(b"x%d: y\r\n" % n for n in range(100_000))
+    yield flood("fields of 1 MB behind a body", 20, [
+        b"POST %b HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n0\r\n%b" % (path.encode(), HOST, fields)
         for path in (WEBHOOK, LEAK)
     ], 16)  # fmt: skip
     yield flood("heads of 1 MB", 20, [asked("/", extra=b"X: " + b"x" * 1_000_000 + b"\r\n")], 16)

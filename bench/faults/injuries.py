@@ -37,6 +37,8 @@ _SWITCHES: Final = 40
 _HOURS: Final = (1, 26)
 AT_ONCE: Final = 4
 """Mails that a worker sends at the same time."""
+RECORDED: Final = 5 * AT_ONCE
+"""Mails whose record a standby may lack that had not received everything."""
 
 
 class Fault(NamedTuple):
@@ -279,7 +281,7 @@ FAULTS: Final = (
     Fault("server process killed", kill_server, kills=True, breaks=True),
     Fault("supervisor killed", kill_supervisor, kills=True, breaks=True),
     Fault("worker killed", kill_worker, kills=True, mails=AT_ONCE),
-    *(fault._replace(mails=AT_ONCE, refuses=EVERYTHING) for fault in _OF_DATABASE),
+    *(fault._replace(mails=RECORDED if fault.loses else AT_ONCE, refuses=EVERYTHING) for fault in _OF_DATABASE),
     Fault("standby away", lose_standby, Database.SYNCHRONOUS, kills=True, mails=AT_ONCE, refuses=WRITES),
     Fault("mail server down", refuse_mail),
     Fault("mail server hangs", hang_mail, mails=AT_ONCE),

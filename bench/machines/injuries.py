@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bench.faults.injuries import AT_ONCE, EVERYTHING, WRITES, Fault, Injury
+from bench.faults.injuries import AT_ONCE, EVERYTHING, RECORDED, WRITES, Fault, Injury
 from bench.faults.load import BY_BALANCER, SUCCESSES
 from bench.faults.site import Database, Site
 from bench.machines.site import BALANCER, HOSTS, MachineSite
@@ -139,5 +139,5 @@ FAULTS: Final = (
     Fault("slow link of the balancer", _on(slow_balancer), Database.SYNCHRONOUS),
     Fault("primary cut from the standby", _on(cut_standby), Database.SYNCHRONOUS, mails=AT_ONCE, refuses=WRITES),
     *(fault._replace(breaks=True, mails=AT_ONCE, refuses=EVERYTHING, answers=_BY_BALANCER) for fault in _OF_HOSTS),
-    *(fault._replace(mails=AT_ONCE, refuses=EVERYTHING) for fault in _OF_DATABASE),
+    *(fault._replace(mails=RECORDED if fault.loses else AT_ONCE, refuses=EVERYTHING) for fault in _OF_DATABASE),
 )
