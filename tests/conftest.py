@@ -1,6 +1,7 @@
 """Fixtures that every kind of test may use."""
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
 
 pytest_plugins = ["pytester", "tenantry.testing"]
+
+# What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those that tests end too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
