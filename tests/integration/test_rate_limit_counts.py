@@ -9,6 +9,8 @@ import pytest
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.rate_limits import Granted, Taking
+from tenantry.services.rate_limits import subject_of_tenant
+from tenantry.store.billing import lock_names
 from tenantry.store.rate_limits import LOCK_SUBJECTS, take
 from tests.support.billing import until_blocked
 
@@ -111,6 +113,15 @@ async def test_taking_that_had_to_wait_sees_what_it_waited_for(conninfo: str, co
         await connection.execute("INSERT INTO request_counts VALUES ('a', %s, 8)", (NOW,))
         await connection.commit()
         assert await waiting == Granted(2, 10, NOW)
+
+
+async def test_a_change_of_the_tenant_that_does_not_end_keeps_no_request_waiting(
+    conninfo: str, connection: Connection
+) -> None:
+    await lock_names(connection, claimed_tenants=["one"])
+    async with await Connection.connect(conninfo, options="-c lock_timeout=1s") as other:
+        taken = await take(other, [Taking(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
+    assert [granted.number for granted in taken.values()] == [1]
 
 
 async def test_many_at_once_get_the_limit_together_and_none_is_dead_locked(database: Database) -> None:

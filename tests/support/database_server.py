@@ -133,7 +133,7 @@ class DatabaseServer:
 
     def promote(self) -> None:
         """Make a standby the primary, and wait until it is."""
-        self.rows("SELECT pg_promote()")
+        self._call("pg_ctl", "promote", "-D", str(self.data))  # a statement could be in the way of what is replayed
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement."""

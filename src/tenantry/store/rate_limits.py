@@ -10,9 +10,11 @@ from tenantry.domain.rate_limits import SLOTS, Granted, Taking
 SESSION: Final = r"-c synchronous_commit=off -c default_transaction_isolation=read\ committed"
 """The settings of a session that takes: a crash may lose counts anyway, and each statement must see the latest ones."""
 
-# A statement sees what was committed before it began: so the lock is one of its own, before the one that counts.
+# A statement sees what was committed before it began: so the lock is one of its own, before the one that counts. Its
+# name is not the subject, which is also what a change of the tenant holds: as long as a lost standby lets that wait.
 LOCK_SUBJECTS: Final = Statement(
-    "SELECT pg_advisory_xact_lock(hashtextextended(subject, 0)) FROM unnest($1) AS asked (subject)", TEXTS
+    "SELECT pg_advisory_xact_lock(hashtextextended('requests of ' || subject, 0)) FROM unnest($1) AS asked (subject)",
+    TEXTS,
 )
 # Each subject's rows are found by index, whatever the planner knows of the table: hence the OFFSET 0. What goes back is
 # of an earlier second, or nothing is wanted with it: so no row is written twice. Clocks differ a little; what is more
