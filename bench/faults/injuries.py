@@ -35,6 +35,8 @@ _PATIENCE: Final = 30.0
 _LOOK: Final = 0.05
 _SWITCHES: Final = 40
 _HOURS: Final = (1, 26)
+_CLOCK_LAG: Final = 2.5
+"""Seconds until faketime has looked again: it does once its second is more than one past that of its last look."""
 AT_ONCE: Final = 4
 """Mails that a worker sends at the same time."""
 RECORDED: Final = 5 * AT_ONCE
@@ -265,7 +267,7 @@ async def step_clock(site: Site, chance: random.Random) -> None:
     site.clock.write_text(f"{chance.choice('+-')}{chance.randint(*_HOURS)}h")
     await _wait(chance, _HANG)
     site.clock.write_text(RIGHT)
-    await asyncio.sleep(1.5)  # it is looked at once a second
+    await asyncio.sleep(_CLOCK_LAG)
 
 
 _OF_DATABASE: Final = (
