@@ -1,6 +1,7 @@
 """Two of everything: connections and service instances that meet on the same tenants and customers."""
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -170,9 +171,10 @@ async def test_the_same_event_at_two_instances_counts_once(conninfo: str, one: I
     assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 1
 
 
-async def test_the_same_event_of_nobody_at_two_instances_is_kept_once(
-    conninfo: str, one: Instance, two: Instance
+async def test_the_same_event_of_nobody_at_two_instances_is_kept_once_and_the_log_says_why_it_was_tried_again(
+    conninfo: str, one: Instance, two: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "tenantry.services.webhooks")
     event = events.event("charge.refunded", {})
     async with held_back(conninfo, "billing_events"):
         first = asyncio.create_task(one.receive(event))
@@ -180,6 +182,9 @@ async def test_the_same_event_of_nobody_at_two_instances_is_kept_once(
         second = asyncio.create_task(two.receive(event))
         await until_blocked(conninfo, 2)
     assert (await first, await second) == (Outcome.IGNORED, None)
+    assert caplog.messages == [
+        "batch of 1 events is tried again: one of them was delivered twice at once, and the other is in the ledger"
+    ]
 
 
 async def test_names_are_locked_in_one_order(conninfo: str, one: Instance, two: Instance) -> None:

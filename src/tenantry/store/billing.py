@@ -345,7 +345,7 @@ async def write(connection: Connection, calls: Sequence[Call], *, commit: bool) 
         await connection.together(*calls, commit=commit)
     except psycopg.errors.UniqueViolation as error:
         if error.diag.constraint_name == "billing_events_pkey":
-            raise EntryTakenError from error
+            raise EntryTakenError("one of them was delivered twice at once, and the other is in the ledger") from error
         raise
 
 
