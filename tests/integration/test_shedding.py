@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import pytest
+import uvloop
 
 from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
@@ -27,6 +28,8 @@ class Application:
         self.paths: list[str] = []
         self.let_go = asyncio.Event()
         self._has_begun = asyncio.Event()
+        self.gone: Callable[[], None] = lambda: None
+        """Called as a request ends whose client has gone."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -43,6 +46,7 @@ class Application:
         while message["more_body"]:
             message = await receive()
             if message["type"] == "http.disconnect":
+                self.gone()
                 return
             body += message["body"]
         headers = [(b"content-length", b"%d" % len(body))]
@@ -163,6 +167,25 @@ async def test_clients_who_hang_up_all_at_once_keep_nobody_out(address: str, app
     application.let_go.set()
     assert (await line.answer())[0] == 200
     line.close()
+    assert application.gate.arriving == 0
+
+
+def test_what_comes_as_the_request_of_a_client_that_hung_up_ends_is_let_in() -> None:
+    uvloop.run(ask_as_another_ends())
+
+
+async def ask_as_another_ends() -> None:
+    """On the loop that serves, which reads what came between a task's end and what is done after it."""
+    application = Application()
+    application.let_go.set()
+    async with served(application, http=SheddingProtocol) as address:
+        half, line = await Line.to(address), await Line.to(address)
+        await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
+        await line.send(b"")
+        application.gone = lambda: line.send_now(API + END)
+        half.close()
+        assert (await line.answer())[0] == 200
+        line.close()
     assert application.gate.arriving == 0
 
 

@@ -37,6 +37,10 @@ class Line:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
 
+    def send_now(self, part: bytes) -> None:
+        """Send this before the event loop turns."""
+        self._writer.write(part)
+
     async def head(self) -> tuple[int, dict[str, str]]:
         """The status and the headers of the next answer."""
         lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()

@@ -412,11 +412,15 @@ class LeanProtocol(HttpToolsProtocol):
             try:
                 await app(scope, receive, send)
             finally:
-                if cycle.disconnected and self.is_arriving:
-                    self.is_arriving = False
-                    self.on_arriving_changed()
+                task = asyncio.current_task()
+                if cycle.disconnected and self.is_arriving and task is not None:
+                    task.add_done_callback(self._give_up_on_the_rest)  # it counts as under way until then
 
         super()._start_asgi_task(cycle, run)
+
+    def _give_up_on_the_rest(self, _: asyncio.Task[None]) -> None:
+        self.is_arriving = False
+        self.on_arriving_changed()
 
     def _hot_cycle(self, version: str) -> "HotCycle | None":
         """The request whose head has come, if it can go the short way."""
