@@ -349,7 +349,7 @@ class _Bench:
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             )  # fmt: skip
             ending = asyncio.create_task(attacker.communicate(msgspec.json.encode(kind.attack)))
-            await asyncio.sleep(1)
+            await asyncio.sleep(1 - _HEADSTART)  # the last request is due before the attacker hangs up
             during.append(await self.phase(kind.attack.seconds - 1))
             sizes.append(self.size())
             out, _ = await ending
