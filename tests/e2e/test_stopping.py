@@ -167,7 +167,8 @@ async def test_whoever_waits_in_the_kernels_queue_is_answered(
         lines = [await connect(deployment) for _ in range(QUEUED)]
         for line in lines:
             await line.send(ASKING % LIST)
-        os.kill(deployment.command.pid, signal.SIGTERM)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)  # to all, or some would serve before the first one passes it on
         for process in processes:
             process.resume()
         answers = [await line.answer() for line in lines]
