@@ -95,8 +95,7 @@ def build_app(
     document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
-    async def lifespan(app: Litestar) -> AsyncIterator[None]:
-        document.build(app)
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
         async with parts.running(with_jobs=settings.run_jobs):
             yield
 

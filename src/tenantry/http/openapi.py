@@ -17,7 +17,7 @@ from tenantry.domain import errors
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project
 from tenantry.http import auth, error_codes, projects, shedding, webhooks
-from tenantry.http.access import Credential, RouteGuard
+from tenantry.http.access import AnyRequest, Credential, RouteGuard
 from tenantry.http.error_codes import INVALID_REQUEST, RATE_LIMITED, ErrorCode, all_codes, by_status, codes_of
 from tenantry.http.openapi_operations import GROUPS, OPERATIONS, Note
 from tenantry.http.openapi_schemas import EXAMPLES, FIELDS, IDENTITY, PAGE_FIELDS, PARAMETERS
@@ -78,15 +78,26 @@ _TO_WAIT_FOR: Final = (_TOO_MANY, 503)
 
 
 class OpenApiDocument:
-    """The document, made once from the finished application."""
+    """The document of one application, built when a client first asks for it."""
 
     def __init__(self, base_url: str = "/") -> None:
         self.base_url = base_url
-        self.document: dict[str, Any] = {}
-        self.encoded = b"{}"
+        self._document: dict[str, Any] = {}
+        self._encoded = b""
 
-    def build(self, app: Litestar) -> None:
+    def of(self, app: Litestar) -> dict[str, Any]:
         """Describe the routes of ``app`` and the hot ones."""
+        if not self._document:
+            self._document = self._build(app)
+        return self._document
+
+    def encoded_of(self, app: Litestar) -> bytes:
+        """The same as JSON."""
+        if not self._encoded:
+            self._encoded = msgspec.json.encode(self.of(app))
+        return self._encoded
+
+    def _build(self, app: Litestar) -> dict[str, Any]:
         generated = app.openapi_schema.to_schema()
         operations = [*_operations(app, generated), *_hot_operations()]
         types = [kind for one in operations for kind in (one.body, one.answer) if kind is not None]
@@ -96,7 +107,7 @@ class OpenApiDocument:
         paths: dict[str, dict[str, Any]] = {}
         for one in operations:
             paths.setdefault(one.path, {})[one.method] = one.describe(schema_of, codes)
-        self.document = {
+        return {
             "openapi": "3.1.0",
             "info": {**generated["info"], "description": _DESCRIPTION, "license": _LICENSE},
             "servers": [{"url": self.base_url}],
@@ -112,14 +123,13 @@ class OpenApiDocument:
                 },
             },
         }
-        self.encoded = msgspec.json.encode(self.document)
 
     def route(self) -> HTTPRouteHandler:
         """The route that serves the document."""
 
         @get(PATH, include_in_schema=False, opt={"public": True})
-        async def show_openapi() -> Response[bytes]:
-            return Response(self.encoded, headers={"content-type": "application/json"})
+        async def show_openapi(request: AnyRequest) -> Response[bytes]:
+            return Response(self.encoded_of(request.app), headers={"content-type": "application/json"})
 
         return show_openapi
 

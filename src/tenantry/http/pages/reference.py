@@ -3,7 +3,7 @@
 import gzip
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import PackageLoader
 from litestar import MediaType, Response, get
@@ -38,7 +38,7 @@ def reference_routes(document: OpenApiDocument, look: Look) -> Sequence[HTTPRout
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_reference(request: AnyRequest) -> Response[bytes]:
         if not made:
-            page = render(document, look.assets).encode()
+            page = render(document.of(request.app), document.base_url, look.assets).encode()
             made.append((page, gzip.compress(page)))  # it holds nothing secret that its length could tell
         [(plain, compressed)] = made
         if takes_gzip(request.headers.get("accept-encoding", "")):
@@ -54,17 +54,17 @@ def takes_gzip(accept_encoding: str) -> bool:
     return found is not None and float(found[1] or 1) > 0
 
 
-def render(document: OpenApiDocument, assets: str) -> str:
-    """The page; ``assets`` is where its style sheets and its script are."""
+def render(document: dict[str, Any], base_url: str, assets: str) -> str:
+    """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its script."""
     environment = page_templates(PackageLoader(str(__package__)))
     environment.filters.update(prose=prose, json=highlighted, slug=slug, breakable=breakable)
-    outline = Outline(document.document, {group.name: group.objects for group in GROUPS})
+    outline = Outline(document, {group.name: group.objects for group in GROUPS})
     return environment.get_template("reference.html").render(
-        info=document.document["info"],
+        info=document["info"],
         outline=outline,
         problem=outline.problem(),
         errors=all_codes().values(),
-        address=document.base_url if document.base_url.startswith("http") else _DEFAULT_ADDRESS,
+        address=base_url if base_url.startswith("http") else _DEFAULT_ADDRESS,
         document_path=DOCUMENT_PATH,
         assets=assets,
         webhook_path=webhooks.PATH,
