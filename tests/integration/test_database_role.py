@@ -1,6 +1,7 @@
 """The service as a database role that owns nothing."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -44,10 +45,12 @@ from tests.support.smtp import running as running_mail
 
 @contextmanager
 def made_role(conninfo: str, name: str) -> Iterator[str]:
+    """A role that may log in. After the block another may have its name; PostgreSQL drops no role that owns things."""
+    role, former = sql.Identifier(name), sql.Identifier(f"{name}_{secrets.token_hex(4)}")
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
         yield name
-        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("ALTER ROLE {} RENAME TO {}").format(role, former))
 
 
 @pytest.fixture(scope="module")

