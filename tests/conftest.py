@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tenantry.kit.collector import set_for_serving
 from tests.support import figures
 from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
@@ -15,6 +16,11 @@ pytest_plugins = ["pytester", "tenantry.testing"]
 
 # What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those that tests end too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and the collected tests out of every garbage collection, which would go through all of them."""
+    set_for_serving()
 
 
 @pytest.fixture(autouse=True)
