@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tenantry.main import build_app
 from tenantry_sdk import AsyncTenantry, Pager, Secret, Tenantry
-from tests.support.app import make_settings
+from tests.support.app import client_of, make_app
 from tests.support.browser import served
-from tests.support.issuer import AUDIENCE, CLIENT_ID
-from tests.support.service import Organization, Service, running_service
+from tests.support.issuer import running_issuer
+from tests.support.service import ManualClock, Organization, Service, identity_settings
 
 SDK: Final = Path(__file__).parents[2] / "sdk"
 
@@ -25,12 +24,12 @@ class Served(NamedTuple):
 
 @asynccontextmanager
 async def serving(conninfo: str, **values: str) -> AsyncIterator[Served]:
-    """The service on this database at an address of its own; ``values`` are settings."""
-    async with running_service(conninfo, **values) as service:
-        identity = {"OIDC_ISSUER": service.issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
-        app = build_app(make_settings(**{**identity, **values}), conninfo, service.clock)
-        async with served(app) as url:
-            yield Served(url, service)
+    """The service on this database at its own address; ``values`` are settings."""
+    clock = ManualClock()
+    async with running_issuer() as issuer:
+        app = make_app(conninfo, clock, **{**identity_settings(issuer), **values})
+        async with served(app) as url, client_of(app) as client:
+            yield Served(url, Service(client, clock, issuer, conninfo))
 
 
 class Flavour(NamedTuple):

@@ -36,11 +36,16 @@ async def running_app(
     conninfo: str, *, clock: Clock = system_clock, **values: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the whole service on this database; ``values`` are settings, by variable name."""
-    if pooler := pooler_of(conninfo):
-        values = {"DATABASE_URL": conninfo, "DATABASE_POOLER_URL": pooler, **values}
-    app = build_app(make_settings(**values), conninfo, clock)
+    app = make_app(conninfo, clock, **values)
     async with lifespan(app), client_of(app) as client:
         yield client
+
+
+def make_app(conninfo: str, clock: Clock = system_clock, **values: str) -> AsgiApp:
+    """The whole service on this database, not started yet; ``values`` are settings, by variable name."""
+    if pooler := pooler_of(conninfo):
+        values = {"DATABASE_URL": conninfo, "DATABASE_POOLER_URL": pooler, **values}
+    return build_app(make_settings(**values), conninfo, clock)
 
 
 def client_of(app: AsgiApp) -> httpx2.AsyncClient:

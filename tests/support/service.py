@@ -157,9 +157,13 @@ async def running_service(conninfo: str, **values: str) -> AsyncIterator[Service
     """The service on this database, its clock, and an identity provider; ``values`` are settings."""
     clock = ManualClock()
     async with running_issuer() as issuer:
-        identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
-        async with running_app(conninfo, clock=clock, **{**identity, **values}) as client:
+        async with running_app(conninfo, clock=clock, **{**identity_settings(issuer), **values}) as client:
             yield Service(client, clock, issuer, conninfo)
+
+
+def identity_settings(issuer: Issuer) -> dict[str, str]:
+    """The settings of a service that trusts this identity provider."""
+    return {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:
