@@ -156,9 +156,11 @@ class Service:
 async def running_service(conninfo: str, **values: str) -> AsyncIterator[Service]:
     """The service on this database, its clock, and an identity provider; ``values`` are settings."""
     clock = ManualClock()
-    async with running_issuer() as issuer:
-        async with running_app(conninfo, clock=clock, **{**identity_settings(issuer), **values}) as client:
-            yield Service(client, clock, issuer, conninfo)
+    async with (
+        running_issuer() as issuer,
+        running_app(conninfo, clock=clock, **{**identity_settings(issuer), **values}) as client,
+    ):
+        yield Service(client, clock, issuer, conninfo)
 
 
 def identity_settings(issuer: Issuer) -> dict[str, str]:
