@@ -19,12 +19,12 @@ from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs.queue import JobQueue
 from tests.support import events
-from tests.support.browser import LOOPBACK
 from tests.support.commands import SECRETS, Running, running, still_running
 from tests.support.deployment import Deployment, deployed
 from tests.support.http_line import Line
 from tests.support.outbox import add_notification, delivery_of
 from tests.support.postgres import as_url
+from tests.support.serving import LOOPBACK
 from tests.support.signing import PATH, signature
 from tests.support.smtp import MailServer
 from tests.support.smtp import running as running_mail

@@ -1,22 +1,17 @@
 """Two processes on one database, one of them with a clock that is a day off: what is ended stays ended for both."""
 
-import asyncio
-import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import psycopg
 import pytest
 
 from tests.support import events
-from tests.support.required import debian_program
 from tests.support.service import KEYS, PROJECTS, Service, refusal, running_service
 from tests.support.signing import deliver
 
 REVOKED: Final = (401, "api_key_revoked")
-ROOT: Final = Path(__file__).parents[2]
 
 
 class Two(NamedTuple):
@@ -69,12 +64,3 @@ async def test_an_event_that_the_wrong_one_does_not_believe_is_taken_by_the_othe
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         cursor = await connection.execute("SELECT (SELECT count(*) FROM billing_events), count(*) FROM notifications")
         assert await cursor.fetchall() == [(1, 1)]
-
-
-async def test_a_question_is_put_off_for_a_moment_by_the_clock_of_the_database(conninfo: str) -> None:
-    asking = (sys.executable, "-m", "tests.support.asking", conninfo)
-    process = await asyncio.create_subprocess_exec(debian_program("faketime"), "-f", "+12h", *asking, cwd=ROOT)
-    assert await process.wait() == 0
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        cursor = await connection.execute("SELECT scheduled_at < now() + interval '1 hour' FROM procrastinate_jobs")
-        assert await cursor.fetchall() == [(True,)]

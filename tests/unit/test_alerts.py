@@ -1,7 +1,6 @@
 """The alert rules for Prometheus, beside what the service counts and what is written about them."""
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +8,6 @@ import pytest
 import yaml
 
 from tests.support.metrics import documented
-from tests.support.required import debian_program
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "examples" / "prometheus"
@@ -20,16 +18,6 @@ PARTS: Final = dict(re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", RUNBOOK, re.MULTIL
 _OF_HISTOGRAMS: Final = re.compile(r"_(bucket|sum|count)$")
 
 
-def promtool(*arguments: str) -> str:
-    """What Prometheus' own tool says of the examples."""
-    done = subprocess.run(
-        [debian_program("promtool", package="prometheus"), *arguments],
-        cwd=EXAMPLES, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def asked_for(expression: str) -> dict[str, set[str]]:
     """The metrics of a rule, and the labels by which it chooses among their samples."""
     found: dict[str, set[str]] = {}
@@ -37,16 +25,6 @@ def asked_for(expression: str) -> dict[str, set[str]]:
         labels = found.setdefault(_OF_HISTOGRAMS.sub("", name), set())
         labels |= set(re.findall(r"(\w+)\s*[!=]", matchers))
     return found
-
-
-def test_prometheus_takes_the_rules_and_the_scrape_configuration() -> None:
-    assert f"SUCCESS: {len(RULES)} rules found" in promtool("check", "config", "prometheus.yml")
-
-
-def test_every_alert_is_raised_where_it_should_be() -> None:
-    assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
-    tested = yaml.safe_load((EXAMPLES / "alerts_test.yml").read_text("utf-8"))["tests"]
-    assert [test["alert_rule_test"][0]["alertname"] for test in tested] == NAMES
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)

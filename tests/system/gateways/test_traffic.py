@@ -10,8 +10,8 @@ from typing import Final
 import psycopg
 import pytest
 
-from tests.support.browser import LOOPBACK
 from tests.support.gateways import CLIENT, Backstage, Gateway, backstage, refused, running_gateway
+from tests.support.serving import LOOPBACK
 
 
 async def test_service_gets_the_clients_address_from_the_gateway_alone(gateway: Gateway, owner: str) -> None:

@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 
 from tenantry.http.raw import Receive, Scope, Send
-from tests.support.browser import LOOPBACK, served
 from tests.support.http_line import Line
 from tests.support.proxies import BALANCERS, running_balancer
+from tests.support.serving import LOOPBACK, served
 
 MOST: Final = 100
 ELSEWHERE: Final = "192.0.2.0/24"

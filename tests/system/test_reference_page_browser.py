@@ -9,8 +9,9 @@ from playwright.async_api import Browser, Page, expect
 from tenantry.http.pages.reference import PATH
 from tenantry.main import build_app
 from tests.support.app import make_settings
-from tests.support.browser import Watched, served
+from tests.support.browser import Watched
 from tests.support.postgres import PostgresServer
+from tests.support.serving import served
 
 Scheme = Literal["light", "dark"]
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")

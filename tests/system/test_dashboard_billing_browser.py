@@ -9,11 +9,11 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tenantry.demo.identity_provider import DemoUser
-from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
 from tests.support import events
 from tests.support.browser import Watched
 from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_with_provider
 from tests.support.events import failed, succeeded, updated
+from tests.system.test_reference_page_browser import AA, LEAST_CONTRAST
 
 HERE: Final = AT_ACME
 PAGES: Final = ("/", "/billing", "/events", "/events/evt_1", "/events/replay")

@@ -9,11 +9,11 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tenantry.simulator.serving import serving
-from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST
 from tests.support.browser import Watched
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
 from tests.support.simulator import a_simulator
+from tests.system.test_reference_page_browser import AA, LEAST_CONTRAST
 
 Scheme = Literal["light", "dark"]
 MARKUP: Final = "<img src=x onerror=alert(1)>"

@@ -15,11 +15,11 @@ import pytest
 
 from tests.support import events
 from tests.support.app import OPERATOR_TOKEN
-from tests.support.browser import LOOPBACK
 from tests.support.commands import SECRETS, Running, run, running
 from tests.support.findings import free_port
 from tests.support.proxies import BALANCERS, running_balancer
 from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY
+from tests.support.serving import LOOPBACK
 from tests.support.signing import deliver
 
 CLIENTS: Final = 6

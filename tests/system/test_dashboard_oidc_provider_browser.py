@@ -15,8 +15,9 @@ from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.kit.clock import system_clock
 from tenantry.main import build_app
 from tests.support.app import OPERATOR_TOKEN, make_settings
-from tests.support.browser import LOOPBACK, Watched, serving, url_of
+from tests.support.browser import Watched
 from tests.support.node_provider import DASHBOARD, DASHBOARD_AUDIENCE, node_provider
+from tests.support.serving import LOOPBACK, serving, url_of
 
 HOME: Final = "/orgs/acme"
 PROJECTS: Final = "/orgs/acme/projects"

@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 from playwright.async_api import Browser, BrowserContext, Dialog, Page, expect
 
-from tests.e2e.test_reference_page_browser import AA, LEAST_CONTRAST, SCHEMES, WIDTHS, Scheme
 from tests.support.browser import Watched
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
+from tests.system.test_reference_page_browser import AA, LEAST_CONTRAST, SCHEMES, WIDTHS, Scheme
 
 KEYS: Final = f"{AT_ACME}/settings/api-keys"
 PATIENCE: Final = 30_000

@@ -17,12 +17,11 @@ from tenantry.http.pages.reference import PATH as REFERENCE
 from tenantry.main import build_app
 from tenantry.simulator import Simulator
 from tenantry.simulator.serving import serving
-from tests.e2e.test_reference_page_browser import SCHEMES
 from tests.integration.dashboard.keys import KEYS, NEW, create
 from tests.support import events
 from tests.support.accessibility import axe, faults_of
 from tests.support.app import make_settings
-from tests.support.browser import Watched, served
+from tests.support.browser import Watched
 from tests.support.dashboard import (
     ACME,
     ADAM,
@@ -37,6 +36,8 @@ from tests.support.dashboard import (
 )
 from tests.support.postgres import PostgresServer
 from tests.support.provider_api import KEY, running_provider
+from tests.support.serving import served
+from tests.system.test_reference_page_browser import SCHEMES
 
 WIDTHS: Final = (1280, 390)
 MEMBERS: Final = f"{AT_ACME}/settings/members"

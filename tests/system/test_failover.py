@@ -1,0 +1,172 @@
+"""A primary that dies, a standby that takes its place, and addresses that name both."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
+from tenantry.db.migrate import migrate
+from tenantry.db.scope import ACROSS_TENANTS
+from tenantry.services.checkup.database import check_database
+from tenantry.services.checkup.finding import Finding, Level
+from tenantry.store.server import count_unconfirmed
+from tests.support import events
+from tests.support.commands import SECRETS, running
+from tests.support.database_server import HASTE, Pair, server_folder
+from tests.support.findings import billing_terms, levels, only
+from tests.support.postgres import as_url
+from tests.support.service import KEYS, PROJECTS, Service, refusal, running_service
+from tests.support.signing import deliver
+
+AWAY = (503, "database_unavailable")
+NOT_KNOWN = (503, "auth_unavailable")
+IN_FLIGHT = (409, "idempotency_in_flight")
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A primary and a synchronous standby, with the service's schema."""
+    with server_folder() as folder:
+        pair = Pair(folder, HASTE)
+        pair.start()
+        try:
+            pair.demand(synchronous=True)
+            migrate(pair.conninfo)
+            yield pair
+        finally:
+            pair.stop()
+
+
+async def served(call: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
+    """The first answer to a request, sent again and again, that is not a 503; each 503 says when to come again."""
+    async with asyncio.timeout(30):
+        while (answer := await call()).status_code == 503:
+            assert "retry-after" in answer.headers
+    return answer
+
+
+async def ledger(conninfo: str) -> list[str]:
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        cursor = await connection.execute("SELECT id FROM billing_events ORDER BY id")
+        return [row[0] for row in await cursor.fetchall()]
+
+
+async def test_what_was_acknowledged_is_there_on_the_synchronous_standby_that_takes_over(pair: Pair) -> None:
+    async with running_service(pair.conninfo) as service:
+        org = await service.organization(stripeCustomerId="cus_1")
+        kept = await service.key(org.owner, org.id, "projects:read")
+        revoked = await service.key(org.owner, org.id, "projects:*")
+        sent: list[dict[str, Any]] = [events.failed(customer="cus_1", event_id=f"evt_{n}") for n in range(20)]
+        answers = await asyncio.gather(*(deliver(service.client, event, at=now(service)) for event in sent))
+        assert {answer.status_code for answer in answers} == {200}
+        assert (await org.owner.delete(revoked.path)).status_code == 204
+        pair.fail_over()
+        pair.demand(synchronous=False)
+        assert (await served(lambda: kept.caller.get(PROJECTS))).status_code == 200
+        refused = await served(lambda: revoked.caller.get(PROJECTS))
+        assert refusal(refused) == (401, "api_key_revoked")
+        again = await served(lambda: deliver(service.client, sent[0], at=now(service)))
+        assert (again.status_code, again.text) == (200, "OK")
+        added = events.failed(customer="cus_1", event_id="evt_99")
+        assert (await served(lambda: deliver(service.client, added, at=now(service)))).status_code == 200
+        assert (await served(lambda: org.owner.get(KEYS))).status_code == 200
+    assert await ledger(pair.conninfo) == sorted([*(event["id"] for event in sent), "evt_99"])
+
+
+def now(service: Service) -> int:
+    return int(service.clock.now.timestamp())
+
+
+async def test_of_several_hosts_the_one_that_takes_writes_is_used(pair: Pair) -> None:
+    both = f"host={pair.standby.sockets},{pair.primary.sockets} user=postgres dbname=postgres"
+    migrate(both)
+    async with running_service(both) as service:
+        org = await service.organization()
+        assert (await org.owner.get(PROJECTS)).status_code == 200
+    assert Level.ERROR not in levels(await doctor(both))
+    assert "standby" in only(await doctor(pair.standby.conninfo), Level.ERROR).message
+
+
+async def doctor(conninfo: str) -> list[Finding]:
+    return await check_database(conninfo, billing_terms(), datetime.now(UTC), sends_mail=True, peppers=())
+
+
+async def run(conninfo: str, statement: str) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        for each in statement.split("; "):
+            await connection.execute(each)
+
+
+async def test_what_the_standby_has_not_received_is_acknowledged_to_nobody(pair: Pair) -> None:
+    async with running_service(pair.conninfo) as service:
+        org = await service.organization()
+        pair.standby.kill()
+        try:
+            answers = [await org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once") for _ in range(2)]
+            seen = await org.owner.get(PROJECTS)
+        finally:
+            pair.standby.start()
+        assert {refusal(answer) for answer in answers} <= {AWAY, NOT_KNOWN, IN_FLIGHT}
+        assert seen.json()["data"] == []
+        await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM projects")
+        made = await served(lambda: org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once"))
+        assert made.status_code == 201
+
+
+async def test_a_commit_that_waits_for_the_standby_is_found(pair: Pair) -> None:
+    async with await Connection.connect(pair.primary.conninfo, autocommit=True) as connection:
+        pair.standby.kill()
+        waiting = asyncio.create_task(run(pair.primary.conninfo, "CREATE TABLE a (); CREATE TABLE b ()"))
+        try:
+            assert await count_unconfirmed(connection, timedelta(hours=1)) == 0
+            async with asyncio.timeout(30):
+                while not await count_unconfirmed(connection, timedelta()):
+                    assert not waiting.done()
+        finally:
+            pair.standby.start()
+        await waiting
+        assert await count_unconfirmed(connection, timedelta()) == 0
+
+
+async def test_a_primary_that_comes_back_is_not_used_beside_its_successor(pair: Pair) -> None:
+    pair.demand(synchronous=False)
+    old, hidden = pair.primary, pair.primary.sockets.with_name("hidden")
+    database = Database(pair.conninfo, pool_size=1)
+    await database.open()
+    before, between, after = (database.lane() for _ in range(3))
+    try:
+        assert await place(database.transaction(ACROSS_TENANTS)) == await place(before.use()) == str(old.data)
+        old.sockets.rename(hidden)
+        pair.take_over()
+        assert await place(between.use()) == str(pair.primary.data)
+        hidden.rename(old.sockets)
+        for way in (before, between, after):
+            assert await place(way.use()) == str(pair.primary.data)
+        assert await place(database.transaction(ACROSS_TENANTS)) == str(pair.primary.data)
+    finally:
+        await database.close()
+
+
+async def place(transaction: AbstractAsyncContextManager[Connection]) -> str:
+    """Whom a way to the database leads to."""
+    async with transaction as connection:
+        [(folder,)] = await (await connection.execute("SHOW data_directory")).fetchall()
+        await connection.rollback()
+    return str(folder)
+
+
+async def test_a_worker_ends_though_its_last_words_wait_for_the_standby(pair: Pair, tmp_path: Path) -> None:
+    settings = {**SECRETS, "DATABASE_URL": as_url(pair.conninfo)}
+    async with running("worker", folder=tmp_path, **settings) as command:
+        await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM procrastinate_workers")
+        pair.standby.kill()
+        assert await command.end(signal.SIGTERM) == 0
