@@ -126,7 +126,7 @@ def _call(name: str, function: Any) -> str:  # noqa: ANN401
     for one in signature.parameters.values():
         if one.kind is one.KEYWORD_ONLY and "*" not in parameters:
             parameters.append("*")
-        if one.name != "self":
+        if one.name != "self" and not one.name.startswith("_"):
             parameters.append(_QUOTED.sub(r": \1", str(one)))
     result = signature.return_annotation
     begin, end = f"{name.rpartition('.')[2]}(", f") -> {result}" if result not in (None, "None") else ")"

@@ -18,18 +18,31 @@ _MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
 _IN_FLIGHT: Final = "idempotency_in_flight"
 _NOT_FOUND: Final = 404
 
-_FIRST: Final = 0.25
-_LOOK_AGAIN: Final = 0.5
-_LONGEST: Final = 8.0
 _MOST: Final = 86_400.0
 
 
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds between the attempts of a call."""
+
+    first: float = 0.25
+    """The upper bound of the first wait. It doubles with each attempt."""
+    longest: float = 8.0
+    """The upper bound that no wait exceeds."""
+    in_flight: float = 0.5
+    """The shortest wait for an earlier attempt that the service is still working on."""
+
+
+BACKOFF: Final = Backoff()
+"""The default of all clients."""
+
+
 class Patience(msgspec.Struct, frozen=True):
-    """How long a call goes on: seconds for all of it, seconds for each attempt, and the most attempts."""
+    """How long a call goes on: seconds for all of it and for each attempt, the most attempts, and the waits between."""
 
     timeout: float = 30.0
     attempt_timeout: float = 10.0
     attempts: int = 4
+    backoff: Backoff = BACKOFF
 
     def __post_init__(self) -> None:
         if not (0 < self.timeout <= _MOST and 0 < self.attempt_timeout <= _MOST and self.attempts >= 1):
@@ -37,10 +50,13 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 def wait_before(
-    attempt: int, retry_after: float | None, chance: Callable[[float, float], float] = random.uniform
+    attempt: int,
+    retry_after: float | None,
+    chance: Callable[[float, float], float] = random.uniform,
+    backoff: Backoff = BACKOFF,
 ) -> float:
     """Seconds to wait before attempt ``attempt`` + 1: full jitter below a doubling bound, and never less than asked."""
-    jitter = chance(0.0, min(_LONGEST, _FIRST * 2.0 ** (attempt - 1)))
+    jitter = chance(0.0, min(backoff.longest, backoff.first * 2.0 ** (attempt - 1)))
     return jitter if retry_after is None else retry_after + jitter
 
 
@@ -92,13 +108,13 @@ class Progress:
         error = error_of(status, response.headers, response.content, pause)
         if error.code == _IN_FLIGHT and self._lost:
             self._attempt -= 1  # the lost attempt still runs: that takes as long as it takes
-            return self._wait(error, _LOOK_AGAIN, now, again=True)
+            return self._wait(error, self._patience.backoff.in_flight, now, again=True)
         if status in _MAYBE_DONE:
             self._lost = True
         return self._wait(error, pause, now, again=status in _AGAIN)
 
     def _wait(self, error: TenantryError, pause: float | None, now: float, *, again: bool) -> float:
-        wait = wait_before(self._attempt, pause)
+        wait = wait_before(self._attempt, pause, backoff=self._patience.backoff)
         is_over = self._attempt >= self._patience.attempts or now + wait >= self._ends
         if not again or not self._call.repeatable or is_over:
             error.after_lost_answer = self._lost

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tenantry_sdk._request import Call, Content, Response, visible
-from tenantry_sdk._retry import Patience
+from tenantry_sdk._retry import BACKOFF, Backoff, Patience
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of
 from tenantry_sdk._sync._engine import Credentials, Engine
@@ -58,10 +58,11 @@ class Tenantry:
         attempts: int = 4,
         http_client: httpx2.Client | None = None,
         allow_http: bool = False,
+        _backoff: Backoff = BACKOFF,  # private: for tests
     ) -> None:
         if tokens is not None and api_key is not None:
             raise ConfigurationError("Pass api_key= or tokens=, not both.")
-        patience = Patience(timeout, attempt_timeout, attempts)
+        patience = Patience(timeout, attempt_timeout, attempts, _backoff)
         address = base_url_of(base_url, allow_http=allow_http)
         http = Http(http_client)
         credentials: Credentials = Fixed(credential_of(api_key)) if tokens is None else Keeper(tokens, http)

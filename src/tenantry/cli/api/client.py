@@ -13,6 +13,7 @@ import msgspec
 
 from tenantry.cli.api import failures, tables
 from tenantry.cli.api.target import Target
+from tenantry.cli.api.waits import Waits
 from tenantry.cli.exit_codes import USAGE, CommandError
 from tenantry.cli.text import json_text, lines
 from tenantry_sdk import NewApiKey, Pager, RefreshToken, Secret, Tenantry
@@ -27,10 +28,18 @@ PAGE: Final = 100
 class Api:
     """The service, for the length of one command. What fails inside the block ends the command, with a message."""
 
-    def __init__(self, target: Target, *, as_json: bool, timeout: float = 30.0, attempts: int = 4) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        as_json: bool,
+        timeout: float = 30.0,
+        attempts: int = 4,
+        waits: Waits = Waits(),  # noqa: B008  # immutable
+    ) -> None:
         self.target = target
         self.as_json = as_json
-        self._timeout, self._attempts = timeout, attempts
+        self._timeout, self._attempts, self._waits = timeout, attempts, waits
         self.now = datetime.now(UTC)
 
     @cached_property
@@ -49,6 +58,7 @@ class Api:
             organization=target.organization,
             timeout=self._timeout,
             attempts=self._attempts,
+            _backoff=self._waits.backoff,
         )
 
     @property

@@ -104,9 +104,10 @@ class ApiCommand(ServiceCommand):
     def call(self, ctx: click.Context, flags: Flags, *, as_json: bool) -> object:
         """Find the service, make the client, and look after failures."""
         from tenantry.cli.api.client import Api  # noqa: PLC0415  # help does without it
+        from tenantry.cli.api.waits import waits  # noqa: PLC0415
 
         assert self.callback is not None  # noqa: S101
-        with Api(Surroundings(flags, os.environ).target(), as_json=as_json) as api:
+        with Api(Surroundings(flags, os.environ).target(), as_json=as_json, waits=waits()) as api:
             return ctx.invoke(self.callback, api, **ctx.params)
 
 

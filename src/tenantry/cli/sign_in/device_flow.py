@@ -38,9 +38,9 @@ class Started(msgspec.Struct, frozen=True):
 class Polling:
     """When to ask for the token, and what the answers mean (RFC 8628, 3.4 and 3.5). It asks nobody itself."""
 
-    def __init__(self, interval: float, ends: float, over: str = EXPIRED) -> None:
-        """``over`` is what is said where it ``ends`` without a token."""
-        self._interval = min(max(interval, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
+    def __init__(self, interval: float, ends: float, over: str = EXPIRED, shortest: float = _SHORTEST_INTERVAL) -> None:
+        """``over`` is what is said where it ``ends`` without a token; ``shortest`` bounds the interval from below."""
+        self._interval = min(max(interval, shortest), _LONGEST_INTERVAL)
         self._ends = ends
         self._over = over
         self._has_waited = False
@@ -77,13 +77,23 @@ class Polling:
         return None
 
 
-def sign_in(provider: Provider, scope: str, *, patience: float, tell: Callable[[str], None]) -> Token:
-    """The tokens of whoever enters the code, while that is good. Raises `CommandError`."""
+def sign_in(
+    provider: Provider,
+    scope: str,
+    *,
+    patience: float,
+    tell: Callable[[str], None],
+    poll: float = _SHORTEST_INTERVAL,
+) -> Token:
+    """The tokens of whoever enters the code, while that is good. Raises `CommandError`.
+
+    ``poll`` is the shortest interval in seconds at which the identity provider is asked, whatever it allows.
+    """
     started = _started(provider, scope)
     seconds = min(started.expires_in, patience)
     over = EXPIRED if started.expires_in <= patience else f"Nobody entered the code within {patience:.0f} s."
     tell(_instructions(started, seconds))
-    polling = Polling(started.interval, time.monotonic() + seconds, over)
+    polling = Polling(started.interval, time.monotonic() + seconds, over, poll)
     while True:
         time.sleep(polling.wait(time.monotonic()))
         try:

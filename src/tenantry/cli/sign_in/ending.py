@@ -1,6 +1,7 @@
 """Ending refresh tokens that are used no more, at the identity provider that they are from."""
 
 from tenantry.cli.api.sessions import Session
+from tenantry.cli.api.waits import waits
 from tenantry.cli.exit_codes import CommandError
 from tenantry_sdk import Token
 
@@ -18,6 +19,6 @@ def end(token: Token, session: Session | None) -> bool:
     client_id = token.client_id or (session.client_id if session else None)
     if not issuer or not client_id:
         raise CommandError("Nothing says which identity provider it is from.")
-    with Provider(issuer, client_id) as provider:
+    with Provider(issuer, client_id, seconds=waits().provider) as provider:
         provider.discover()
         return provider.revoke(token)

@@ -12,6 +12,7 @@ from tenantry.cli.api.command import ServiceCommand
 from tenantry.cli.api.failures import failure_of
 from tenantry.cli.api.sessions import Removed, Session
 from tenantry.cli.api.target import Flags, Given, Surroundings, Target
+from tenantry.cli.api.waits import waits
 from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in.ending import end
@@ -82,11 +83,13 @@ def login(
     before = Removed([], [], [])
     audience = options.audience or around.profile.audience
     from_folder = not _known_issuer(around, address, options)
-    with Provider(session.issuer, session.client_id, audience, stays_here=from_folder) as provider:
+    with Provider(
+        session.issuer, session.client_id, audience, seconds=waits().provider, stays_here=from_folder
+    ) as provider:
         provider.discover()
         scope = options.scope or around.profile.scope or SCOPE
         if device:
-            token = device_flow.sign_in(provider, scope, patience=patience, tell=_say)
+            token = device_flow.sign_in(provider, scope, patience=patience, poll=waits().poll, tell=_say)
         else:
             token = browser_flow.sign_in(provider, scope, port=port, opens=not no_browser, patience=patience, tell=_say)
         try:
@@ -151,7 +154,7 @@ def _target(around: Surroundings, address: Given, session: Session, token: Token
 def _who(target: Target) -> tuple[Whoami | None, str | None]:
     """Whom the service takes the token for; or else what it said. Raises `CommandError` where it refuses the token."""
     try:
-        with Api(target, as_json=False).client as client:
+        with Api(target, as_json=False, waits=waits()).client as client:
             return client.auth.whoami(), None
     except AuthenticationError as error:
         raise CommandError(

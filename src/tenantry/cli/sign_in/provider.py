@@ -17,7 +17,6 @@ from tenantry.kit.json import NOT_JSON
 from tenantry_sdk import Secret, Token
 
 _OK: Final = 200
-_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 256 * 1024
 _WELL_KNOWN: Final = "/.well-known/openid-configuration"
 _WITHOUT_PROXY: Final = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
@@ -57,15 +56,27 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Provider:
-    """An identity provider, asked without a secret of the client's. Everything raises `CommandError`."""
+    """An identity provider, asked without a secret of the client's. Everything raises `CommandError`.
 
-    def __init__(self, issuer: str, client_id: str, audience: str | None = None, *, stays_here: bool = False) -> None:
+    Each answer may take ``seconds``.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        client_id: str,
+        audience: str | None = None,
+        *,
+        seconds: float,
+        stays_here: bool = False,
+    ) -> None:
         checked_address(issuer, "The issuer")
         self.issuer = issuer
         self.client_id = client_id
         self._audience = audience
         self._stays_here = stays_here
-        self._http = httpx2.Client(timeout=_SECONDS, follow_redirects=False, mounts=_WITHOUT_PROXY)
+        self._seconds = seconds
+        self._http = httpx2.Client(timeout=seconds, follow_redirects=False, mounts=_WITHOUT_PROXY)
         self.metadata = Metadata(issuer, "")
 
     def discover(self) -> None:
@@ -122,10 +133,11 @@ class Provider:
 
     def _asked(self, method: str, url: str, form: Mapping[str, str] | None = None) -> Answer:
         try:
-            status, content = _within(_SECONDS, lambda: self._whole(method, url, form))
+            status, content = _within(self._seconds, lambda: self._whole(method, url, form))
         except TimeoutError:
             raise CommandError(
-                f"The identity provider at {url} does not answer: no whole answer within {_SECONDS:.0f} s", OUT_OF_REACH
+                f"The identity provider at {url} does not answer: no whole answer within {self._seconds:g} s",
+                OUT_OF_REACH,
             ) from None
         except httpx2.TransportError as error:
             reason = str(error) or type(error).__name__
@@ -139,7 +151,7 @@ class Provider:
         return Answer(status, fields)
 
     def _whole(self, method: str, url: str, form: Mapping[str, str] | None) -> tuple[int, bytes]:
-        ends = time.monotonic() + _SECONDS
+        ends = time.monotonic() + self._seconds
         with self._http.stream(method, url, data=form, headers={"Accept": "application/json"}) as response:
             content = bytearray()
             for chunk in response.iter_bytes():
