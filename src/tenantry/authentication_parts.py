@@ -53,7 +53,11 @@ class AuthenticationParts:
         ``refused`` what sort of credential was refused, and why.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
-        self.keys = KeySet(oidc, http_client, monotonic=monotonic) if oidc else None
+        self.keys = (
+            KeySet(oidc, http_client, monotonic=monotonic, timeout=database.timeouts.identity_provider)
+            if oidc
+            else None
+        )
         self.key_use = KeyUse(database)
         self.authenticator = Authenticator(
             keys=database.lane(name="keys"),
@@ -65,7 +69,9 @@ class AuthenticationParts:
             owner_seen=owner_seen,
         )
         self.limiter = RateLimiter(database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited)
-        self.admission = Admission(self.authenticator, self.limiter, refused=refused)
+        self.admission = Admission(
+            self.authenticator, self.limiter, deadline=database.timeouts.request, refused=refused
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

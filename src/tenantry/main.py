@@ -55,6 +55,7 @@ from tenantry.http.webhooks import WebhookEndpoint
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import PERIODIC, TASKS, Work
 from tenantry.kit.clock import Clock, system_clock
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.kit.tracing import Tracing, is_installed
 from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.audit import AuditService
@@ -87,10 +88,14 @@ logger = logging.getLogger(__name__)
 
 
 def build_app(
-    settings: Settings, conninfo: str, clock: Clock = system_clock, monotonic: Callable[[], float] = time.monotonic
+    settings: Settings,
+    conninfo: str,
+    clock: Clock = system_clock,
+    monotonic: Callable[[], float] = time.monotonic,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> Front:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
-    parts = Parts(settings, conninfo, clock, monotonic)
+    parts = Parts(settings, conninfo, clock, monotonic, timeouts)
     ending = Ending(draining=parts.end_jobs, closing=parts.news.end)
     document = OpenApiDocument(settings.base_url)
 
@@ -139,6 +144,7 @@ def build_app(
         ending=ending,
         page_of=dashboard.page_in_front,
         secure=settings.base_url.startswith("https://"),
+        deadline=timeouts.request,
     )
 
 
@@ -153,7 +159,12 @@ class Parts:
     """The service's parts, built and wired."""
 
     def __init__(
-        self, settings: Settings, conninfo: str, clock: Clock, monotonic: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        conninfo: str,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         policy, catalog = settings.billing, settings.billing.catalog
         self.metrics = Metrics(several_processes=settings.workers > 1)
@@ -166,6 +177,7 @@ class Parts:
             settings.database_pooler_url,
             watch_of=lambda name: LaneWatch(name, self.metrics.lane(name), tracing),
             tracing=tracing,
+            timeouts=timeouts,
         )
         self.http_client = new_http_client(peer="identity provider", tracing=tracing)
         mail = MailService(self.database, Mailer(settings.smtp, tracing), clock) if settings.smtp else None
@@ -191,7 +203,11 @@ class Parts:
         )
         self.admission = self.authentication.admission
         self.keys = self.authentication.keys
-        self.userinfo = UserInfo(settings.oidc, self.keys, self.http_client) if settings.oidc and self.keys else None
+        self.userinfo = (
+            UserInfo(settings.oidc, self.keys, self.http_client, timeout=timeouts.identity_provider)
+            if settings.oidc and self.keys
+            else None
+        )
         self.projects = ProjectService(self.database, catalog, clock)
         issuer = settings.oidc.issuer if settings.oidc else None
         peppers = self.authentication.peppers
@@ -204,7 +220,13 @@ class Parts:
         # one batch at a time: what is fetched from the provider is to be applied in the order it is given in
         self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
         self.provider = (
-            ProviderApi(settings.provider_secret_key, settings.provider_api_base, clock, tracing=tracing)
+            ProviderApi(
+                settings.provider_secret_key,
+                settings.provider_api_base,
+                clock,
+                timeout=timeouts.payment_provider,
+                tracing=tracing,
+            )
             if settings.provider_secret_key
             else None
         )
@@ -261,6 +283,7 @@ class Parts:
             client_secret=settings.oidc_client_secret,
             redirect_uri=settings.base_url + CALLBACK,
             clock=self.clock,
+            timeout=self.database.timeouts.token_endpoint,
         )
 
     def reconciler(self, policy: BillingPolicy, clock: Clock) -> Reconciler | None:

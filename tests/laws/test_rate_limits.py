@@ -15,6 +15,7 @@ from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.rate_limits import SLOTS, WINDOW
+from tenantry.kit.timeouts import Timeouts
 from tenantry.services.rate_limits import RateLimiter
 from tenantry.store.rate_limits import SESSION
 from tests.support import figures
@@ -54,10 +55,12 @@ class World:
 
     def __init__(self, conninfo: str) -> None:
         self._runner = asyncio.Runner()
-        self._databases = [Database(conninfo, pool_size=1) for _ in range(PROCESSES)]
+        self._databases = [
+            Database(conninfo, pool_size=1, timeouts=Timeouts(rate_limits=PATIENCE)) for _ in range(PROCESSES)
+        ]
         self.now = NOW
         self.limiters = [
-            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None, deadline=PATIENCE)
+            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None)
             for database in self._databases
         ]
         self.tenants = 0

@@ -9,6 +9,7 @@ import httpx2
 
 from tenantry.http.raw import AsgiApp
 from tenantry.kit.clock import Clock, system_clock
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.main import build_app
 from tenantry.settings import Settings, load
 from tests.support.pgbouncer import pooler_of
@@ -33,19 +34,21 @@ def make_settings(**values: str) -> Settings:
 
 @asynccontextmanager
 async def running_app(
-    conninfo: str, *, clock: Clock = system_clock, **values: str
+    conninfo: str, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS, **values: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the whole service on this database; ``values`` are settings, by variable name."""
-    app = make_app(conninfo, clock, **values)
+    app = make_app(conninfo, clock, timeouts, **values)
     async with lifespan(app), client_of(app) as client:
         yield client
 
 
-def make_app(conninfo: str, clock: Clock = system_clock, **values: str) -> AsgiApp:
+def make_app(
+    conninfo: str, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS, **values: str
+) -> AsgiApp:
     """The whole service on this database, not started yet; ``values`` are settings, by variable name."""
     if pooler := pooler_of(conninfo):
         values = {"DATABASE_URL": conninfo, "DATABASE_POOLER_URL": pooler, **values}
-    return build_app(make_settings(**values), conninfo, clock)
+    return build_app(make_settings(**values), conninfo, clock, timeouts=timeouts)
 
 
 def client_of(app: AsgiApp) -> httpx2.AsyncClient:

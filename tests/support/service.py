@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 
@@ -152,13 +153,22 @@ class Service:
         return Key(record, self.caller(record.pop("secret")))
 
 
+HURRIED: Final = Timeouts(
+    request=0.8, batch=0.7, batch_start=0.3, rate_limits=0.3, connect=0.5, statement=0.6, identity_provider=0.5,
+    token_endpoint=0.7,
+)  # fmt: skip
+"""For a service whose database or identity provider does not answer: they end in the same order as by default."""
+
+
 @asynccontextmanager
-async def running_service(conninfo: str, **values: str) -> AsyncIterator[Service]:
+async def running_service(
+    conninfo: str, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, **values: str
+) -> AsyncIterator[Service]:
     """The service on this database, its clock, and an identity provider; ``values`` are settings."""
     clock = ManualClock()
     async with (
         running_issuer() as issuer,
-        running_app(conninfo, clock=clock, **{**identity_settings(issuer), **values}) as client,
+        running_app(conninfo, clock=clock, timeouts=timeouts, **{**identity_settings(issuer), **values}) as client,
     ):
         yield Service(client, clock, issuer, conninfo)
 

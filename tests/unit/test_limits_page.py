@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tenantry import variables
-from tenantry.http import front, gate, patience, raw, strangers
+from tenantry.http import gate, patience, raw, strangers
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.services import refusals
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
@@ -19,7 +20,7 @@ LIMITS = patience.Limits()
         ("each further request's head, since its first byte", f"{LIMITS.head:g} s"),
         ("a body, since its head, or since the answers before it are given", f"{LIMITS.body:g} s"),
         ("an answer of which the client reads nothing more", f"{LIMITS.reading:g} s"),
-        ("an answer of ours, since the request is there", f"{front.DEADLINE:g} s"),
+        ("an answer of ours, since the request is there", f"{DEFAULT_TIMEOUTS.request:g} s"),
         ("a request's head: target, names and values of fields", f"{patience.MOST_HEAD} bytes"),
         ("fields in a head", f"{patience.MOST_FIELDS}"),
         ("target: path and query", f"{patience.MOST_TARGET} bytes"),

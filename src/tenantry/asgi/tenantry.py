@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from tenantry.authentication_parts import AuthenticationParts, is_current, schema_revision
 from tenantry.db.database import Database
@@ -13,11 +13,9 @@ from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableErro
 from tenantry.gateways.http_client import new_http_client
 from tenantry.http.raw import Scope, header_of
 from tenantry.kit.clock import Clock, system_clock
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.services.admission import Admitted
 from tenantry.settings import AuthenticationSettings, load_for_authentication, read_environment
-
-_DEADLINE: Final = 4.8
-"""Seconds to tell who sends a request: an answer takes no longer than 5."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +37,16 @@ class Tenantry:
     in another event loop too.
     """
 
-    def __init__(self, settings: AuthenticationSettings, *, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        settings: AuthenticationSettings,
+        *,
+        clock: Clock = system_clock,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._timeouts = timeouts
         self._running: _Running | None = None
         self._schema_checked = False
 
@@ -51,9 +56,11 @@ class Tenantry:
         return cls(load_for_authentication(read_environment()))
 
     @classmethod
-    def from_values(cls, values: Mapping[str, str], *, clock: Clock = system_clock) -> Self:
+    def from_values(
+        cls, values: Mapping[str, str], *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> Self:
         """As `from_environment`, with the variables given here and no others. Raises `SettingsError`."""
-        return cls(load_for_authentication(values), clock=clock)
+        return cls(load_for_authentication(values), clock=clock, timeouts=timeouts)
 
     async def start(self) -> None:
         """Connect. A database or an identity provider that is away is no error: requests get 503 until it is back.
@@ -65,7 +72,12 @@ class Tenantry:
         settings = self._settings
         async with AsyncExitStack() as stack:
             http_client = await stack.enter_async_context(new_http_client())
-            database = Database(settings.database_url, settings.database_pool_size, settings.database_pooler_url)
+            database = Database(
+                settings.database_url,
+                settings.database_pool_size,
+                settings.database_pooler_url,
+                timeouts=self._timeouts,
+            )
             await database.open()
             stack.push_async_callback(database.close)
             await self._check_at_start(database)
@@ -111,7 +123,7 @@ class Tenantry:
         if running is None:
             raise RuntimeError("This Tenantry has not been started: use its lifespan, or `async with`.")
         try:
-            async with asyncio.timeout(_DEADLINE):
+            async with asyncio.timeout(self._timeouts.request):
                 if not self._schema_checked:
                     await self._check_later(running.database)
                 client = scope.get("client")

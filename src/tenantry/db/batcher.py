@@ -13,6 +13,7 @@ import msgspec
 
 from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.kit.tracing import Trace
 
 Item = TypeVar("Item")
@@ -22,10 +23,8 @@ MAX_BATCH: Final = 256
 CROWD: Final = 32
 """Items that must wait for another run to begin beside those under way."""
 _MAX_WAITING: Final = 4096
-_PATIENCE: Final = 2.0
 _LOOKS: Final = 4
 """In the time of one's patience."""
-_DEADLINE: Final = 4.5
 
 
 class Batcher(Generic[Item, Answer]):
@@ -45,8 +44,8 @@ class Batcher(Generic[Item, Answer]):
         at_once: int = 1,
         most: int = MAX_BATCH,
         most_waiting: int = _MAX_WAITING,
-        patience: float = _PATIENCE,
-        deadline: float = _DEADLINE,
+        patience: float = DEFAULT_TIMEOUTS.batch_start,
+        deadline: float = DEFAULT_TIMEOUTS.batch,
         watch: LaneWatch = UNWATCHED,
     ) -> None:
         self._run = run

@@ -1,6 +1,7 @@
 """Connections and transactions."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
@@ -11,15 +12,14 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from tenantry.db.connection import Connection
 from tenantry.db.roles import ARE_UP, TAKE_BATCH
 from tenantry.db.scope import Scope
-from tenantry.db.statements import Statement
+from tenantry.db.statements import TEXT, Statement
 from tenantry.db.succession import Succession
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.kit.tracing import Tracing
 
-_POOL_TIMEOUT: Final = 3.0
-_CONNECT_TIMEOUT: Final = 3
 _RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody waits long once the database is back
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 _UNAVAILABLE: Final = (
@@ -35,15 +35,16 @@ OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.Insuffi
 _ZONE: Final = "-c TimeZone=UTC"
 # Whoever stands still in the middle of a transaction, or is gone without a word, would hold up everybody who waits for
 # its locks: until it goes on, or for the two hours after which the server notices by itself.
-_BOUNDS: Final = "-c statement_timeout=4000 -c idle_in_transaction_session_timeout=10000"
+_BOUNDS: Final = "-c idle_in_transaction_session_timeout=10000"
 # As `_KEEPALIVE`, for the server's end.
 _SERVER_KEEPALIVE: Final = (
     "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=20000"
 )
 _SESSION: Final = f"{_ZONE} {_BOUNDS} {_SERVER_KEEPALIVE}"
 _FOR_TRANSACTION: Final = Statement(
-    "SELECT set_config('statement_timeout', '4000', true), set_config('TimeZone', 'UTC', true), "
-    "set_config('idle_in_transaction_session_timeout', '10000', true)"
+    "SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true), "
+    "set_config('idle_in_transaction_session_timeout', '10000', true)",
+    TEXT,
 )
 _SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 # Plans are made once and kept, and one made while a table was small would go on to read all of it, by whatever way of
@@ -66,9 +67,14 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
     return refusal
 
 
-def with_statement_timeout(conninfo: str) -> str:
-    """The connection string with 4 s for every statement, in UTC, beside the options it has, and with keepalives."""
-    return _with_options(_with_keepalives(conninfo), _SESSION)
+def with_statement_timeout(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> str:
+    """The connection string with a timeout for every statement, UTC and keepalives, beside the options it has."""
+    bound = f"-c statement_timeout={_milliseconds(timeouts.statement)}"
+    return _with_options(_with_keepalives(conninfo, timeouts), f"{_SESSION} {bound}")
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 def for_writes(conninfo: str) -> str:
@@ -83,10 +89,10 @@ def for_writes(conninfo: str) -> str:
     return psycopg.conninfo.make_conninfo(conninfo, target_session_attrs="read-write")
 
 
-def _with_keepalives(conninfo: str) -> str:
+def _with_keepalives(conninfo: str, timeouts: Timeouts) -> str:
     given = psycopg.conninfo.conninfo_to_dict(for_writes(conninfo))
     with_keepalives = psycopg.conninfo.make_conninfo("", **{**_KEEPALIVE, **given})
-    return psycopg.conninfo.make_conninfo(with_keepalives, connect_timeout=_CONNECT_TIMEOUT)
+    return psycopg.conninfo.make_conninfo(with_keepalives, connect_timeout=math.ceil(timeouts.connect))
 
 
 def _with_options(conninfo: str, options: str) -> str:
@@ -109,6 +115,7 @@ def new_pool(
     make_ready: Callable[[Connection], Awaitable[None]],
     *,
     prepare_threshold: int | None = 5,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> AsyncConnectionPool[Connection]:
     """A pool that is not open yet. Its connections prepare what they have run so often, or nothing at all."""
 
@@ -128,7 +135,7 @@ def new_pool(
         min_size=1,
         max_size=size,
         open=False,
-        timeout=_POOL_TIMEOUT,
+        timeout=timeouts.connect,
         reconnect_timeout=_RECONNECT_TIMEOUT,
         configure=configure,
         check=check,
@@ -174,16 +181,20 @@ class Database:
         *,
         watch_of: Callable[[str], LaneWatch] = LaneWatch,
         tracing: Tracing | None = None,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
+        self.timeouts = timeouts
         self._watch_of = watch_of
         self._tracing = tracing
         self._name = name_of(conninfo)
         self._is_by_pooler = pooler is not None
-        self.succession = Succession(with_statement_timeout(conninfo))
-        self._pool = (
-            new_pool(Succession(_with_keepalives(pooler)), pool_size, _look_for_walls, prepare_threshold=None)
-            if pooler
-            else new_pool(self.succession, pool_size, _look_for_walls)
+        self.succession = Succession(with_statement_timeout(conninfo, timeouts))
+        self._pool = new_pool(
+            Succession(_with_keepalives(pooler, timeouts)) if pooler else self.succession,
+            pool_size,
+            _look_for_walls,
+            prepare_threshold=None if pooler else 5,
+            timeouts=timeouts,
         )
         self._lanes: list[Lane] = []
 
@@ -207,7 +218,7 @@ class Database:
         """
         first = [_SNAPSHOT()] if is_snapshot else []
         if self._is_by_pooler:
-            first.append(_FOR_TRANSACTION())
+            first.append(_FOR_TRANSACTION(str(_milliseconds(self.timeouts.statement))))
         try:
             with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
                 async with self._pool.connection() as connection:
@@ -229,7 +240,7 @@ class Database:
 
         ``options`` are further settings of its session; ``name`` is what its work is counted under.
         """
-        lane = Lane(self.succession, options, self._watch_of(name))
+        lane = Lane(self.succession, options, self._watch_of(name), self.timeouts)
         self._lanes.append(lane)
         return lane
 
@@ -241,12 +252,19 @@ class Lane:
     string it may take longer to come to the one that answers than anybody waits.
     """
 
-    def __init__(self, succession: Succession, options: str = "", watch: LaneWatch = UNWATCHED) -> None:
+    def __init__(
+        self,
+        succession: Succession,
+        options: str = "",
+        watch: LaneWatch = UNWATCHED,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
         self._succession = succession
         self._options = f"{_BY_INDEX} {options}"
         self._name = name_of(succession.conninfo())
         self.watch = watch
         """Who is told of the batches that use it."""
+        self.timeouts = timeouts
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
 
@@ -294,7 +312,7 @@ class Lane:
         if self._connection is None:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect(autocommit=autocommit))
-            _, late = await asyncio.wait([self._connecting], timeout=_CONNECT_TIMEOUT)
+            _, late = await asyncio.wait([self._connecting], timeout=self.timeouts.connect)
             if late:
                 raise TimeoutError
             connecting, self._connecting = self._connecting, None

@@ -38,6 +38,7 @@ from tenantry.http.raw import (
 from tenantry.http.safeguards import lacking, safeguards
 from tenantry.http.strangers import Strangers, is_stranger
 from tenantry.kit.methods import METHODS
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""
@@ -45,8 +46,6 @@ IS_HEAD: Final = "tenantry.is_head"
 """Where the ASGI scope says that a GET is a HEAD in truth: it gets a GET's answer, and has no effect of its own."""
 
 CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
-DEADLINE: Final = 4.8
-"""Seconds within which an answer has to begin."""
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
 _HELD: Final = frozenset({400, 404, 405, 413, 415})
 """Refusals of hot routes that say nothing about a credential."""
@@ -114,7 +113,7 @@ class Front:
         ending: Ending | None = None,
         page_of: PageOf = lambda _scope, _status, _request_id: None,
         secure: bool = False,
-        deadline: float = DEADLINE,
+        deadline: float = DEFAULT_TIMEOUTS.request,
     ) -> None:
         self._safeguards = safeguards(secure=secure)
         self._hot = hot

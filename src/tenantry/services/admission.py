@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import msgspec
 
@@ -11,11 +10,10 @@ from tenantry.domain.access import Principal
 from tenantry.domain.errors import AuthUnavailableError, DomainError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import Standing
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.services.authentication import Authenticator
 from tenantry.services.rate_limits import RateLimiter
 from tenantry.services.refusals import Refusals
-
-_DEADLINE: Final = 4.8
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -34,7 +32,7 @@ class Admission:
         authenticator: Authenticator,
         limiter: RateLimiter,
         *,
-        deadline: float = _DEADLINE,
+        deadline: float = DEFAULT_TIMEOUTS.request,
         monotonic: Callable[[], float] = time.monotonic,
         refused: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:

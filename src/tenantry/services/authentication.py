@@ -82,8 +82,12 @@ class Authenticator:
         self._clock = clock
         self._key_used = key_used
         self._owner_seen = owner_seen
-        self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(self._find_keys, watch=keys.watch)
-        self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(self._find_seats, watch=users.watch)
+        self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
+            self._find_keys, patience=keys.timeouts.batch_start, deadline=keys.timeouts.batch, watch=keys.watch
+        )
+        self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(
+            self._find_seats, patience=users.timeouts.batch_start, deadline=users.timeouts.batch, watch=users.watch
+        )
 
     async def authenticate(
         self,

@@ -24,7 +24,6 @@ from tenantry.store import rate_limits as store
 INTERVAL: Final = 1.0
 """Seconds between looks at what goes back."""
 _MOST_AT_ONCE: Final = 128
-_DEADLINE: Final = 2.0
 _MOST_TRIES: Final = 3
 _SECONDS_BETWEEN_WARNINGS: Final = 60
 _NAMES: Final = {Policy.TENANT: "organization", Policy.KEY: "credential"}
@@ -56,10 +55,9 @@ class RateLimiter:
         catalog: Catalog,
         clock: Clock,
         refused: Callable[[Policy], None],
-        *,
-        deadline: float = _DEADLINE,
     ) -> None:
-        """``refused`` is told whose limit a refused request was over; ``deadline`` is the database's, in seconds."""
+        """``refused`` is told whose limit a refused request was over."""
+        deadline = lane.timeouts.rate_limits
         self._lane = lane
         self._catalog = catalog
         self._clock = clock
@@ -132,7 +130,7 @@ class RateLimiter:
         takings = [share.surrender() for share in self._shares.values() if share.unused]
         try:
             for group in _groups(takings):
-                async with asyncio.timeout(_DEADLINE), self._lane.use() as connection:
+                async with asyncio.timeout(self._lane.timeouts.rate_limits), self._lane.use() as connection:
                     await store.take(connection, group, self._second())
         except (DatabaseUnavailableError, psycopg.Error, TimeoutError) as error:
             logger.info("shares of rate limits are not given back: %s", error)

@@ -50,7 +50,13 @@ class WebhookService:
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
-        self._batcher: Batcher[Arrival, Receipt] = Batcher(self.apply, at_once=len(lanes), watch=lanes[0].watch)
+        self._batcher: Batcher[Arrival, Receipt] = Batcher(
+            self.apply,
+            at_once=len(lanes),
+            patience=lanes[0].timeouts.batch_start,
+            deadline=lanes[0].timeouts.batch,
+            watch=lanes[0].watch,
+        )
 
     def receive(self, arrival: Arrival) -> Awaitable[Receipt]:
         """Apply one event; to be awaited until after the commit.

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-TOTAL_SECONDS: Final = 3.0
 MAX_BODY_BYTES: Final = 256 * 1024
 _PLAIN: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 

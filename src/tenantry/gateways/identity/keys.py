@@ -11,9 +11,10 @@ from joserfc.jwk import Key
 
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError
+from tenantry.gateways.identity.fetch import FetchError
 from tenantry.gateways.identity.jwks import Metadata, PublishedKeys, fetch_published_keys
 from tenantry.kit.json import NOT_JSON
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +40,13 @@ class KeySet:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         refresh_seconds: float = REFRESH_SECONDS,
+        timeout: float = DEFAULT_TIMEOUTS.identity_provider,
     ) -> None:
+        """``timeout`` bounds each fetch, in seconds."""
         self._config = config
         self._client = http_client
         self._monotonic = monotonic
+        self._timeout = timeout
         self._refresh_seconds = refresh_seconds
         self._cool_down = min(COOL_DOWN_SECONDS, refresh_seconds)
         self._published: PublishedKeys | None = None
@@ -68,7 +72,7 @@ class KeySet:
         return self._published.metadata if self._published else None
 
     async def start(self) -> None:
-        """Fetch the keys once (3 s at most) and keep them fresh from now on. A provider that is away is no error."""
+        """Fetch the keys once and keep them fresh from now on. A provider that is away is no error."""
         await self.refresh()
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._keep_fresh())
@@ -146,7 +150,7 @@ class KeySet:
 
     async def _fetch(self) -> None:
         try:
-            async with asyncio.timeout(TOTAL_SECONDS):
+            async with asyncio.timeout(self._timeout):
                 published = await fetch_published_keys(self._config, self._client)
         except (httpx2.HTTPError, FetchError, TimeoutError, OSError, *NOT_JSON) as error:
             self._trouble = f"{type(error).__name__}: {error}"

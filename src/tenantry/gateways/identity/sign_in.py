@@ -30,9 +30,9 @@ from tenantry.gateways.identity.tokens import TokenVerifier
 from tenantry.kit.clock import Clock
 from tenantry.kit.json import NOT_JSON
 from tenantry.kit.secret import Secret
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 
 SCOPE: Final = "openid profile email"
-_TOTAL_SECONDS: Final = 4.0
 _MOST_NAME: Final = 100
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _ID_TOKEN_CHECKS: Final = tuple(check for check in CLAIM_CHECKS if check is not ACCESS_TOKEN)
@@ -92,7 +92,9 @@ class SignIn:
         client_secret: Secret | None,
         redirect_uri: str,
         clock: Clock,
+        timeout: float = DEFAULT_TIMEOUTS.token_endpoint,
     ) -> None:
+        """``timeout`` bounds the answer to an authorization code, in seconds."""
         self._config = config
         self._keys = keys
         self._client = http_client
@@ -100,6 +102,7 @@ class SignIn:
         self._client_secret = client_secret
         self._redirect_uri = redirect_uri
         self._clock = clock
+        self._timeout = timeout
         self._access_tokens = TokenVerifier(config, keys, clock=clock)
 
     async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, Begun]:
@@ -174,7 +177,7 @@ class SignIn:
         proof = self._client_auth(metadata)
         url, headers, form = proof.prepare("POST", metadata.token_endpoint, {}, form)  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(_TOTAL_SECONDS):
+            async with asyncio.timeout(self._timeout):
                 status, body = await post_form(
                     self._client, url, form, allow_http=self._config.allow_http, headers=headers
                 )

@@ -9,9 +9,10 @@ import msgspec
 
 from tenantry.gateways.identity.claims import verified_email
 from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError, fetch
+from tenantry.gateways.identity.fetch import FetchError, fetch
 from tenantry.gateways.identity.keys import KeySet
 from tenantry.kit.json import NOT_JSON
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 
 _log = logging.getLogger(__name__)
 
@@ -25,22 +26,31 @@ class _Answer(msgspec.Struct, frozen=True):
 class UserInfo:
     """Asks the provider about the user that a token was issued to."""
 
-    def __init__(self, config: OidcConfig, keys: KeySet, http_client: httpx2.AsyncClient) -> None:
+    def __init__(
+        self,
+        config: OidcConfig,
+        keys: KeySet,
+        http_client: httpx2.AsyncClient,
+        *,
+        timeout: float = DEFAULT_TIMEOUTS.identity_provider,
+    ) -> None:
+        """``timeout`` bounds each question, in seconds."""
         self._config = config
         self._keys = keys
         self._client = http_client
+        self._timeout = timeout
 
     async def userinfo_email(self, access_token: str, subject: str) -> str | None:
         """The verified e-mail address of ``subject``, whose verified token this is.
 
         None when the provider has none, is away, answers for another subject, or has no userinfo endpoint that is
-        safe to send a token to. Takes 3 s at most.
+        safe to send a token to.
         """
         endpoint = self._keys.metadata.userinfo_endpoint if self._keys.metadata else None
         if endpoint is None:
             return None
         try:
-            async with asyncio.timeout(TOTAL_SECONDS):
+            async with asyncio.timeout(self._timeout):
                 body = await fetch(
                     self._client,
                     endpoint,

@@ -12,6 +12,7 @@ from tenantry.gateways.provider.lists import MOST_PER_PAGE, Page, read_page, sec
 from tenantry.gateways.provider.refusals import is_unknown_customer, refusal, unusable
 from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.secret import Secret
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.kit.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ ORG_ID: Final = "orgId"
 MOST_EVENT_TYPES: Final = 20
 """How many types of events the provider lets one ask for at once."""
 
-_TIMEOUT: Final = 10.0
 _RETRIES: Final = 2
 _MISSING: Final = "resource_missing"
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
@@ -67,7 +67,7 @@ class ProviderApi:
         api_base: str,
         clock: Clock = system_clock,
         *,
-        timeout: float = _TIMEOUT,
+        timeout: float = DEFAULT_TIMEOUTS.payment_provider,
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing

@@ -12,11 +12,12 @@ from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableErro
 from tenantry.domain.plans import Catalog
 from tenantry.gateways.http_client import new_http_client
 from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.fetch import TOTAL_SECONDS, FetchError
+from tenantry.gateways.identity.fetch import FetchError
 from tenantry.gateways.identity.jwks import fetch_published_keys
 from tenantry.gateways.mail import Mailer, MailError, Probed, SmtpConfig
 from tenantry.gateways.provider.api import Price, ProviderApi, WebhookEndpoint
 from tenantry.kit.json import NOT_JSON
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.services.checkup.finding import Finding, error, ok, warning
 
 _MAIL: Final = "mail"
@@ -90,7 +91,7 @@ async def check_identity(config: OidcConfig | None) -> list[Finding]:
 
 async def _discover(config: OidcConfig) -> Finding:
     try:
-        async with new_http_client() as client, asyncio.timeout(TOTAL_SECONDS):
+        async with new_http_client() as client, asyncio.timeout(DEFAULT_TIMEOUTS.identity_provider):
             published = await fetch_published_keys(config, client)
     except FetchError as trouble:
         why = str(trouble)
