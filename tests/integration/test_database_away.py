@@ -35,7 +35,7 @@ async def link(conninfo: str) -> AsyncIterator[DatabaseLink]:
 
 @pytest.fixture
 async def service(link: DatabaseLink) -> AsyncIterator[Service]:
-    async with running_service(link.conninfo, timeouts=HURRIED) as service:
+    async with running_service(link.conninfo, HURRIED) as service:
         yield service
 
 
@@ -94,7 +94,7 @@ async def test_database_that_does_not_answer_is_503(link: DatabaseLink, service:
 async def test_service_starts_without_its_database(conninfo: str) -> None:
     async with database_link(conninfo) as link:
         await link.cut()
-        async with running_service(link.conninfo, timeouts=HURRIED) as service:
+        async with running_service(link.conninfo, HURRIED) as service:
             health, ready, refused = await asyncio.gather(
                 service.nobody.get("/healthz"),
                 service.nobody.get("/readyz"),

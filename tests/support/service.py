@@ -162,7 +162,7 @@ HURRIED: Final = Timeouts(
 
 @asynccontextmanager
 async def running_service(
-    conninfo: str, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, **values: str
+    conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
 ) -> AsyncIterator[Service]:
     """The service on this database, its clock, and an identity provider; ``values`` are settings."""
     clock = ManualClock()
