@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from tenantry.http.raw import Receive, Scope, Send
 from tests.cli.support import Home
-from tests.support.browser import served
+from tests.support.serving import served
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 CODE: Final = "/device_authorization"

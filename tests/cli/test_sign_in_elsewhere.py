@@ -13,9 +13,10 @@ from tenantry.main import build_app
 from tests.cli.signing_in import ADDRESS, USER_CODE
 from tests.cli.support import Home
 from tests.support.app import OPERATOR_TOKEN, make_settings
-from tests.support.browser import running_browser, served
+from tests.support.browser import running_browser
 from tests.support.commands import Running
 from tests.support.node_provider import AUDIENCE, NodeProvider, node_provider
+from tests.support.serving import served
 
 CLIENT: Final = "tenantry-cli"
 

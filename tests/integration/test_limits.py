@@ -23,8 +23,8 @@ from tenantry.http.patience import (
 )
 from tenantry.http.protocol import LeanProtocol
 from tenantry.http.raw import RawAnswer, RawRequest, Receive, Scope, Send
-from tests.support.browser import served
 from tests.support.http_line import Line
+from tests.support.serving import served
 
 END: Final = b"Host: a\r\n\r\n"
 GET: Final = b"GET /other HTTP/1.1\r\n"

@@ -13,8 +13,8 @@ from tenantry.http.front import Front, HotRoutes
 from tenantry.http.metrics import Metrics
 from tenantry.http.protocol import HotCycle, LeanProtocol
 from tenantry.http.raw import RawAnswer, RawRequest, Receive, Scope, Send
-from tests.support.browser import served
 from tests.support.http_line import Line
+from tests.support.serving import served
 
 HOST: Final = b"Host: a\r\n\r\n"
 LARGE: Final = b"x" * 1_000_000

@@ -12,8 +12,8 @@ from tenantry.http.gate import GATE, Gate
 from tenantry.http.metrics import Metrics
 from tenantry.http.raw import Receive, Scope, Send
 from tenantry.http.shedding import SheddingProtocol
-from tests.support.browser import served
 from tests.support.http_line import Line
+from tests.support.serving import served
 
 API: Final = b"GET /api/v1/projects HTTP/1.1\r\nHost: a\r\n"
 EVENT: Final = b"POST /api/v1/webhooks/payment-provider HTTP/1.1\r\nHost: a\r\n"

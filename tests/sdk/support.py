@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from tenantry_sdk import AsyncTenantry, Pager, Secret, Tenantry
 from tests.support.app import client_of, make_app
-from tests.support.browser import served
 from tests.support.issuer import running_issuer
 from tests.support.service import ManualClock, Organization, Service, identity_settings
+from tests.support.serving import served
 
 SDK: Final = Path(__file__).parents[2] / "sdk"
 

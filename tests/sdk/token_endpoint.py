@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from tenantry.http.raw import Receive, Scope, Send
-from tests.support.browser import served
+from tests.support.serving import served
 
 CLIENT_ID: Final = "cli"
 CLIENT_SECRET: Final = "secret of the client: 100%"

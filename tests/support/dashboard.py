@@ -27,10 +27,10 @@ from tenantry.services.key_use import KeyUse
 from tenantry.store.api_keys import Use
 from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
-from tests.support.browser import LOOPBACK, serving, url_of
 from tests.support.dashboard_page import Page
 from tests.support.provider_api import KEY, running_provider
 from tests.support.service import JsonObject
+from tests.support.serving import LOOPBACK, serving, url_of
 from tests.support.sign_in import AUDIENCE, CLIENT_ID
 
 ACME: Final = "acme"

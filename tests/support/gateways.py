@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from tenantry.http.raw import Receive, Scope, Send
 from tests.support import proxies
 from tests.support.app import OPERATOR_TOKEN
-from tests.support.browser import LOOPBACK, served
 from tests.support.commands import Running
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.deployment import deployed
@@ -30,6 +29,7 @@ from tests.support.postgres import as_url
 from tests.support.proxies import NGINX_READY, example, start, start_nginx
 from tests.support.required import debian_program
 from tests.support.service import ManualClock, Service
+from tests.support.serving import LOOPBACK, served
 
 EXAMPLES: Final = proxies.EXAMPLES / "gateways"
 CLIENT: Final = "127.0.0.2"

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Final
 
-from tests.support.browser import LOOPBACK
+from tests.support.serving import LOOPBACK
 
 _TURNS: Final = 10
 """Of the event loop, after which the server has read what was sent: loopback delivers within the call that sends, so

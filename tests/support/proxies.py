@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.support.browser import LOOPBACK
 from tests.support.commands import Running
 from tests.support.findings import free_port
 from tests.support.required import debian_program
+from tests.support.serving import LOOPBACK
 
 BALANCERS: Final = ("nginx", "haproxy")
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"

@@ -1,0 +1,56 @@
+"""An application at an address: served by uvicorn, in the test's own event loop."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+import uvicorn
+
+from tenantry.http.raw import AsgiApp
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@asynccontextmanager
+async def served(
+    app: AsgiApp, http: "type[asyncio.Protocol] | Literal['auto']" = "auto", keep_alive: int = 5, port: int = 0
+) -> AsyncIterator[str]:
+    """The address of the application, which listens on a port of the loopback interface during the block: a free one.
+
+    A connection that is idle for ``keep_alive`` seconds is closed.
+    """
+    with socket.create_server((LOOPBACK, port)) as listener:
+        async with serving(app, listener, http, keep_alive):
+            yield url_of(listener)
+
+
+@asynccontextmanager
+async def serving(
+    app: AsgiApp,
+    listener: socket.socket,
+    http: "type[asyncio.Protocol] | Literal['auto']" = "auto",
+    keep_alive: int = 5,
+    grace: int = 1,
+) -> AsyncIterator[uvicorn.Server]:
+    """The same for an application that has to know its address, which is that of the socket, before it is made.
+
+    At the end what is under way has ``grace`` seconds.
+    """
+    config = uvicorn.Config(
+        app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=grace, timeout_keep_alive=keep_alive
+    )
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await running
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address of a server that listens on a socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{host}:{port}"
