@@ -98,7 +98,8 @@ class EmbeddedServer:
             return
         try:
             if self._process is not None:
-                self._process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
+                # PostgreSQL's fast shutdown, which writes a checkpoint, or its immediate one
+                self._process.send_signal(signal.SIGINT if self._durable else signal.SIGQUIT)
                 self._process.wait(_START_TIMEOUT)
                 self._process = None
             elif self._runs():
