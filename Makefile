@@ -5,20 +5,30 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
+JOBS ?= logical
+# Python keeps the tests as pytest has compiled them, whatever the environment says: that takes 10 s in each process.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench fuzz audit clean
+.PHONY: help setup run test test-system faults check format bench fuzz audit clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.runtime ## Create .venv with the pinned dependencies and the tenantry command
 
 run: $(VENV)/.runtime ## Run everything on this machine, with example data
 	@exec $(BIN)/tenantry demo
 
-test: $(VENV)/.dev ## Run the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+test: $(VENV)/.dev ## Run the test suite (TESTS=tests/unit for a part of it, JOBS=4 for four processes)
+	@$(PYTEST) $(TESTS)
+
+test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
+	@$(PYTEST) tests/system
+	@tests/system/run-on-oldest-postgres $(PYTEST) tests/integration
+
+faults: $(VENV)/.dev ## Put known faults into a copy of the code, and show which test catches each
+	@$(BIN)/python -m tests.faults $(FAULTS)
 
 check: $(VENV)/.dev ## Check style, types and the floors (what CI runs beside the tests)
 	@$(BIN)/ruff format --check .
