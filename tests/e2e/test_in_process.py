@@ -14,15 +14,15 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.support.commands import SECRETS, Running, run, running
-from tests.support.deployment import Deployment, deployed
+from tests.support.commands import SECRETS, Running, running
+from tests.support.deployment import Deployment, add_owner, deployed
 from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import refusal
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "in-process.md"
 EXAMPLES: Final = ("app", "plain", "api")
-TIMES: Final = 50
+TIMES: Final = 10
 ROLE: Final = "app"
 
 
@@ -47,11 +47,7 @@ def conninfo(postgres: PostgresServer) -> Iterator[str]:
 async def deployment(conninfo: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
     """The service, with a tenant and its OWNER key."""
     folder, address = tmp_path_factory.mktemp("deployment"), as_url(conninfo)
-    tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-    assert (await run(*tenant, folder=folder, DATABASE_URL=address)).code == 0
-    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    made = await run(*key, folder=folder, DATABASE_URL=address, **SECRETS)
-    async with deployed(address, folder, credential=made.out.strip()) as deployment:
+    async with deployed(address, folder, credential=await add_owner(address, folder)) as deployment:
         yield deployment
 
 

@@ -1,4 +1,4 @@
-"""``tenantry keys scan`` as people and hooks run it: no settings, no database, no connection."""
+"""``tenantry keys scan`` without settings, database or connection; as a process for a large tree and for git."""
 
 import os
 import re
@@ -12,6 +12,7 @@ import pytest
 
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
+from tests.support.in_process_command import invoke
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 SHOWN: Final = f"{KEY[:13]}...{KEY[-4:]}"
@@ -24,14 +25,11 @@ NO_SETTINGS: Final = {
 }
 
 
-def scanned(*arguments: str | bytes, folder: Path, given: bytes = b"") -> tuple[int, str, str]:
+def scanned(*arguments: str, folder: Path, given: bytes = b"") -> tuple[int, str, str]:
     """Exit code, output and messages of the command, which never shows a whole key."""
-    done = subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, check=False, env=NO_SETTINGS, input=given, capture_output=True
-    )
-    out, err = done.stdout.decode(), done.stderr.decode()
-    assert KEY not in out + err
-    return done.returncode, out, err
+    done = invoke("keys", "scan", *arguments, folder=folder, given=given, **NO_SETTINGS)
+    assert KEY not in done.out + done.err
+    return done.code, done.out, done.err
 
 
 def test_without_a_key_it_is_quiet_and_content(tmp_path: Path) -> None:
@@ -92,10 +90,10 @@ def test_name_of_a_file_can_neither_break_a_line_nor_the_output(tmp_path: Path) 
 def test_large_tree_is_shared_among_processes_and_told_in_order(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"file-{number:04}").write_text(KEY if number % 100 == 0 else "harmless\n" * 50)
-    code, out, err = scanned(".", folder=tmp_path)
-    assert code == 1
-    assert out.splitlines() == [f"./file-{number:04}:1:1: {SHOWN}" for number in range(0, 2000, 100)]
-    assert err.startswith("20 API keys in 20 files (2,000 files,")
+    done = subprocess.run([*COMMAND, "."], check=False, cwd=tmp_path, env=NO_SETTINGS, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [f"./file-{number:04}:1:1: {SHOWN}" for number in range(0, 2000, 100)]
+    assert done.stderr.startswith("20 API keys in 20 files (2,000 files,")
 
 
 def test_neither_database_nor_server_is_imported() -> None:

@@ -9,8 +9,7 @@ import httpx2
 
 from tenantry.domain.rate_limits import WINDOW
 from tests.support import figures
-from tests.support.commands import SECRETS, run
-from tests.support.deployment import WORKERS, deployed
+from tests.support.deployment import WORKERS, add_owner, deployed
 
 LIMIT: Final = 600
 SENT: Final = 1200
@@ -36,10 +35,7 @@ async def test_flood_gets_no_more_through_than_the_limit_and_no_fewer_than_promi
     database_url: str, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:
     (tmp_path / "plans.toml").write_text(CATALOG)
-    tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-    assert (await run(*tenant, folder=tmp_path, DATABASE_URL=database_url)).code == 0
-    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    made = await run(*key, folder=tmp_path, DATABASE_URL=database_url, **SECRETS)
+    owner = await add_owner(database_url, tmp_path)
     places = asyncio.Semaphore(AT_ONCE)
 
     async def send(client: httpx2.AsyncClient) -> Sent:
@@ -52,7 +48,7 @@ async def test_flood_gets_no_more_through_than_the_limit_and_no_fewer_than_promi
         deployed(database_url, tmp_path, TENANTRY_PLANS="plans.toml") as deployment,
         httpx2.AsyncClient(
             base_url=deployment.base_url,
-            headers={"Authorization": f"Bearer {made.out.strip()}"},
+            headers={"Authorization": f"Bearer {owner}"},
             limits=httpx2.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE),
             trust_env=False,
             timeout=30,

@@ -14,8 +14,8 @@ import pytest
 from tests.support import events
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.collector import Collector, Received, running_collector
-from tests.support.commands import SECRETS, Running, run, running
-from tests.support.deployment import Deployment, deployed
+from tests.support.commands import SECRETS, Running, running
+from tests.support.deployment import Deployment, add_owner, deployed
 from tests.support.findings import free_port
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer
 from tests.support.postgres import PostgresServer, as_url
@@ -60,11 +60,8 @@ async def world(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFacto
             "OIDC_ISSUER": issuer.url,
             "OIDC_AUDIENCE": AUDIENCE,
         }
-        tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-        assert (await run(*tenant, folder=folder, DATABASE_URL=address)).code == 0
-        key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-        made = await run(*key, folder=folder, DATABASE_URL=address, **SECRETS)
-        deployment = await stack.enter_async_context(deployed(address, folder, credential=made.out.strip(), **values))
+        owner = await add_owner(address, folder)
+        deployment = await stack.enter_async_context(deployed(address, folder, credential=owner, **values))
         worker = await stack.enter_async_context(
             running("worker", folder=folder, **SECRETS, DATABASE_URL=address, **values)
         )
@@ -189,7 +186,7 @@ async def test_nothing_is_sent_where_the_standard_variables_say_so(
     database_url: str, tmp_path: Path, values: dict[str, str]
 ) -> None:
     async with running_collector() as collector:
-        async with deployed(database_url, tmp_path, **collector.settings(**values)) as deployment:
+        async with deployed(database_url, tmp_path, **collector.settings(WORKERS="1", **values)) as deployment:
             async with deployment.client("svc_live_nonsense") as client:
                 assert (await client.get("/api/v1/projects")).status_code == 401
             assert await deployment.command.end(signal.SIGTERM) == 0

@@ -11,13 +11,14 @@ from typing import Final
 
 import pytest
 
-from tests.support.commands import SECRETS, run, running, still_running
-from tests.support.deployment import WORKERS, Deployment, deployed
+from tests.support.commands import SECRETS, running, still_running
+from tests.support.deployment import WORKERS, Deployment, add_owner, deployed
 from tests.support.findings import free_port
+from tests.support.in_process_command import invoked
 from tests.support.metrics import Shown, documented
 from tests.support.postgres import PostgresServer, as_url
 
-TIMES: Final = 200
+TIMES: Final = 50
 POOL_SIZE: Final = 5
 MOST: Final = "tenantry_database_connections_max"
 PATIENCE: Final = 60
@@ -33,11 +34,7 @@ def address(postgres: PostgresServer) -> Iterator[str]:
 async def deployment(address: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
     """The service in two processes, with a tenant and its OWNER key."""
     folder = tmp_path_factory.mktemp("deployment")
-    tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-    assert (await run(*tenant, folder=folder, DATABASE_URL=address)).code == 0
-    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    made = await run(*key, folder=folder, DATABASE_URL=address, **SECRETS)
-    async with deployed(address, folder, credential=made.out.strip()) as deployment:
+    async with deployed(address, folder, credential=await add_owner(address, folder)) as deployment:
         yield deployment
 
 
@@ -112,19 +109,7 @@ async def test_secrets_in_files_reach_every_process(address: str, tmp_path: Path
 
 
 async def test_a_database_whose_file_is_missing_is_not_taken_for_the_embedded_one(tmp_path: Path) -> None:
-    done = await run("migrate", folder=tmp_path, DATABASE_URL_FILE=str(tmp_path / "none"))
+    done = await invoked("migrate", folder=tmp_path, DATABASE_URL_FILE=str(tmp_path / "none"))
     assert done.code == 1
     assert "DATABASE_URL_FILE: " in done.err
     assert not (tmp_path / ".tenantry").exists()
-
-
-async def test_processes_end_with_a_supervisor_that_is_killed_so_that_another_can_take_its_place(
-    address: str, tmp_path: Path
-) -> None:
-    async with deployed(address, tmp_path) as deployment:
-        family = deployment.command.family()
-        await deployment.command.end(signal.SIGKILL)
-        assert await still_running(family) == []
-        port = deployment.base_url.rpartition(":")[2]
-        async with deployed(address, tmp_path, PORT=port) as another, another.client("nobody") as client:
-            assert (await client.get("/readyz")).status_code == 200

@@ -9,6 +9,7 @@ import httpx2
 
 from tests.support.commands import SECRETS, Running, running
 from tests.support.findings import free_port
+from tests.support.in_process_command import invoked
 
 WORKERS: Final = 2
 
@@ -40,3 +41,13 @@ async def deployed(address: str, folder: Path, *, credential: str = "", **values
     async with running("serve", folder=folder, **{**fixed, **values}) as command:
         await command.until("tenantry is ready", "err")
         yield Deployment(command, f"http://127.0.0.1:{port}", credential)
+
+
+async def add_owner(address: str, folder: Path) -> str:
+    """The secret of an OWNER key of the new tenant ``acme`` in the database at this address."""
+    tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
+    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
+    for command in (tenant, key):
+        done = await invoked(*command, folder=folder, DATABASE_URL=address, **SECRETS)
+        assert (done.code, done.err) == (0, "")
+    return done.out.strip()

@@ -45,10 +45,15 @@ class PostgresServer:
         migrate(self.conninfo_of(self._name))
 
     @contextmanager
-    def database(self, *, migrated: bool = True) -> Iterator[str]:
-        """The connection string of a new database, which is dropped some time after the block."""
+    def database(self, *, migrated: bool = True, like: str | None = None) -> Iterator[str]:
+        """The connection string of a new database, which is dropped some time after the block.
+
+        ``like`` is the connection string of a database to copy, which must have no connections.
+        """
         name = f"{self._name}_{next(self._numbers)}"
         template = self._name if migrated else "template0"
+        if like is not None:
+            template = str(conninfo_to_dict(like)["dbname"])
         self._execute("CREATE DATABASE {name} TEMPLATE {template}", name=name, template=template)
         try:
             yield self.conninfo_of(name)

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from tests.support import events
-from tests.support.commands import SECRETS, run
+from tests.support.commands import SECRETS
 from tests.support.database_link import DatabaseLink, database_link
-from tests.support.deployment import Deployment, deployed
+from tests.support.deployment import Deployment, add_owner, deployed
 from tests.support.postgres import as_url
 from tests.support.signing import deliver
 
@@ -52,11 +52,7 @@ class World(NamedTuple):
 
 @pytest.fixture
 async def world(conninfo: str, database_url: str, tmp_path: Path) -> World:
-    tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-    assert (await run(*tenant, folder=tmp_path, DATABASE_URL=database_url)).code == 0
-    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    made = await run(*key, folder=tmp_path, DATABASE_URL=database_url, **SECRETS)
-    return World(conninfo, made.out.strip(), tmp_path)
+    return World(conninfo, await add_owner(database_url, tmp_path), tmp_path)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 
 from tests.support import events
 from tests.support.app import OPERATOR_TOKEN
-from tests.support.commands import SECRETS, Running, run, running
+from tests.support.commands import SECRETS, Running, running
+from tests.support.deployment import add_owner
 from tests.support.findings import free_port
 from tests.support.proxies import BALANCERS, running_balancer
 from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY
@@ -32,14 +33,6 @@ async def service(address: str, folder: Path, port: int) -> AsyncIterator[Runnin
     async with running("serve", folder=folder, **settings) as command:
         await command.until("tenantry is ready", "err")
         yield command
-
-
-async def made_owner(address: str, folder: Path) -> str:
-    """The OWNER key of a new tenant."""
-    tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-    key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    done = [await run(*command, folder=folder, DATABASE_URL=address, **SECRETS) for command in (tenant, key)]
-    return done[-1].out.strip()
 
 
 class Users:
@@ -81,7 +74,7 @@ async def test_restarting_in_turn_fails_no_request(
         services = [await stack.enter_async_context(service(database_url, tmp_path, port)) for port in ports]
         users = Users(
             await stack.enter_async_context(running_balancer(balancer, tmp_path, ports)),
-            await made_owner(database_url, tmp_path),
+            await add_owner(database_url, tmp_path),
         )
         async with asyncio.TaskGroup() as group:
             for _ in range(CLIENTS):
