@@ -186,6 +186,7 @@ class Parts:
             asks_provider=settings.provider_secret_key is not None,
             tracing=tracing,
             succession=self.database.succession,
+            timeouts=timeouts,
         )
         self.owner_addresses = OwnerAddresses(self.database, clock)
         self.gauges = DatabaseGauges(self.database, PERIODIC, TASKS)

@@ -22,6 +22,7 @@ from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.gateways.mail import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.tasks import Work
+from tenantry.kit.timeouts import Timeouts
 from tenantry.services.mail import MailService, RetrySchedule
 from tenantry.services.retention import RetentionService
 from tests.support.logs import watched
@@ -44,7 +45,7 @@ async def database(conninfo: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def queue(conninfo: str) -> AsyncIterator[JobQueue]:
-    queue = JobQueue(conninfo)
+    queue = JobQueue(conninfo, timeouts=Timeouts(connect=0.3))
     await queue.open()
     yield queue
     await queue.close()

@@ -21,6 +21,7 @@ from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.kit import backoff
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.kit.tracing import Tracing
 from tenantry.store import jobs, notices
 
@@ -59,13 +60,15 @@ class JobQueue:
         asks_provider: bool = False,
         tracing: Tracing | None = None,
         succession: Succession | None = None,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self._asks_provider = asks_provider
         self._tracing = tracing
         self._app = App(connector=PsycopgConnector(configure=take_role))  # of the connection that listens
         logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
-        self._pool = new_pool(succession or Succession(with_statement_timeout(conninfo)), _POOL_SIZE, take_role)
+        succession = succession or Succession(with_statement_timeout(conninfo, timeouts))
+        self._pool = new_pool(succession, _POOL_SIZE, take_role, timeouts=timeouts)
 
     async def open(self) -> None:
         """Start connecting, without waiting for the database."""
