@@ -22,13 +22,15 @@ from tenantry.demo.identity_provider import DemoUser, mint_access_token
 from tenantry.domain.api_keys import Pepper
 from tenantry.http.shedding import SheddingProtocol
 from tenantry.kit.secret import Secret
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.main import build_app
 from tenantry.services.key_use import KeyUse
 from tenantry.store.api_keys import Use
 from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
 from tests.support.dashboard_page import Page
-from tests.support.provider_api import KEY, running_provider
+from tests.support.emptying import Empty, emptying
+from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.service import JsonObject
 from tests.support.serving import LOOPBACK, serving, url_of
 from tests.support.sign_in import AUDIENCE, CLIENT_ID
@@ -43,6 +45,7 @@ ADAM: Final = DemoUser("adam", "Adam Admin", "adam@acme.example", ACME, "admin")
 MIA: Final = DemoUser("mia", "Mia <i>Member</i>", "mia@acme.example", ACME, "member")
 BERTA: Final = DemoUser("berta", "Berta Beta", "berta@beta.example", BETA, "owner")
 _USERS: Final = (OLIVIA, ADAM, MIA, BERTA)
+_TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
 _CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
 _FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"
 
@@ -99,7 +102,7 @@ class Dashboard:
         companion: Companion,
         serve: Callable[[], AbstractAsyncContextManager[uvicorn.Server]],
         api: httpx2.AsyncClient,
-        stack: AsyncExitStack,
+        empty: Empty,
     ) -> None:
         self.url = url
         self.beside = companion.http_url
@@ -109,15 +112,29 @@ class Dashboard:
         self._served = AsyncExitStack()
         self.api = api
         """A client without a credential."""
-        self._conninfo = conninfo
+        self.conninfo = conninfo
         self._companion = companion
-        self._stack = stack
+        self._empty = empty
+        self._browsers = AsyncExitStack()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """The service runs during the block, but where it is `away`."""
         async with self._served:
             self.server = await self._served.enter_async_context(self._serve())
+            yield
+
+    @asynccontextmanager
+    async def anew(self) -> AsyncIterator[None]:
+        """Begin with a database that holds the tenants acme and beta alone; at the end, close all browsers.
+
+        The service goes on: its counters, its rate limits, and its connections are those of all blocks so far.
+        """
+        await self._empty()
+        for tenant_id, name, customer, owner in _TENANTS:
+            wishes = {"name": name, "ownerEmail": owner.email, "ownerId": owner.sub, "stripeCustomerId": customer}
+            await self.operate("PUT", f"/tenants/{tenant_id}", wishes)
+        async with self._browsers:
             yield
 
     @asynccontextmanager
@@ -129,9 +146,7 @@ class Dashboard:
 
     async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX, *, refused: bool = False) -> Person:
         """A new browser in which a user has signed in; ``refused``, where their first page is a refusal."""
-        client = await self._stack.enter_async_context(
-            httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=30, headers={"User-Agent": agent})
-        )
+        client = await self._browsers.enter_async_context(_client(self.url, {"User-Agent": agent}))
         answer = await client.get(self.start_of(user), follow_redirects=True)
         assert answer.status_code == (403 if refused else 200), answer.text
         return Person(client)
@@ -182,7 +197,7 @@ class Dashboard:
 
     async def join_many(self, user: DemoUser, number: int) -> None:
         """A user made a member of so many more tenants, ``many-1`` with the name Many 00001 and so on."""
-        async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
+        async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
             await connection.execute(
                 "INSERT INTO tenants (id, name, owner_id, owner_email, base_plan, plan, created_at, updated_at) "
                 "SELECT 'many-' || n, 'Many ' || lpad(n::text, 5, '0'), 'x', 'x@x.example', 'free', 'free', "
@@ -199,7 +214,7 @@ class Dashboard:
         """Use a key, and have that written down at once."""
         assert (await self.request("GET", "/auth/whoami", secret)).status_code == 200
         pepper = Pepper(PEPPER.encode())
-        database = Database(self._conninfo, pool_size=1)
+        database = Database(self.conninfo, pool_size=1)
         await database.open()
         uses = KeyUse(database)
         uses.record(Use(key_id, datetime.now(UTC), "192.0.2.7", pepper.digest(secret.encode()), pepper.id))
@@ -208,7 +223,7 @@ class Dashboard:
 
     async def forget_members(self) -> None:
         """Let nobody be a member: people are what their tokens claim, and only a key can make another OWNER key."""
-        async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
+        async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
             await connection.execute("DELETE FROM memberships")
 
 
@@ -218,9 +233,19 @@ def _content(answer: httpx2.Response) -> JsonObject:
     return content
 
 
+def _client(url: str, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
+    # Without `verify=False`, each client reads the certificates of all authorities, which takes 30 ms.
+    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=30, headers=headers)
+
+
 @asynccontextmanager
-async def running_dashboard(conninfo: str, folder: Path, **values: str) -> AsyncIterator[Dashboard]:
-    """The service on this database, beside an identity provider in ``folder``; ``values`` are settings."""
+async def started_dashboard(
+    conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+) -> AsyncIterator[Dashboard]:
+    """The service on this database, beside an identity provider in ``folder``; ``values`` are settings.
+
+    Each use is in a block of `Dashboard.anew`.
+    """
     async with AsyncExitStack() as stack:
         companion = stack.enter_context(
             Companion(
@@ -247,23 +272,36 @@ async def running_dashboard(conninfo: str, folder: Path, **values: str) -> Async
             with (
                 listeners.pop() if listeners else socket.create_server((LOOPBACK, urlsplit(url).port or 0)) as listener
             ):
-                async with serving(build_app(settings, conninfo), listener, SheddingProtocol, grace=5) as server:
+                app = build_app(settings, conninfo, timeouts=timeouts)
+                async with serving(app, listener, SheddingProtocol, grace=5) as server:
                     yield server
 
-        api = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30))
-        dashboard = Dashboard(url, conninfo, companion, serve, api, stack)
+        empty = await stack.enter_async_context(emptying(conninfo))
+        api = await stack.enter_async_context(_client(url))
+        dashboard = Dashboard(url, conninfo, companion, serve, api, empty)
         await stack.enter_async_context(dashboard.serving())
-        tenants = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
-        for tenant_id, name, customer, owner in tenants:
-            wishes = {"name": name, "ownerEmail": owner.email, "ownerId": owner.sub, "stripeCustomerId": customer}
-            await dashboard.operate("PUT", f"/tenants/{tenant_id}", wishes)
+        yield dashboard
+
+
+@asynccontextmanager
+async def running_dashboard(
+    conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+) -> AsyncIterator[Dashboard]:
+    """The same with its tenants, for one use."""
+    async with started_dashboard(conninfo, folder, timeouts, **values) as dashboard, dashboard.anew():
         yield dashboard
 
 
 @asynccontextmanager
 async def running_with_provider(conninfo: str, folder: Path) -> AsyncIterator[Dashboard]:
     """The same, beside a payment provider that can be asked."""
-    async with running_provider() as provider:
-        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
-        async with running_dashboard(conninfo, folder, **values) as dashboard:
-            yield dashboard
+    async with (
+        running_provider() as provider,
+        running_dashboard(conninfo, folder, **settings_of(provider)) as dashboard,
+    ):
+        yield dashboard
+
+
+def settings_of(provider: ProviderServer) -> dict[str, str]:
+    """The settings of a service that asks this payment provider."""
+    return {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}

@@ -84,6 +84,13 @@ class ProviderServer:
             await self._server.wait_closed()
             self._server = None
 
+    def forget(self) -> None:
+        """Begin anew with no request and no answer prepared or kept; connections stay."""
+        self.requests.clear()
+        self.answers.clear()
+        self._kept.clear()
+        self.open.set()
+
     async def cut(self) -> None:
         """Close every connection."""
         for writer in self._connected:

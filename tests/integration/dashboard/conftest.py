@@ -5,36 +5,53 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.dashboard.signing_in import USER, Browser, at_provider
-from tests.support.app import OPERATOR_TOKEN
-from tests.support.dashboard import Dashboard, running_dashboard
+from tests.integration.dashboard.signing_in import Browser, at_provider
+from tests.support.dashboard import Dashboard, running_dashboard, started_dashboard
 from tests.support.postgres import PostgresServer
 
 
-@pytest.fixture
-async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
-    """The service on a database of this test's own."""
-    async with running_dashboard(conninfo, people) as dashboard:
-        yield dashboard
-
-
-@pytest.fixture(scope="module")
-async def unchanged_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
-    """The same, shared by the tests of a file that change nothing."""
+@pytest.fixture(scope="session")
+async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
+    """The service behind `dashboard`."""
     with postgres.database() as conninfo:
-        async with running_dashboard(conninfo, people) as dashboard:
+        async with started_dashboard(conninfo, people) as dashboard:
             yield dashboard
 
 
 @pytest.fixture
-async def browser(conninfo: str) -> AsyncIterator[Browser]:
-    """A browser in which nobody has signed in; there are the tenants acme, of `USER`, and other."""
-    async with at_provider(conninfo) as browser:
-        for tenant, owner in (("acme", USER), ("other", "somebody")):
-            answer = await browser.client.put(
-                f"/api/v1/tenants/{tenant}",
-                json={"name": tenant.title(), "ownerEmail": "o@x.example", "ownerId": owner},
-                headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
-            )
-            assert answer.is_success, answer.text
+async def dashboard(shared_dashboard: Dashboard) -> AsyncIterator[Dashboard]:
+    """The tenants acme and beta, made anew for each test in an empty database; all tests share the service."""
+    async with shared_dashboard.anew():
+        yield shared_dashboard
+
+
+@pytest.fixture
+async def own_dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
+    """The same with a service of the test's own, which it may stop."""
+    async with running_dashboard(conninfo, people) as dashboard:
+        yield dashboard
+
+
+@pytest.fixture(scope="session")
+async def shared_browser(postgres: PostgresServer) -> AsyncIterator[Browser]:
+    """The service and the identity provider behind `browser`."""
+    with postgres.database() as conninfo:
+        async with at_provider(conninfo) as browser:
+            yield browser
+
+
+@pytest.fixture
+async def browser(shared_browser: Browser) -> AsyncIterator[Browser]:
+    """A browser in which nobody has signed in; there are the tenants acme, of `USER`, and other.
+
+    All tests share the service and its identity provider. The clock stands still, later than in the test before.
+    """
+    async with shared_browser.anew():
+        yield shared_browser
+
+
+@pytest.fixture
+async def own_browser(conninfo: str) -> AsyncIterator[Browser]:
+    """The same with a service and an identity provider of the test's own, which it may stop."""
+    async with at_provider(conninfo) as browser, browser.anew():
         yield browser

@@ -5,14 +5,17 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import msgspec
 
-from tests.support.app import BASE_URL, running_app
+from tenantry.http.raw import AsgiApp
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
+from tests.support.emptying import Empty, emptying
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, Answer, Issuer, running_issuer, signing_key
 
 KEY: Final = signing_key("RS256", "one")
@@ -36,11 +39,36 @@ class Clock:
 class Browser:
     """A browser with its cookies, the service, and the provider behind it."""
 
-    def __init__(self, client: httpx2.AsyncClient, issuer: Issuer, clock: Clock) -> None:
-        self.client = client
+    def __init__(self, app: AsgiApp, issuer: Issuer, clock: Clock, conninfo: str, empty: Empty) -> None:
+        self.client = client_of(app)
         self.issuer = issuer
         self.clock = clock
+        self.conninfo = conninfo
         self.asked: dict[str, str] = {}
+        self._app = app
+        self._empty = empty
+
+    @asynccontextmanager
+    async def anew(self) -> AsyncIterator[None]:
+        """Begin without cookies, with the tenants acme, of `USER`, and other in an empty database.
+
+        The provider answers again as at the start. The clock goes on by a day, so that nothing of before is valid.
+        """
+        await self._empty()
+        self.clock.now += timedelta(days=1)
+        self.asked = {}
+        self.issuer.answers.clear()
+        self.issuer.fetches.clear()
+        describe(self.issuer)
+        async with client_of(self._app) as self.client:
+            for tenant, owner in (("acme", USER), ("other", "somebody")):
+                answer = await self.client.put(
+                    f"/api/v1/tenants/{tenant}",
+                    json={"name": tenant.title(), "ownerEmail": "o@x.example", "ownerId": owner},
+                    headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
+                )
+                assert answer.is_success, answer.text
+            yield
 
     async def start(self, return_to: str = HOME, **query: str) -> httpx2.Response:
         """Begin to sign in; what the provider is asked is kept."""
@@ -107,9 +135,11 @@ def describe(issuer: Issuer, **changes: Any) -> None:
 
 
 @asynccontextmanager
-async def at_provider(conninfo: str, base_url: str = BASE_URL, **changes: str) -> AsyncIterator[Browser]:
+async def at_provider(
+    conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, base_url: str = BASE_URL, **changes: str
+) -> AsyncIterator[Browser]:
     """A browser, and the service on this database, beside a provider of its own; ``changes`` are settings."""
-    async with running_issuer(KEY) as issuer:
+    async with running_issuer(KEY) as issuer, emptying(conninfo) as empty:
         describe(issuer)
         clock = Clock()
         values = {
@@ -119,5 +149,8 @@ async def at_provider(conninfo: str, base_url: str = BASE_URL, **changes: str) -
             "OIDC_CLIENT_ID": CLIENT_ID,
             **changes,
         }
-        async with running_app(conninfo, clock=clock, **values) as client:
-            yield Browser(client, issuer, clock)
+        app = make_app(conninfo, clock, timeouts, **values)
+        async with lifespan(app):
+            browser = Browser(app, issuer, clock, conninfo, empty)
+            async with browser.client:
+                yield browser

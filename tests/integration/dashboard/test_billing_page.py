@@ -7,10 +7,21 @@ from pathlib import Path
 import pytest
 
 from tests.support import events
-from tests.support.dashboard import ADAM, AT_ACME, BERTA, CUSTOMER, MIA, Dashboard, Person, running_dashboard
+from tests.support.dashboard import (
+    ADAM,
+    AT_ACME,
+    BERTA,
+    CUSTOMER,
+    MIA,
+    Dashboard,
+    Person,
+    running_dashboard,
+    settings_of,
+    started_dashboard,
+)
 from tests.support.events import INVOICE_URL, failed, succeeded, updated
 from tests.support.postgres import PostgresServer
-from tests.support.provider_api import KEY, Answer, ProviderServer, refusal, running_provider
+from tests.support.provider_api import Answer, ProviderServer, refusal, running_provider
 
 BILLING = f"{AT_ACME}/billing"
 CHECKOUT = f"{BILLING}/checkout"
@@ -18,18 +29,32 @@ PORTAL = f"{BILLING}/portal"
 PAGES = ["/", "/billing", "/events", "/events/replay", "/settings/api-keys"]
 
 
-@pytest.fixture
-async def provider() -> AsyncIterator[ProviderServer]:
+@pytest.fixture(scope="module")
+async def shared_provider() -> AsyncIterator[ProviderServer]:
     async with running_provider() as provider:
         yield provider
 
 
 @pytest.fixture
-async def dashboard(conninfo: str, people: Path, provider: ProviderServer) -> AsyncIterator[Dashboard]:
-    async with running_dashboard(
-        conninfo, people, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=provider.url
-    ) as dashboard:
-        yield dashboard
+def provider(shared_provider: ProviderServer) -> ProviderServer:
+    """The payment provider, which remembers nothing of the test before."""
+    shared_provider.forget()
+    return shared_provider
+
+
+@pytest.fixture(scope="module")
+async def dashboard_with_provider(
+    postgres: PostgresServer, people: Path, shared_provider: ProviderServer
+) -> AsyncIterator[Dashboard]:
+    with postgres.database() as conninfo:
+        async with started_dashboard(conninfo, people, **settings_of(shared_provider)) as dashboard:
+            yield dashboard
+
+
+@pytest.fixture
+async def dashboard(dashboard_with_provider: Dashboard, provider: ProviderServer) -> AsyncIterator[Dashboard]:
+    async with dashboard_with_provider.anew():
+        yield dashboard_with_provider
 
 
 @pytest.fixture
@@ -192,9 +217,14 @@ async def test_a_form_without_its_token_is_refused(owner: Person, provider: Prov
     assert provider.requests == []
 
 
-async def test_a_refusal_of_the_provider_is_told_on_the_page(owner: Person, provider: ProviderServer) -> None:
-    await provider.stop()
-    answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
+async def test_a_refusal_of_the_provider_is_told_on_the_page(conninfo: str, people: Path) -> None:
+    async with (
+        running_provider() as provider,
+        running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
+    ):
+        owner = await dashboard.sign_in()
+        await provider.stop()
+        answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     assert answer.status in (502, 503)
     assert "Billing" in answer.text
     assert 'tabindex="-1" autofocus role="alert"' in answer.html
@@ -241,13 +271,12 @@ async def test_way_back_from_the_provider_says_nothing_to_anybody_else(
         assert 'role="status"' not in page.html
 
 
-async def test_without_the_providers_key_the_page_says_so(postgres: PostgresServer, tmp_path: Path) -> None:
-    with postgres.database() as conninfo:
-        async with running_dashboard(conninfo, tmp_path) as dashboard:
-            owner = await dashboard.sign_in()
-            page = await owner.open(BILLING)
-            assert "PROVIDER_SECRET_KEY is unset" in page.text
-            assert CHECKOUT not in page.html
-            answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
-            assert answer.status == 501
-            assert "is not set up here" in answer.text
+async def test_without_the_providers_key_the_page_says_so(shared_dashboard: Dashboard) -> None:
+    async with shared_dashboard.anew():
+        owner = await shared_dashboard.sign_in()
+        page = await owner.open(BILLING)
+        assert "PROVIDER_SECRET_KEY is unset" in page.text
+        assert CHECKOUT not in page.html
+        answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
+        assert answer.status == 501
+        assert "is not set up here" in answer.text

@@ -8,15 +8,15 @@ from tests.support.dashboard import AT_ACME, MIA, running_dashboard
 PAGES: Final = "Mail inbox=http://127.0.0.1:3002/inbox;Payment provider=http://127.0.0.1:3004/"
 
 
-async def test_the_demos_own_pages_are_in_the_menu(conninfo: str, tmp_path: Path) -> None:
-    async with running_dashboard(conninfo, tmp_path, TENANTRY_DEMO="true", TENANTRY_DEMO_PAGES=PAGES) as dashboard:
+async def test_the_demos_own_pages_are_in_the_menu(conninfo: str, people: Path) -> None:
+    async with running_dashboard(conninfo, people, TENANTRY_DEMO="true", TENANTRY_DEMO_PAGES=PAGES) as dashboard:
         page = await (await dashboard.sign_in(MIA)).open(AT_ACME)
     assert "Demo Mail inbox in a new tab Payment provider in a new tab" in page.text
     assert {"http://127.0.0.1:3002/inbox", "http://127.0.0.1:3004/"} <= set(page.links)
 
 
-async def test_outside_the_demo_nothing_leads_there(conninfo: str, tmp_path: Path) -> None:
-    async with running_dashboard(conninfo, tmp_path, TENANTRY_DEMO_PAGES=PAGES) as dashboard:
+async def test_outside_the_demo_nothing_leads_there(conninfo: str, people: Path) -> None:
+    async with running_dashboard(conninfo, people, TENANTRY_DEMO_PAGES=PAGES) as dashboard:
         page = await (await dashboard.sign_in(MIA)).open(AT_ACME)
     assert "Demo" not in page.text
     assert "3002" not in page.html

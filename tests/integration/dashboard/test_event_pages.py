@@ -9,7 +9,6 @@ import pytest
 from tests.support import events
 from tests.support.dashboard import ACME, AT_ACME, BERTA, MIA, Dashboard, Person
 from tests.support.events import failed, succeeded, updated
-from tests.support.postgres import PostgresServer
 
 EVENTS: Final = f"{AT_ACME}/events"
 MARKUP: Final = "<img src=x onerror=alert(1)>&quot;'"
@@ -88,11 +87,9 @@ async def test_an_event_shows_its_payload_set_out_in_lines_and_byte_for_byte(
     assert file.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_payload_that_is_not_kept_any_more_is_said_to_be_gone(
-    dashboard: Dashboard, owner: Person, conninfo: str
-) -> None:
+async def test_a_payload_that_is_not_kept_any_more_is_said_to_be_gone(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_1"))
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute("DELETE FROM billing_bodies")
     assert "is not kept any more" in (await owner.open(f"{EVENTS}/evt_1")).text
     assert (await owner.open(f"{EVENTS}/evt_1/payload")).status == 404
@@ -151,7 +148,7 @@ async def test_nobody_signed_in_is_led_to_the_sign_in(dashboard: Dashboard) -> N
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?return_to=%2Forgs%2Facme%2Fevents")
 
 
-async def test_pages_stay_small(dashboard: Dashboard, owner: Person, postgres: PostgresServer) -> None:
+async def test_pages_stay_small(dashboard: Dashboard, owner: Person) -> None:
     for number in range(30):
         await dashboard.deliver(
             updated(event_id=f"evt_{number:02}", created=events.NOW + number, cancel=number % 2 > 0)

@@ -69,7 +69,7 @@ async def age(conninfo: str, column: str, **by: int) -> None:
         await connection.execute(statement, (timedelta(**by),))
 
 
-async def add_as_member(conninfo: str, dashboard: Dashboard) -> None:
+async def add_as_member(conninfo: str) -> None:
     """Give the member, whom the provider's token alone makes one, a seat of their own."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute(
@@ -92,9 +92,9 @@ async def test_an_event_that_the_page_has_missed_is_told_at_once(dashboard: Dash
         await heard.until("event: news")
 
 
-async def test_news_are_of_the_days_before_the_newest_event(dashboard: Dashboard, conninfo: str) -> None:
+async def test_news_are_of_the_days_before_the_newest_event(dashboard: Dashboard) -> None:
     async def newest() -> int:
-        async with await Connection.connect(conninfo) as connection:
+        async with await Connection.connect(dashboard.conninfo) as connection:
             return (await arrivals_after(connection, {ACME: 0})).get(ACME, 0)
 
     await dashboard.deliver(updated(event_id="evt_now", created=NOW))
@@ -113,10 +113,10 @@ async def test_a_stream_is_no_page_to_be_kept_or_framed(dashboard: Dashboard) ->
         assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_a_member_who_was_removed_hears_nothing_more(dashboard: Dashboard, conninfo: str) -> None:
-    await add_as_member(conninfo, dashboard)
+async def test_a_member_who_was_removed_hears_nothing_more(dashboard: Dashboard) -> None:
+    await add_as_member(dashboard.conninfo)
     async with listening(await dashboard.sign_in(MIA)) as heard:
-        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
             await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,))
         await dashboard.deliver(updated())
         assert await heard.rest() == OVER
@@ -130,18 +130,16 @@ async def test_a_session_that_was_ended_hears_nothing_more(dashboard: Dashboard)
         assert await heard.rest() == OVER
 
 
-async def test_a_session_that_the_provider_has_to_vouch_for_again_hears_nothing_more(
-    dashboard: Dashboard, conninfo: str
-) -> None:
+async def test_a_session_that_the_provider_has_to_vouch_for_again_hears_nothing_more(dashboard: Dashboard) -> None:
     async with listening(await dashboard.sign_in()) as heard:
-        await age(conninfo, "proved_at", hours=2)
+        await age(dashboard.conninfo, "proved_at", hours=2)
         await dashboard.deliver(updated())
         assert await heard.rest() == RENEW
 
 
-async def test_a_stream_goes_on_where_the_provider_has_vouched_again(dashboard: Dashboard, conninfo: str) -> None:
+async def test_a_stream_goes_on_where_the_provider_has_vouched_again(dashboard: Dashboard) -> None:
     owner = await dashboard.sign_in()
-    await age(conninfo, "proved_at", hours=2)
+    await age(dashboard.conninfo, "proved_at", hours=2)
     answer = await owner.client.get(STREAM, headers=SCRIPT)
     assert (answer.status_code, answer.text.split("\n")) == (200, [*RENEW, "", ""])
     await owner.open(f"{AT_ACME}/events")  # which leads to the provider and back
@@ -166,22 +164,22 @@ async def test_one_session_has_a_bounded_number_of_streams(dashboard: Dashboard)
         await held.enter_async_context(listening(member))
 
 
-async def test_streams_are_not_counted_as_requests_that_wait(dashboard: Dashboard) -> None:
-    async with listening(await dashboard.sign_in()):
-        gate = dashboard.server.lifespan.state[GATE]
-        assert len(dashboard.server.server_state.tasks) == 1
+async def test_streams_are_not_counted_as_requests_that_wait(own_dashboard: Dashboard) -> None:
+    async with listening(await own_dashboard.sign_in()):
+        gate = own_dashboard.server.lifespan.state[GATE]
+        assert len(own_dashboard.server.server_state.tasks) == 1
         assert gate._aside() == 1
 
 
-async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard, conninfo: str) -> None:
+async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard) -> None:
     owner = await dashboard.sign_in()
 
     async def used_at() -> object:
-        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
             cursor = await connection.execute("SELECT used_at FROM dashboard_sessions")
             return await cursor.fetchone()
 
-    await age(conninfo, "used_at", minutes=10)
+    await age(dashboard.conninfo, "used_at", minutes=10)
     before = await used_at()
     for headers in (SCRIPT, {}, {"sec-fetch-mode": "navigate"}):
         async with listening(owner, headers=headers):
@@ -193,18 +191,18 @@ async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard, conn
     assert await used_at() != before
 
 
-async def test_a_stop_waits_for_no_stream(dashboard: Dashboard) -> None:
-    async with listening(await dashboard.sign_in()) as heard:
-        dashboard.server.should_exit = True
+async def test_a_stop_waits_for_no_stream(own_dashboard: Dashboard) -> None:
+    async with listening(await own_dashboard.sign_in()) as heard:
+        own_dashboard.server.should_exit = True
         assert await heard.rest() == []
 
 
-async def test_a_stream_goes_on_while_the_process_drains(dashboard: Dashboard) -> None:
-    async with listening(await dashboard.sign_in()) as heard:
-        dashboard.server.lifespan.state[ENDING].drain()
-        await dashboard.deliver(updated())
+async def test_a_stream_goes_on_while_the_process_drains(own_dashboard: Dashboard) -> None:
+    async with listening(await own_dashboard.sign_in()) as heard:
+        own_dashboard.server.lifespan.state[ENDING].drain()
+        await own_dashboard.deliver(updated())
         await heard.until("event: news")
-        async with listening(await dashboard.sign_in(MIA)) as another:
-            dashboard.server.should_exit = True
+        async with listening(await own_dashboard.sign_in(MIA)) as another:
+            own_dashboard.server.should_exit = True
             assert await another.rest() == []
         assert (await heard.rest())[-1] != "event: bye"

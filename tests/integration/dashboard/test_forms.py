@@ -11,12 +11,6 @@ from tests.support.dashboard_page import Page
 OUT: Final = "/sign-out"
 
 
-@pytest.fixture
-def dashboard(unchanged_dashboard: Dashboard) -> Dashboard:
-    """Shared: forms here end sessions, and nothing else."""
-    return unchanged_dashboard
-
-
 async def is_signed_in(visitor: Person) -> bool:
     return (await visitor.get("/orgs/acme/")).status_code == 200
 

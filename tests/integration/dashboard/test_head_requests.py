@@ -27,8 +27,8 @@ def head_of(answer: httpx2.Response) -> tuple[int, dict[str, str]]:
         "/readyz", "/assets/x/base.css", "/api/v1/openapi.json", "/api/v1/projects", "/api/v1/nothing", "/nothing",
     ],
 )  # fmt: skip
-async def test_head_is_answered_as_get_without_a_body(unchanged_dashboard: Dashboard, path: str) -> None:
-    client = (await unchanged_dashboard.sign_in()).client
+async def test_head_is_answered_as_get_without_a_body(dashboard: Dashboard, path: str) -> None:
+    client = (await dashboard.sign_in()).client
     whole = await client.get(path)
     head = await client.head(path)
     assert head_of(head) == head_of(whole)
@@ -36,20 +36,20 @@ async def test_head_is_answered_as_get_without_a_body(unchanged_dashboard: Dashb
 
 
 @pytest.mark.parametrize("path", ["/projects", "/projects/", "/api-keys", "/auth/whoami"])
-async def test_head_of_the_api_is_answered_as_get_without_a_body(unchanged_dashboard: Dashboard, path: str) -> None:
-    token = unchanged_dashboard.token(OLIVIA)
-    whole = await unchanged_dashboard.request("GET", path, token)
-    head = await unchanged_dashboard.request("HEAD", path, token)
+async def test_head_of_the_api_is_answered_as_get_without_a_body(dashboard: Dashboard, path: str) -> None:
+    token = dashboard.token(OLIVIA)
+    whole = await dashboard.request("GET", path, token)
+    head = await dashboard.request("HEAD", path, token)
     assert whole.status_code == 200
     assert head_of(head) == head_of(whole)
     assert head.content == b""
 
 
 async def test_head_of_a_stream_ends_with_its_head_and_leaves_the_connection_good(
-    unchanged_dashboard: Dashboard,
+    dashboard: Dashboard,
 ) -> None:
-    cookie = (await unchanged_dashboard.sign_in()).client.cookies["tenantry_session"]
-    line = await Line.to(unchanged_dashboard.url)
+    cookie = (await dashboard.sign_in()).client.cookies["tenantry_session"]
+    line = await Line.to(dashboard.url)
     common = f" HTTP/1.1\r\nHost: x\r\nCookie: tenantry_session={cookie}\r\n\r\n"
     await line.send(f"HEAD {STREAM}{common}".encode())
     status, headers = await line.head()
@@ -60,8 +60,8 @@ async def test_head_of_a_stream_ends_with_its_head_and_leaves_the_connection_goo
 
 
 @pytest.mark.parametrize("path", ["/sign-out", f"{AT_ACME}/profile/end-others"])
-async def test_head_of_what_has_no_get_is_refused(unchanged_dashboard: Dashboard, path: str) -> None:
-    answer = await (await unchanged_dashboard.sign_in()).client.head(path)
+async def test_head_of_what_has_no_get_is_refused(dashboard: Dashboard, path: str) -> None:
+    answer = await (await dashboard.sign_in()).client.head(path)
     assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")
 
 

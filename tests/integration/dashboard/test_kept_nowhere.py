@@ -37,7 +37,7 @@ async def kept(client: httpx2.AsyncClient) -> list[tuple[str, str, int]]:
     return found
 
 
-async def test_no_answer_of_the_dashboard_is_to_be_kept_whoever_asks(unchanged_dashboard: Dashboard) -> None:
-    people = [await unchanged_dashboard.sign_in(), await unchanged_dashboard.sign_in(MIA)]
-    clients = [unchanged_dashboard.api, *(person.client for person in people)]
+async def test_no_answer_of_the_dashboard_is_to_be_kept_whoever_asks(dashboard: Dashboard) -> None:
+    people = [await dashboard.sign_in(), await dashboard.sign_in(MIA)]
+    clients = [dashboard.api, *(person.client for person in people)]
     assert [await kept(client) for client in clients] == [[], [], []]

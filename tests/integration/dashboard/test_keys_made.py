@@ -106,9 +106,9 @@ async def test_form_without_its_token_is_refused(dashboard: Dashboard) -> None:
     ],
 )
 async def test_fault_is_told_beside_its_field_and_what_was_typed_is_kept(
-    unchanged_dashboard: Dashboard, fields: dict[str, str | list[str]], message: str, focused: str
+    dashboard: Dashboard, fields: dict[str, str | list[str]], message: str, focused: str
 ) -> None:
-    olivia = await unchanged_dashboard.sign_in(OLIVIA)
+    olivia = await dashboard.sign_in(OLIVIA)
     answer = await olivia.send(await olivia.open(NEW), **{**CI, "own": "kept:read", **fields})
     assert answer.status == 422
     assert message in answer.text
@@ -119,8 +119,8 @@ async def test_fault_is_told_beside_its_field_and_what_was_typed_is_kept(
     assert "CI" not in (await olivia.open(KEYS)).text
 
 
-async def test_every_fault_is_told_at_once(unchanged_dashboard: Dashboard) -> None:
-    olivia = await unchanged_dashboard.sign_in(OLIVIA)
+async def test_every_fault_is_told_at_once(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
     wrong = {"name": "", "own": "Reports", "expiry": "date", "until": ""}
     answer = await olivia.send(await olivia.open(NEW), **{**CI, **wrong})
     assert "Give the key a name." in answer.text

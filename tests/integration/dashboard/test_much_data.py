@@ -78,9 +78,9 @@ def further(page: Page) -> str | None:
 
 @EVERY_LIST
 async def test_a_filter_looks_through_so_many_says_so_and_leads_on(
-    owner: Person, conninfo: str, statement: str, most: int, path: str, prefix: str
+    owner: Person, dashboard: Dashboard, statement: str, most: int, path: str, prefix: str
 ) -> None:
-    await fill(conninfo, statement, most + 200, every=most + 150)
+    await fill(dashboard.conninfo, statement, most + 200, every=most + 150)
     first = await owner.open(AT_ACME + path)
     assert found(first, prefix) == []
     assert f"{most:,} " in first.text
@@ -94,10 +94,10 @@ async def test_a_filter_looks_through_so_many_says_so_and_leads_on(
 
 @EVERY_LIST
 async def test_walking_through_a_filtered_list_meets_each_row_once_and_in_order(
-    owner: Person, conninfo: str, statement: str, most: int, path: str, prefix: str
+    owner: Person, dashboard: Dashboard, statement: str, most: int, path: str, prefix: str
 ) -> None:
     rows, every = 2 * most + 300, 160
-    await fill(conninfo, statement, rows, every)
+    await fill(dashboard.conninfo, statement, rows, every)
     address: str | None = AT_ACME + path
     met: list[int] = []
     pages = 0
@@ -112,32 +112,32 @@ async def test_walking_through_a_filtered_list_meets_each_row_once_and_in_order(
 
 
 async def test_a_filter_that_has_looked_through_everything_says_that_there_is_nothing(
-    owner: Person, conninfo: str
+    owner: Person, dashboard: Dashboard
 ) -> None:
-    await fill(conninfo, EVENTS, MOST_LOOKED_AT, every=MOST_LOOKED_AT + 1)
+    await fill(dashboard.conninfo, EVENTS, MOST_LOOKED_AT, every=MOST_LOOKED_AT + 1)
     page = await owner.open(f"{AT_ACME}/events?outcome=late")
     assert "No event is of this kind." in page.text
     assert further(page) is None
 
 
-async def test_a_user_is_found_among_all_members(owner: Person, conninfo: str) -> None:
-    await fill(conninfo, MEMBERS, MOST_RECORDS_LOOKED_AT + 200)
+async def test_a_user_is_found_among_all_members(owner: Person, dashboard: Dashboard) -> None:
+    await fill(dashboard.conninfo, MEMBERS, MOST_RECORDS_LOOKED_AT + 200)
     page = await owner.open(f"{AT_ACME}/settings/members?userId=user_{MOST_RECORDS_LOOKED_AT + 100}")
     assert found(page, f"{AT_ACME}/settings/members/mem_") == [MOST_RECORDS_LOOKED_AT + 100]
 
 
-async def test_an_entry_about_one_thing_is_found_among_all(owner: Person, conninfo: str) -> None:
-    await fill(conninfo, ENTRIES, MOST_LOOKED_AT + 200)
+async def test_an_entry_about_one_thing_is_found_among_all(owner: Person, dashboard: Dashboard) -> None:
+    await fill(dashboard.conninfo, ENTRIES, MOST_LOOKED_AT + 200)
     page = await owner.open(
         f"{AT_ACME}/settings/audit?targetId=key_{MOST_LOOKED_AT + 100}&action=api_key.leak_reported"
     )
     assert "reported the key" in page.text
 
 
-async def test_very_many_projects_are_said_to_be_more_than_were_counted(owner: Person, conninfo: str) -> None:
-    await fill(conninfo, PROJECTS, MOST_COUNTED)
+async def test_very_many_projects_are_said_to_be_more_than_were_counted(owner: Person, dashboard: Dashboard) -> None:
+    await fill(dashboard.conninfo, PROJECTS, MOST_COUNTED)
     assert f"Projects {MOST_COUNTED:,} of 3" in (await owner.open(f"{AT_ACME}/billing")).text
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo, autocommit=True) as connection:
         await connection.execute("UPDATE tenants SET plan = 'business' WHERE id = %s", (ACME,))
         await connection.execute(
             "INSERT INTO projects (id, org_id, mode, name, created_at, updated_at) "
@@ -148,9 +148,11 @@ async def test_very_many_projects_are_said_to_be_more_than_were_counted(owner: P
         assert f"Projects more than {MOST_COUNTED:,} (no limit)" in (await owner.open(AT_ACME + path)).text
 
 
-async def test_an_unpaid_invoice_is_looked_for_among_the_newest_events_alone(owner: Person, conninfo: str) -> None:
-    await fill(conninfo, EVENTS, MOST_LOOKED_AT + 1)
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+async def test_an_unpaid_invoice_is_looked_for_among_the_newest_events_alone(
+    owner: Person, dashboard: Dashboard
+) -> None:
+    await fill(dashboard.conninfo, EVENTS, MOST_LOOKED_AT + 1)
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo, autocommit=True) as connection:
         await connection.execute("UPDATE tenants SET subscription_status = 'past_due' WHERE id = %s", (ACME,))
         for number, shown in ((MOST_LOOKED_AT, True), (MOST_LOOKED_AT + 1, False)):
             await connection.execute(

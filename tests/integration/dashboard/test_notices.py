@@ -58,10 +58,8 @@ async def test_it_is_said_on_the_page_that_it_is_meant_for(dashboard: Dashboard)
         f"{AT_ACME}/events?type=All+keys+are+revoked",
     ],
 )
-async def test_no_address_makes_a_page_say_that_something_was_done(
-    unchanged_dashboard: Dashboard, address: str
-) -> None:
-    page = await (await unchanged_dashboard.sign_in(OLIVIA)).open(address)
+async def test_no_address_makes_a_page_say_that_something_was_done(dashboard: Dashboard, address: str) -> None:
+    page = await (await dashboard.sign_in(OLIVIA)).open(address)
     assert page.status == 200
     assert [said for said in says(page) if said] == []
     assert "revoked" not in page.text

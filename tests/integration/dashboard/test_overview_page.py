@@ -37,16 +37,16 @@ async def test_a_new_tenant_is_told_its_first_steps(owner: Person) -> None:
     assert "Nothing at the moment." in said
 
 
-async def test_a_tenant_in_use_is_not(dashboard: Dashboard, owner: Person, conninfo: str) -> None:
-    await add_key(conninfo, "worker")
+async def test_a_tenant_in_use_is_not(dashboard: Dashboard, owner: Person) -> None:
+    await add_key(dashboard.conninfo, "worker")
     assert "First steps" not in (await owner.open(OVERVIEW)).text
     await dashboard.deliver(updated())
     assert "First steps" not in (await owner.open(OVERVIEW)).text
 
 
-async def test_what_needs_somebody_is_listed(dashboard: Dashboard, owner: Person, conninfo: str) -> None:
-    await add_key(conninfo, "soon", expires_at=datetime.now(UTC) + timedelta(days=3))
-    await add_key(conninfo, "later", expires_at=datetime.now(UTC) + timedelta(days=30))
+async def test_what_needs_somebody_is_listed(dashboard: Dashboard, owner: Person) -> None:
+    await add_key(dashboard.conninfo, "soon", expires_at=datetime.now(UTC) + timedelta(days=3))
+    await add_key(dashboard.conninfo, "later", expires_at=datetime.now(UTC) + timedelta(days=30))
     await dashboard.deliver(updated(cancel=True))
     said = (await owner.open(OVERVIEW)).text
     assert "The subscription ends on 31 Jan 2026" in said
@@ -66,19 +66,19 @@ async def test_a_subscription_that_is_not_in_order_needs_somebody(
     assert words in (await owner.open(OVERVIEW)).text
 
 
-async def test_keys_are_shown_the_latest_used_first_and_ended_ones_not(owner: Person, conninfo: str) -> None:
-    await add_key(conninfo, "first")
-    await add_key(conninfo, "second")
-    await add_key(conninfo, "unused", used=False)
-    await add_key(conninfo, "ended", expires_at=datetime.now(UTC) - timedelta(days=1))
+async def test_keys_are_shown_the_latest_used_first_and_ended_ones_not(owner: Person, dashboard: Dashboard) -> None:
+    await add_key(dashboard.conninfo, "first")
+    await add_key(dashboard.conninfo, "second")
+    await add_key(dashboard.conninfo, "unused", used=False)
+    await add_key(dashboard.conninfo, "ended", expires_at=datetime.now(UTC) - timedelta(days=1))
     said = (await owner.open(OVERVIEW)).text
     assert said.index("second svc_live_abcd…wxyz") < said.index("first svc_live") < said.index("unused svc_live")
     assert "ended svc_live" not in said
     assert "API keys 3 of 10" in said
 
 
-async def test_members_see_no_keys(dashboard: Dashboard, conninfo: str) -> None:
-    await add_key(conninfo, "worker")
+async def test_members_see_no_keys(dashboard: Dashboard) -> None:
+    await add_key(dashboard.conninfo, "worker")
     said = (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
     assert "Your role Member" in said
     assert "worker" not in said
@@ -117,15 +117,15 @@ async def test_an_address_that_cannot_be_meant_is_answered_with_a_page(dashboard
     assert answer.headers["content-type"].startswith("text/html")
 
 
-async def test_each_limit_that_is_reached_is_named(dashboard: Dashboard, owner: Person, conninfo: str) -> None:
-    await fill(dashboard, conninfo)
+async def test_each_limit_that_is_reached_is_named(dashboard: Dashboard, owner: Person) -> None:
+    await fill(dashboard)
     said = (await owner.open(OVERVIEW)).text
     assert "At the limit The plan allows no more projects. Compare plans" in said
     assert "At the limit The plan allows no more API keys. Compare plans" in said
 
 
-async def test_member_is_told_of_the_limit_of_projects_alone(dashboard: Dashboard, conninfo: str) -> None:
-    await fill(dashboard, conninfo)
+async def test_member_is_told_of_the_limit_of_projects_alone(dashboard: Dashboard) -> None:
+    await fill(dashboard)
     said = (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
     assert "The plan allows no more projects." in said
     assert "API keys" not in said
@@ -137,9 +137,9 @@ async def test_titles_say_whose_page_it_is(owner: Person) -> None:
     assert "<title>Organizations · tenantry</title>" in (await owner.open("/orgs")).html
 
 
-async def fill(dashboard: Dashboard, conninfo: str) -> None:
+async def fill(dashboard: Dashboard) -> None:
     """As many projects and keys as the plan allows."""
     for number in range(3):
         await dashboard.call("POST", "/projects", {"name": f"Project {number}"})
     for number in range(10):
-        await add_key(conninfo, str(number))
+        await add_key(dashboard.conninfo, str(number))

@@ -1,6 +1,7 @@
 """What people with a browser are answered where there is nothing, and where their role does not reach."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
@@ -10,6 +11,8 @@ from tenantry.demo.identity_provider import DemoUser
 from tests.support.app import running_app
 from tests.support.dashboard import ADAM, AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
 from tests.support.database_link import database_link
+from tests.support.postgres import PostgresServer
+from tests.support.service import HURRIED
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PROGRAMS: tuple[dict[str, str], ...] = (
@@ -18,6 +21,14 @@ PROGRAMS: tuple[dict[str, str], ...] = (
     {"accept": "application/json"},
     {"accept": "application/json, text/html;q=0.5"},
 )
+
+
+@pytest.fixture(scope="module")
+async def client(postgres: PostgresServer) -> AsyncIterator[httpx2.AsyncClient]:
+    """The service without an identity provider, which these requests change nothing of."""
+    with postgres.database() as conninfo:
+        async with running_app(conninfo) as client:
+            yield client
 
 
 def is_page(answer: httpx2.Response) -> bool:
@@ -35,40 +46,41 @@ def is_problem(answer: httpx2.Response) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/settings/api-keys", "/favicon.ico", "/assets/x/y"])
-async def test_unknown_address_is_a_page_to_a_browser_and_a_problem_to_a_program(conninfo: str, path: str) -> None:
-    async with running_app(conninfo) as client:
-        page = await client.get(path, headers=BROWSER)
-        answers = [await client.get(path, headers=headers) for headers in PROGRAMS]
+async def test_unknown_address_is_a_page_to_a_browser_and_a_problem_to_a_program(
+    client: httpx2.AsyncClient, path: str
+) -> None:
+    page = await client.get(path, headers=BROWSER)
+    answers = [await client.get(path, headers=headers) for headers in PROGRAMS]
     assert (page.status_code, is_page(page)) == (404, True)
     assert "There is nothing here" in page.text
     assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
 
 
 @pytest.mark.parametrize("path", ["/orgs/acme/nothing", "/orgs/acme/settings", "/orgs/a/b/c/d/e"])
-async def test_unknown_address_among_the_pages_is_a_page_to_all(conninfo: str, path: str) -> None:
-    async with running_app(conninfo) as client:
-        answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
+async def test_unknown_address_among_the_pages_is_a_page_to_all(client: httpx2.AsyncClient, path: str) -> None:
+    answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/api/v1/nothing", "/api/v1/projects/x/y"])
-async def test_unknown_address_of_the_api_is_a_problem_to_all(conninfo: str, path: str) -> None:
-    async with running_app(conninfo) as client:
-        answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
+async def test_unknown_address_of_the_api_is_a_problem_to_all(client: httpx2.AsyncClient, path: str) -> None:
+    answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
 
 
 @pytest.mark.parametrize("path", ["/orgs/%00/", f"{AT_ACME}/events/%00", f"{AT_ACME}/projects/%00/edit"])
-async def test_address_that_no_database_could_hold_is_a_page_among_the_pages(conninfo: str, path: str) -> None:
-    async with running_app(conninfo) as client:
-        answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
+async def test_address_that_no_database_could_hold_is_a_page_among_the_pages(
+    client: httpx2.AsyncClient, path: str
+) -> None:
+    answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
 
 
-async def test_address_that_no_database_could_hold_is_answered_elsewhere_as_the_client_reads(conninfo: str) -> None:
-    async with running_app(conninfo) as client:
-        page, problem = await client.get("/%00", headers=BROWSER), await client.get("/%00")
-        of_the_api = await client.get("/api/v1/projects/%00", headers=BROWSER)
+async def test_address_that_no_database_could_hold_is_answered_elsewhere_as_the_client_reads(
+    client: httpx2.AsyncClient,
+) -> None:
+    page, problem = await client.get("/%00", headers=BROWSER), await client.get("/%00")
+    of_the_api = await client.get("/api/v1/projects/%00", headers=BROWSER)
     assert is_page(page)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert is_problem(problem)
@@ -85,15 +97,15 @@ async def test_address_that_no_database_could_hold_is_answered_elsewhere_as_the_
         f"{AT_ACME}/settings/members/%ff", f"{AT_ACME}/projects/{'a/' * 2000}",
     ],
 )  # fmt: skip
-async def test_id_that_nothing_could_have_is_that_of_nothing(unchanged_dashboard: Dashboard, path: str) -> None:
-    answer = await (await unchanged_dashboard.sign_in()).get(path)
+async def test_id_that_nothing_could_have_is_that_of_nothing(dashboard: Dashboard, path: str) -> None:
+    answer = await (await dashboard.sign_in()).get(path)
     assert (answer.status_code, is_page(answer)) == (404, True)
     assert "There is nothing here" in answer.text
     assert "xxx" not in answer.text
 
 
-async def test_query_that_no_page_makes_is_told_without_being_said_again(unchanged_dashboard: Dashboard) -> None:
-    visitor = await unchanged_dashboard.sign_in()
+async def test_query_that_no_page_makes_is_told_without_being_said_again(dashboard: Dashboard) -> None:
+    visitor = await dashboard.sign_in()
     for path in (
         f"{AT_ACME}/events?type={'x' * 5000}",
         f"{AT_ACME}/events/stream?after=xxx",
@@ -106,7 +118,7 @@ async def test_query_that_no_page_makes_is_told_without_being_said_again(unchang
 
 
 async def test_database_that_does_not_answer_is_told_with_a_page(conninfo: str, people: Path) -> None:
-    async with database_link(conninfo) as link, running_dashboard(link.conninfo, people) as dashboard:
+    async with database_link(conninfo) as link, running_dashboard(link.conninfo, people, HURRIED) as dashboard:
         visitor, token = await dashboard.sign_in(), dashboard.token(OLIVIA)
         link.block()
         page, problem = await asyncio.gather(
@@ -118,18 +130,16 @@ async def test_database_that_does_not_answer_is_told_with_a_page(conninfo: str, 
     assert page.headers["retry-after"] == problem.headers["retry-after"] == "1"
 
 
-async def test_what_is_a_page_to_some_and_a_problem_to_others_says_so_to_caches(conninfo: str) -> None:
-    async with running_app(conninfo) as client:
-        answers = [await client.get("/nothing", headers=headers) for headers in (BROWSER, *PROGRAMS)]
+async def test_what_is_a_page_to_some_and_a_problem_to_others_says_so_to_caches(client: httpx2.AsyncClient) -> None:
+    answers = [await client.get("/nothing", headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {answer.headers["vary"] for answer in answers} == {"Accept"}
 
 
-async def test_method_that_an_address_does_not_answer_is_told_likewise(conninfo: str) -> None:
-    async with running_app(conninfo) as client:
-        page = await client.put("/sign-in", headers=BROWSER)
-        among_the_pages = await client.delete(f"{AT_ACME}/projects")
-        problem = await client.put("/sign-in")
-        of_the_api = await client.put("/api/v1/projects", headers=BROWSER)
+async def test_method_that_an_address_does_not_answer_is_told_likewise(client: httpx2.AsyncClient) -> None:
+    page = await client.put("/sign-in", headers=BROWSER)
+    among_the_pages = await client.delete(f"{AT_ACME}/projects")
+    problem = await client.put("/sign-in")
+    of_the_api = await client.put("/api/v1/projects", headers=BROWSER)
     for answer in (page, among_the_pages):
         assert (answer.status_code, is_page(answer)) == (405, True)
         assert "This cannot be done here" in answer.text
@@ -153,10 +163,8 @@ async def test_object_that_the_api_does_not_find_is_a_problem_to_a_browser_too(d
         ("/events/evt_1/payload", "manage billing"),
     ],
 )
-async def test_member_is_told_what_their_role_lacks_and_who_has_it(
-    unchanged_dashboard: Dashboard, path: str, words: str
-) -> None:
-    page = await (await unchanged_dashboard.sign_in(MIA)).open(AT_ACME + path)
+async def test_member_is_told_what_their_role_lacks_and_who_has_it(dashboard: Dashboard, path: str, words: str) -> None:
+    page = await (await dashboard.sign_in(MIA)).open(AT_ACME + path)
     assert page.status == 403
     assert f"Your role, member, does not let you {words}. An owner or admin can." in page.text
     assert f"{AT_ACME}/" in page.links
@@ -168,9 +176,9 @@ async def test_member_is_told_what_their_role_lacks_and_who_has_it(
 )
 @pytest.mark.parametrize(("user", "role"), [(MIA, "member"), (ADAM, "admin")])
 async def test_what_is_for_owners_alone_is_refused_with_the_word_that_only_an_owner_can(
-    unchanged_dashboard: Dashboard, path: str, words: str, user: DemoUser, role: str
+    dashboard: Dashboard, path: str, words: str, user: DemoUser, role: str
 ) -> None:
-    page = await (await unchanged_dashboard.sign_in(user)).open(AT_ACME + path)
+    page = await (await dashboard.sign_in(user)).open(AT_ACME + path)
     assert page.status == 403
     assert f"Your role, {role}, does not let you {words}. Only an owner can." in page.text
     assert f"{AT_ACME}/projects" in page.links
@@ -213,9 +221,9 @@ async def test_suspended_tenant_that_is_ones_only_one_is_left_by_signing_out(das
     ],
 )
 async def test_who_is_signed_in_can_go_elsewhere_and_out_from_a_refusal(
-    unchanged_dashboard: Dashboard, path: str, status: int
+    dashboard: Dashboard, path: str, status: int
 ) -> None:
-    mia = await unchanged_dashboard.sign_in(MIA)
+    mia = await dashboard.sign_in(MIA)
     mia.client.headers.update(BROWSER)
     page = await mia.open(path)
     assert page.status == status
@@ -228,8 +236,8 @@ async def test_who_is_signed_in_can_go_elsewhere_and_out_from_a_refusal(
     assert f"{AT_BETA}/" not in page.links
 
 
-async def test_api_goes_on_naming_the_scope(unchanged_dashboard: Dashboard) -> None:
-    mia = await unchanged_dashboard.sign_in(MIA)
-    answer = await unchanged_dashboard.request("GET", "/api-keys", unchanged_dashboard.token(MIA))
+async def test_api_goes_on_naming_the_scope(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    answer = await dashboard.request("GET", "/api-keys", dashboard.token(MIA))
     assert answer.json()["detail"] == "This needs the scope api-keys:read."
     assert (await mia.get("/api/v1/api-keys")).status_code == 401  # the cookie counts nowhere below /api

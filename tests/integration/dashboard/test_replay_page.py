@@ -55,11 +55,9 @@ async def test_a_replay_of_a_sound_ledger_finds_no_difference(dashboard: Dashboa
     assert BY_COMMAND not in said
 
 
-async def test_a_replay_tells_a_difference_in_words_and_changes_nothing(
-    dashboard: Dashboard, owner: Person, conninfo: str
-) -> None:
+async def test_a_replay_tells_a_difference_in_words_and_changes_nothing(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
-    await run(conninfo, "UPDATE tenants SET subscription_status = 'canceled' WHERE id = %(tenant)s")
+    await run(dashboard.conninfo, "UPDATE tenants SET subscription_status = 'canceled' WHERE id = %(tenant)s")
     for _ in range(2):
         said = await replay(owner)
         assert "There is a difference" in said
@@ -67,9 +65,9 @@ async def test_a_replay_tells_a_difference_in_words_and_changes_nothing(
 
 
 async def test_of_a_longer_ledger_the_newest_events_are_folded_and_the_page_says_what_was_not(
-    owner: Person, conninfo: str
+    owner: Person, dashboard: Dashboard
 ) -> None:
-    await run(conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="customer.subscription.updated")
+    await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="customer.subscription.updated")
     said = await replay(owner)
     assert f"{MOST_AT_ONCE:,} events were folded" in said
     assert "Subscription No subscription Active" in said
@@ -77,17 +75,17 @@ async def test_of_a_longer_ledger_the_newest_events_are_folded_and_the_page_says
     assert BY_COMMAND in said
 
 
-async def test_a_ledger_of_just_so_many_events_is_folded_whole(owner: Person, conninfo: str) -> None:
-    await run(conninfo, LEDGER, rows=MOST_AT_ONCE, type="customer.subscription.updated")
+async def test_a_ledger_of_just_so_many_events_is_folded_whole(owner: Person, dashboard: Dashboard) -> None:
+    await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE, type="customer.subscription.updated")
     said = await replay(owner)
     assert f"{MOST_AT_ONCE:,} events were folded" in said
     assert BY_COMMAND not in said
 
 
 async def test_where_the_newest_events_do_not_say_everything_nothing_is_compared_and_the_page_says_so(
-    owner: Person, conninfo: str
+    owner: Person, dashboard: Dashboard
 ) -> None:
-    await run(conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="invoice.payment_succeeded")
+    await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="invoice.payment_succeeded")
     said = await replay(owner)
     assert "Nothing was compared." in said
     assert "difference" not in said
@@ -95,14 +93,14 @@ async def test_where_the_newest_events_do_not_say_everything_nothing_is_compared
 
 
 async def test_one_replay_at_a_time_is_carried_out_and_none_goes_on_for_long(
-    dashboard: Dashboard, owner: Person, conninfo: str
+    dashboard: Dashboard, owner: Person
 ) -> None:
     await dashboard.deliver(updated())
     page = await owner.open(REPLAY)
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute("LOCK TABLE billing_events")
         first = asyncio.create_task(owner.send(page))
-        await until_blocked(conninfo)
+        await until_blocked(dashboard.conninfo)
         second = await owner.send(page)
         assert (second.status, second.headers["content-type"]) == (503, "text/html; charset=utf-8")
         assert "Another replay is under way. Try again in a moment." in second.text

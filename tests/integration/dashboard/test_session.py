@@ -149,9 +149,10 @@ async def test_word_of_the_provider_that_is_too_old_is_none_for_hand_made_reques
     assert (await browser.client.post("/sign-out", data={"form_token": form_token})).status_code == 303
 
 
-async def test_session_of_another_identity_provider_is_over(browser: Browser, conninfo: str) -> None:
+async def test_session_of_another_identity_provider_is_over(browser: Browser) -> None:
     await browser.sign_in()
-    async with at_provider(conninfo) as later:
+    async with at_provider(browser.conninfo) as later:
+        later.clock.now = browser.clock.now
         later.client.cookies.update(browser.client.cookies)
         assert (await later.client.get("/")).headers["location"].startswith("/sign-in?")
 
@@ -164,11 +165,11 @@ async def test_who_is_signed_in_is_told_neither_to_sign_in_nor_that_they_are_out
     assert (await browser.client.get("/signed-out")).headers["location"] == "/"
 
 
-async def test_cookie_is_nowhere_in_the_database(browser: Browser, conninfo: str) -> None:
+async def test_cookie_is_nowhere_in_the_database(browser: Browser) -> None:
     await browser.sign_in()
     cookie = browser.cookie
     assert cookie
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+    async with await psycopg.AsyncConnection.connect(browser.conninfo) as connection:
         cursor = await connection.execute("SELECT s::text FROM dashboard_sessions s")
         [(row,)] = await cursor.fetchall()
     raw = base64.urlsafe_b64decode(cookie)

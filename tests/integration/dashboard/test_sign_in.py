@@ -12,9 +12,10 @@ import pytest
 
 from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.http.dashboard.cookies import MOST_PENDING
+from tenantry.kit.timeouts import Timeouts
 from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider
 from tests.support.app import BASE_URL, running_app
-from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Answer, signing_key
+from tests.support.issuer import AUDIENCE, CLIENT_ID, Answer, signing_key
 from tests.support.logs import watched
 
 
@@ -54,7 +55,7 @@ async def test_who_signs_in_gets_to_where_they_wanted_with_a_cookie_that_no_scri
 
 
 async def test_over_https_cookies_are_of_this_host_alone(conninfo: str) -> None:
-    async with at_provider(conninfo, "https://tenantry.test") as browser:
+    async with at_provider(conninfo, base_url="https://tenantry.test") as browser:
         browser.client.base_url = httpx2.URL("https://tenantry.test")
         begun = await browser.start()
         browser.give()
@@ -199,14 +200,16 @@ async def test_answer_that_comes_too_late_signs_nobody_in(browser: Browser) -> N
         {"iss": "https://evil.example"},
         {"sub": "somebody_else"},
         {"sub": ""},
-        {"exp": int(NOW.timestamp()) - 3600, "iat": int(NOW.timestamp()) - 7200},
-        {"iat": int(NOW.timestamp()) + 3600, "exp": int(NOW.timestamp()) + 7200},
+        {"exp": timedelta(hours=-1), "iat": timedelta(hours=-2)},
+        {"iat": timedelta(hours=1), "exp": timedelta(hours=2)},
     ],
 )
 async def test_id_token_of_another_sign_in_client_or_person_signs_nobody_in(
     browser: Browser, claims: dict[str, Any]
 ) -> None:
-    assert refused(await browser.sign_in(**claims))
+    now = browser.clock.now
+    moments = {name: int((now + value).timestamp()) for name, value in claims.items() if isinstance(value, timedelta)}
+    assert refused(await browser.sign_in(**{**claims, **moments}))
 
 
 async def test_id_token_that_nobody_signed_signs_nobody_in(browser: Browser) -> None:
@@ -216,7 +219,8 @@ async def test_id_token_that_nobody_signed_signs_nobody_in(browser: Browser) -> 
     header, payload, signature = tokens["id_token"].split(".")
     none = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
     stranger = signing_key("RS256", "stranger")
-    forged = browser.issuer.mint(stranger, claims={"aud": CLIENT_ID, "nonce": browser.asked["nonce"]})
+    said = {**browser.times(), "sub": USER, "aud": CLIENT_ID}
+    forged = browser.issuer.mint(stranger, claims={**said, "nonce": browser.asked["nonce"]})
     for id_token in (f"{none}.{payload}.", f"{header}.{payload}.{signature[:-8]}AAAAAAAA", forged, "x.y.z", 7, None):
         await browser.start()
         browser.answer({**tokens, "id_token": id_token})
@@ -258,10 +262,11 @@ async def test_token_endpoint_that_never_ends_its_answer_is_told(browser: Browse
     assert log.count("answered with more than 262144 bytes") == 1
 
 
-async def test_token_endpoint_that_does_not_answer_is_told(browser: Browser) -> None:
-    await browser.start()
-    browser.issuer.open.clear()
-    assert refused(await browser.come_back(), 503)
+async def test_token_endpoint_that_does_not_answer_is_told(conninfo: str) -> None:
+    async with at_provider(conninfo, Timeouts(token_endpoint=0.1)) as browser:
+        await browser.start()
+        browser.issuer.open.clear()
+        assert refused(await browser.come_back(), 503)
 
 
 async def test_token_endpoint_that_leads_elsewhere_is_not_followed(browser: Browser) -> None:
@@ -322,10 +327,10 @@ async def test_client_proves_itself_with_any_id(conninfo: str, client_id: str) -
     assert [unquote_plus(part) for part in sent] == [client_id, "s" * 32]
 
 
-async def test_provider_that_is_away_is_told(browser: Browser) -> None:
-    await browser.start()
-    await browser.issuer.stop()
-    answer = await browser.come_back()
+async def test_provider_that_is_away_is_told(own_browser: Browser) -> None:
+    await own_browser.start()
+    await own_browser.issuer.stop()
+    answer = await own_browser.come_back()
     assert refused(answer, 503)
     assert "cannot be reached" in answer.text
 
