@@ -1,27 +1,29 @@
 """Fixtures of the SDK's tests."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from tests.sdk.support import ASYNC, SYNC, Flavour, Served, serving
+from tests.support.postgres import PostgresServer
 
 
-@pytest.fixture
-async def served(conninfo: str) -> AsyncIterator[Served]:
-    """The service, on an empty database."""
-    async with serving(conninfo) as running:
-        yield running
+@pytest.fixture(scope="session")
+async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
+    """The service, shared by all tests: each makes organizations of its own, and none moves the clock."""
+    with postgres.database() as conninfo:
+        async with serving(conninfo) as running:
+            yield running
 
 
-@pytest.fixture
-async def unlimited(conninfo: str, tmp_path: Path) -> AsyncIterator[Served]:
-    """The service, whose plans limit nothing."""
-    plans = tmp_path / "plans.toml"
+@pytest.fixture(scope="session")
+async def unlimited(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """The same with a plan catalog that limits nothing."""
+    plans = tmp_path_factory.mktemp("unlimited") / "plans.toml"
     plans.write_text('[[plans]]\nid = "free"\n')
-    async with serving(conninfo, TENANTRY_PLANS=str(plans)) as running:
-        yield running
+    with postgres.database() as conninfo:
+        async with serving(conninfo, TENANTRY_PLANS=str(plans)) as running:
+            yield running
 
 
 @pytest.fixture(params=[ASYNC, SYNC], ids=lambda flavour: flavour.name)

@@ -6,13 +6,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry_sdk import AsyncTenantry, Pager, Secret, Tenantry
+from tenantry_sdk._retry import Backoff
 from tests.support.app import client_of, make_app
 from tests.support.issuer import running_issuer
 from tests.support.service import ManualClock, Organization, Service, identity_settings
 from tests.support.serving import served
 
 SDK: Final = Path(__file__).parents[2] / "sdk"
+QUICK: Final = Backoff(first=0.002, longest=0.02, in_flight=0.02)
 
 
 class Served(NamedTuple):
@@ -23,11 +26,11 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(conninfo: str, **values: str) -> AsyncIterator[Served]:
+async def serving(conninfo: str, clock: ManualClock | None = None, **values: str) -> AsyncIterator[Served]:
     """The service on this database at its own address; ``values`` are settings."""
-    clock = ManualClock()
+    clock = clock or ManualClock()
     async with running_issuer() as issuer:
-        app = make_app(conninfo, clock, **{**identity_settings(issuer), **values})
+        app = make_app(conninfo, clock, DEFAULT_TIMEOUTS, **{**identity_settings(issuer), **values})
         async with served(app) as url, client_of(app) as client:
             yield Served(url, Service(client, clock, issuer, conninfo))
 
@@ -40,8 +43,8 @@ class Flavour(NamedTuple):
 
     @asynccontextmanager
     async def client(self, credential: str | Secret | None = None, **arguments: Any) -> AsyncIterator[Any]:
-        """A client that is closed after the block."""
-        client = self.make(credential, **arguments)
+        """A client that is closed after the block; it waits for milliseconds between attempts."""
+        client = self.make(credential, _backoff=QUICK, **arguments)
         yield client
         await client.aclose()
 

@@ -73,23 +73,24 @@ async def test_project_is_changed_and_deleted(served: Served, flavour: Flavour) 
 
 
 async def test_operator_sets_exports_and_ends_a_tenant(served: Served, flavour: Flavour) -> None:
+    acme, customer = f"acme-{flavour.name}", f"cus_{flavour.name}"
     async with flavour.client(OPERATOR_TOKEN, base_url=served.url) as operator:
-        made = await operator.tenants.put("acme", name="Acme", owner_email="owner@acme.example")
+        made = await operator.tenants.put(acme, name="Acme", owner_email="owner@acme.example")
         suspended = await operator.tenants.put(
-            "acme", name="Acme Inc.", owner_email="owner@acme.example", suspended=True, stripe_customer_id="cus_1"
+            acme, name="Acme Inc.", owner_email="owner@acme.example", suspended=True, stripe_customer_id=customer
         )
-        exported = await operator.tenants.export("acme")
-        await operator.tenants.delete("acme")
+        exported = await operator.tenants.export(acme)
+        await operator.tenants.delete(acme)
         with pytest.raises(errors.ConflictError) as ended:
-            await operator.tenants.put("acme", name="Acme", owner_email="owner@acme.example")
+            await operator.tenants.put(acme, name="Acme", owner_email="owner@acme.example")
     assert (made.plan, made.subscription_status, made.stripe_customer_id) == ("free", "none", None)
-    assert (suspended.name, suspended.stripe_customer_id) == ("Acme Inc.", "cus_1")
-    assert exported["tenant"]["id"] == "acme"
+    assert (suspended.name, suspended.stripe_customer_id) == ("Acme Inc.", customer)
+    assert exported["tenant"]["id"] == acme
     assert ended.value.code == "tenant_deleted"
 
 
 async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Flavour) -> None:
-    owner = served.service.user("olivia", email="olivia@x.example", email_verified=True)
+    owner = served.service.user(f"olivia-{flavour.name}", email="olivia@x.example", email_verified=True)
     async with flavour.client(owner.credential, base_url=served.url) as user:
         made = await user.tenants.create(name="Olivia's", owner_email="olivia@x.example")
         async with flavour.client(owner.credential, base_url=served.url, organization=made.id) as olivia:
@@ -98,9 +99,9 @@ async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Fl
             renamed = await olivia.tenants.update(made.id, name="Mia's")
             listed = [one.user_id async for one in olivia.members.list()]
             handed = await olivia.tenants.transfer(made.id, user_id="mia", owner_email="mia@x.example")
-    assert made.owner_id == "olivia"
+    assert made.owner_id == f"olivia-{flavour.name}"
     assert (admin.role, renamed.name) == ("admin", "Mia's")
-    assert sorted(listed) == ["mia", "olivia"]
+    assert sorted(listed) == ["mia", f"olivia-{flavour.name}"]
     assert handed.owner_id == "mia"
 
 

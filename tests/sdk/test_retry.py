@@ -8,7 +8,7 @@ import pytest
 
 from tenantry_sdk import errors
 from tenantry_sdk._request import Call, Response
-from tenantry_sdk._retry import Patience, Progress, retry_after, wait_before
+from tenantry_sdk._retry import Backoff, Patience, Progress, retry_after, wait_before
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 READ: Final = Call("GET", "/api/v1/projects")
@@ -127,6 +127,17 @@ def test_waits_are_spread_below_a_bound_that_doubles(attempt: int, most: float) 
 
     assert wait_before(attempt, None, chance) == most
     assert asked == [(0.0, most)]
+
+
+def test_waits_are_those_of_the_clients_backoff() -> None:
+    backoff = Backoff(first=0.001, longest=0.002, in_flight=0.003)
+    bounds = [wait_before(attempt, None, lambda _low, high: high, backoff) for attempt in (1, 2, 3, 40)]
+    assert bounds == [0.001, 0.002, 0.002, 0.002]
+    going = Progress(CREATE, Patience(30.0, 10.0, 4, backoff), 30.0)
+    assert going.after_loss(LOST, 0.0) <= 0.001
+    in_flight = going.after(answer(409, "idempotency_in_flight"), NOW, 0.0)
+    assert in_flight is not None
+    assert 0.003 <= in_flight <= 0.005
 
 
 def test_never_sooner_than_the_service_asks() -> None:

@@ -11,11 +11,20 @@ from typing import Final
 import pytest
 
 from tenantry_sdk import AsyncTenantry, ClientCredentials, FileStore, RefreshToken, Secret, Token, errors
-from tests.sdk.support import Flavour, Served
+from tests.sdk.support import Flavour, Served, serving
 from tests.sdk.token_endpoint import CLIENT_ID, CLIENT_SECRET, TokenEndpoint, token_endpoint
+from tests.support.postgres import PostgresServer
 from tests.support.service import Organization
 
 AT_ONCE: Final = 50
+
+
+@pytest.fixture(scope="module")
+async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
+    """The service of this file, whose tests move the clock forward; each has an organization of its own."""
+    with postgres.database() as conninfo:
+        async with serving(conninfo) as running:
+            yield running
 
 
 @pytest.fixture
@@ -116,11 +125,9 @@ async def test_refusal_of_the_identity_provider_is_told_without_the_refresh_toke
 
 
 async def test_token_that_still_lasts_is_used_while_the_identity_provider_is_away(
-    served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
+    served: Served, organization: Organization, flavour: Flavour, tmp_path: Path
 ) -> None:
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client:
-        await client.auth.whoami()
-        good = served.service.user("olivia", org="org-1", role="owner").credential
+    good = served.service.user("olivia", org=organization.id, role="owner").credential
     store = FileStore(tmp_path / "token")
     store.save(kept(str(good), ends_in=29))
     away = RefreshToken(issuer="http://127.0.0.1:9", client_id=CLIENT_ID, store=store)
