@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import psutil
@@ -16,8 +16,23 @@ import pytest
 
 from tests.support.commands import Running, run, running, still_running
 from tests.support.findings import free_port
+from tests.support.in_process_command import invoke, invoked
 
 PATIENCE = 20.0
+
+
+class Shared(NamedTuple):
+    """A running demo, its folder and port."""
+
+    command: Running
+    folder: Path
+    port: int
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
 KEY = re.compile(r"\b(live|test) key +(svc_\w{54})\n")
 
 
@@ -31,6 +46,14 @@ async def demo(folder: Path, port: int) -> AsyncIterator[Running]:
         yield command
 
 
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shared]:
+    """A demo for several tests, of which one uses its billing."""
+    folder, port = tmp_path_factory.mktemp("demo"), free_port()
+    async with demo(folder, port) as command:
+        yield Shared(command, folder, port)
+
+
 async def get(url: str, credential: str | None = None) -> Any:
     headers = {"Authorization": f"Bearer {credential}"} if credential else {}
     async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
@@ -40,7 +63,7 @@ async def get(url: str, credential: str | None = None) -> Any:
 
 
 async def token(folder: Path, *arguments: str) -> str:
-    minted = await run("demo", "token", *arguments, folder=folder)
+    minted = await invoked("demo", "token", *arguments, folder=folder)
     assert (minted.code, minted.err) == (0, "")
     return minted.out.strip()
 
@@ -59,12 +82,9 @@ def servers_of(folder: Path) -> list[psutil.Process]:
     ]
 
 
-async def test_its_dashboard_is_a_click_away(tmp_path: Path) -> None:
-    async with (
-        demo(tmp_path, free_port()) as running,
-        httpx2.AsyncClient(trust_env=False, follow_redirects=True) as browser,
-    ):
-        printed = re.search(r"^ *dashboard +(\S+)", running.text["out"], re.MULTILINE)
+async def test_its_dashboard_is_a_click_away(shared: Shared) -> None:
+    async with httpx2.AsyncClient(trust_env=False, follow_redirects=True) as browser:
+        printed = re.search(r"^ *dashboard +(\S+)", shared.command.text["out"], re.MULTILINE)
         assert printed
         choices = await browser.get(printed[1])
         olivia = re.search(r'href="([^"]+)">Olivia Owner', choices.text)
@@ -72,7 +92,6 @@ async def test_its_dashboard_is_a_click_away(tmp_path: Path) -> None:
         page = await browser.get(printed[1].rstrip("/") + unescape(olivia[1]))
         assert (page.status_code, page.url.path) == (200, "/orgs/demo/")
         assert "<h1><bdi>Demo Company</bdi></h1>" in page.text
-        await end_without_a_trace(running, tmp_path, signal.SIGINT)
 
 
 async def test_demo_works_from_nothing_and_keeps_its_data(tmp_path: Path) -> None:
@@ -117,37 +136,33 @@ async def test_demo_works_from_nothing_and_keeps_its_data(tmp_path: Path) -> Non
         await end_without_a_trace(second, tmp_path, signal.SIGTERM)
 
 
-async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(tmp_path: Path) -> None:
-    port = free_port()
-    base = f"http://127.0.0.1:{port}"
-    async with demo(tmp_path, port) as command:
-        key = keys_in(command.text["out"])["live"]
-        async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
-            asked = await client.post(
-                f"{base}/api/v1/billing/checkout-sessions",
-                json={"plan": "business"},
-                headers={"Authorization": f"Bearer {key}"},
-            )
-            assert asked.status_code == 201, asked.text
-            page = asked.json()["url"]
-            assert "price_business" in (await client.get(page)).text
-            assert (await client.post(page, data={"card": "works"})).status_code == 303
+async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: Shared) -> None:
+    key = keys_in(shared.command.text["out"])["live"]
+    tenant_url = f"{shared.base}/api/v1/tenants/demo"
+    async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+        asked = await client.post(
+            f"{shared.base}/api/v1/billing/checkout-sessions",
+            json={"plan": "business"},
+            headers={"Authorization": f"Bearer {key}"},
+        )
+        assert asked.status_code == 201, asked.text
+        page = asked.json()["url"]
+        assert "price_business" in (await client.get(page)).text
+        assert (await client.post(page, data={"card": "works"})).status_code == 303
         async with asyncio.timeout(PATIENCE):
-            while (tenant := await get(f"{base}/api/v1/tenants/demo", key))["plan"] != "business":
+            while (tenant := await get(tenant_url, key))["plan"] != "business":
                 pass
         assert tenant["subscriptionStatus"] == "active"
-        agrees = await run("reconcile", folder=tmp_path, PORT=str(port))
+        agrees = await invoked("reconcile", folder=shared.folder, PORT=str(shared.port))
         assert (agrees.code, agrees.err) == (0, "")
 
         # an event by hand comes after those of a provider whose clock is ahead
-        async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
-            origin = page.split("/c/pay/")[0]
-            moved = await client.post(f"{origin}/_simulator/clock/advance", json={"days": 40})
-        assert moved.status_code == 200
-        ended = await run("trigger", "customer.subscription.deleted", folder=tmp_path, PORT=str(port))
-        assert (ended.code, ended.err) == (0, "")
-        assert (await get(f"{base}/api/v1/tenants/demo", key))["subscriptionStatus"] == "canceled"
-        await end_without_a_trace(command, tmp_path, signal.SIGINT)
+        origin = page.split("/c/pay/")[0]
+        moved = await client.post(f"{origin}/_simulator/clock/advance", json={"days": 40})
+    assert moved.status_code == 200
+    ended = await run("trigger", "customer.subscription.deleted", folder=shared.folder, PORT=str(shared.port))
+    assert (ended.code, ended.err) == (0, "")
+    assert (await get(tenant_url, key))["subscriptionStatus"] == "canceled"
 
 
 async def end_without_a_trace(command: Running, folder: Path, how: signal.Signals) -> None:
@@ -159,28 +174,27 @@ async def end_without_a_trace(command: Running, folder: Path, how: signal.Signal
     assert "Traceback" not in command.text["err"]
 
 
-async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(tmp_path: Path) -> None:
-    port = free_port()
-    async with demo(tmp_path, port) as first:
-        before = (tmp_path / ".tenantry" / "demo.env").read_text()
-        second = await run("demo", folder=tmp_path, PORT=str(free_port()))
-        assert (second.code, second.out) == (1, "")
-        assert f"runs already, at port {port}." in second.err
-        assert (tmp_path / ".tenantry" / "demo.env").read_text() == before
-        await end_without_a_trace(first, tmp_path, signal.SIGINT)
+async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(shared: Shared) -> None:
+    settings = shared.folder / ".tenantry" / "demo.env"
+    before = settings.read_text()
+    second = await run("demo", folder=shared.folder, PORT=str(free_port()))
+    assert (second.code, second.out) == (1, "")
+    assert f"runs already, at port {shared.port}." in second.err
+    assert settings.read_text() == before
+    assert (await get(f"{shared.base}/readyz"))["status"] == "ok"
 
 
 @pytest.fixture
-async def in_use(tmp_path: Path, database_url: str) -> str:
+def in_use(tmp_path: Path, database_url: str) -> str:
     """The address of a database with a tenant, with a password in it."""
     tenant = ("--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-    assert (await run("admin", "create-tenant", *tenant, folder=tmp_path, DATABASE_URL=database_url)).code == 0
+    assert invoke("admin", "create-tenant", *tenant, folder=tmp_path, DATABASE_URL=database_url).code == 0
     return f"{database_url}{'&' if '?' in database_url else '?'}password=hunter2hunter2"
 
 
-async def test_demo_keeps_out_of_the_real_database_of_an_env_file(tmp_path: Path, in_use: str) -> None:
+def test_demo_keeps_out_of_the_real_database_of_an_env_file(tmp_path: Path, in_use: str) -> None:
     (tmp_path / ".env").write_text(f"DATABASE_URL={in_use}\n")
-    done = await run("demo", folder=tmp_path, PORT=str(free_port()))
+    done = invoke("demo", folder=tmp_path, PORT=str(free_port()))
     assert (done.code, done.out) == (1, "")
     assert "DATABASE_URL in .env: that database (user=" in done.err
     assert "DATABASE_URL= make run" in done.err
@@ -203,14 +217,14 @@ async def test_demo_uses_the_database_of_the_environment_and_names_it(tmp_path: 
         assert await command.end(signal.SIGINT) == 0
 
 
-async def test_demo_runs_on_loopback_only(tmp_path: Path) -> None:
-    done = await run("demo", folder=tmp_path, HOST="0.0.0.0", PORT=str(free_port()))
+def test_demo_runs_on_loopback_only(tmp_path: Path) -> None:
+    done = invoke("demo", folder=tmp_path, HOST="0.0.0.0", PORT=str(free_port()))
     assert (done.code, done.out) == (1, "")
     assert "HOST: " in done.err
     assert not (tmp_path / ".tenantry" / "postgres").exists()
 
 
-async def test_a_token_of_the_demo_cannot_be_had_where_there_is_none(tmp_path: Path) -> None:
-    done = await run("demo", "token", folder=tmp_path)
+def test_a_token_of_the_demo_cannot_be_had_where_there_is_none(tmp_path: Path) -> None:
+    done = invoke("demo", "token", folder=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert "There is no demo" in done.err

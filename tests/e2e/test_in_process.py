@@ -117,25 +117,21 @@ async def test_key_revoked_through_the_service_is_refused_at_the_very_next_reque
     assert seen == {(200, 204, (401, "api_key_revoked")): TIMES}
 
 
-@pytest.mark.parametrize("name", ["app", "api"])
-async def test_scopes_of_the_examples(deployment: Deployment, address: str, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("client", ["app", "api"], indirect=True)
+async def test_scopes_of_the_examples(deployment: Deployment, client: httpx2.AsyncClient) -> None:
     async with deployment.client() as owner:
         keys = {
             scopes: (await owner.post("/api/v1/api-keys", json={"orgId": "acme", "name": "k", "scopes": list(scopes)}))
             .json()["secret"]
             for scopes in [("projects:read",), ("projects:write",), ("projects:write", "maintenance:run")]
         }  # fmt: skip
-    async with (
-        application(name, address, tmp_path) as (url, _),
-        httpx2.AsyncClient(base_url=url, trust_env=False) as client,
-    ):
-        assert (await client.get("/health")).json() == {"status": "ok"}
-        answers = {
-            scopes: await client.post("/projects/clean-up", headers=bearer(secret)) for scopes, secret in keys.items()
-        }
-        lacking = [answer.headers.get("www-authenticate", "").rpartition("scope=")[2] for answer in answers.values()]
-        assert lacking == ['"projects:write"', '"maintenance:run"', ""]
-        assert answers["projects:write", "maintenance:run"].json() == {"done": True}
+    assert (await client.get("/health")).json() == {"status": "ok"}
+    answers = {
+        scopes: await client.post("/projects/clean-up", headers=bearer(secret)) for scopes, secret in keys.items()
+    }
+    lacking = [answer.headers.get("www-authenticate", "").rpartition("scope=")[2] for answer in answers.values()]
+    assert lacking == ['"projects:write"', '"maintenance:run"', ""]
+    assert answers["projects:write", "maintenance:run"].json() == {"done": True}
 
 
 async def test_last_use_is_written_when_the_application_ends(

@@ -11,8 +11,8 @@ from tenantry.domain.rate_limits import WINDOW
 from tests.support import figures
 from tests.support.deployment import WORKERS, add_owner, deployed
 
-LIMIT: Final = 600
-SENT: Final = 1200
+LIMIT: Final = 300
+SENT: Final = 600
 AT_ONCE: Final = 32
 HELD_BY_OTHERS: Final = (WORKERS - 1) * LIMIT // 100
 CATALOG: Final = f'[[plans]]\nid = "free"\n[plans.limits]\nrequests_per_minute = {LIMIT}\n'

@@ -1,4 +1,7 @@
-"""How processes end: what load balancers, callers and the next process are told, and what becomes of work under way."""
+"""How processes end: what load balancers, callers and the next process are told, and what becomes of work under way.
+
+In one process, mostly; `tests/system/test_stopping.py` has two, and requests that never end.
+"""
 
 import asyncio
 import os
@@ -17,7 +20,7 @@ import pytest
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs.queue import JobQueue
-from tests.support.commands import SECRETS, Running, running, still_running
+from tests.support.commands import SECRETS, Running, running
 from tests.support.deployment import Deployment, deployed
 from tests.support.outbox import add_notification, delivery_of
 from tests.support.postgres import as_url
@@ -28,8 +31,6 @@ from tests.support.stopping import ASKING, LIST, Connect, Upload, ask, connectin
 
 FOR_EVER: Final = "3600"
 QUEUED: Final = 20
-LONGEST_STOP: Final = 30
-"""Seconds after the drain for which a process has to be left alone (docs/stopping.md)."""
 
 
 @pytest.fixture
@@ -79,10 +80,10 @@ async def test_second_signal_ends_it_at_once_whatever_is_under_way(
         assert await line.is_closed()
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-async def test_request_under_way_is_finished_while_newcomers_are_refused(
+async def check_request_under_way(
     database_url: str, conninfo: str, tmp_path: Path, connect: Connect, workers: str
 ) -> None:
+    """Assert that a request under way is answered after SIGTERM, and that no new connections are accepted."""
     async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
         line = await connect(deployment)
         upload = Upload(line, "evt_kept")
@@ -99,25 +100,14 @@ async def test_request_under_way_is_finished_while_newcomers_are_refused(
         assert connection.execute("SELECT id FROM billing_events").fetchall() == [("evt_kept",)]
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-async def test_request_that_never_ends_is_not_waited_for(
-    database_url: str, conninfo: str, tmp_path: Path, connect: Connect, workers: str
+async def test_request_under_way_is_finished_while_newcomers_are_refused(
+    database_url: str, conninfo: str, tmp_path: Path, connect: Connect
 ) -> None:
-    async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
-        line = await connect(deployment)
-        await Upload(line, "evt_lost").begin()
-        family = deployment.command.family()
-        async with asyncio.timeout(LONGEST_STOP):
-            assert await deployment.command.end(signal.SIGTERM) == 0
-        assert await still_running(family) == []
-    with psycopg.connect(conninfo) as connection:
-        assert connection.execute("SELECT id FROM billing_events").fetchall() == []
+    await check_request_under_way(database_url, conninfo, tmp_path, connect, "1")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-async def test_whoever_waits_in_the_kernels_queue_is_answered(
-    database_url: str, tmp_path: Path, connect: Connect, workers: str
-) -> None:
+async def check_kernel_queue(database_url: str, tmp_path: Path, connect: Connect, workers: str) -> None:
+    """Assert that connections in the kernel's queue are answered after SIGTERM."""
     async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
         processes = [process for process in deployment.command.family() if process.name() != "resource_tracker"]
         for process in processes:
@@ -132,6 +122,12 @@ async def test_whoever_waits_in_the_kernels_queue_is_answered(
         answers = [await line.answer() for line in lines]
         assert {(status, headers["connection"]) for status, headers, _ in answers} == {(401, "close")}
         assert await deployment.command.wait() == 0
+
+
+async def test_whoever_waits_in_the_kernels_queue_is_answered(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
+    await check_kernel_queue(database_url, tmp_path, connect, "1")
 
 
 async def test_connection_that_has_just_been_made_may_still_ask(
@@ -161,15 +157,6 @@ async def test_signal_to_all_processes_lets_them_drain_once(
         status, _, _ = await upload.end()
         assert status == 200
         assert await deployment.command.wait() == 0
-
-
-async def test_second_signal_ends_all_processes_at_once(database_url: str, tmp_path: Path) -> None:
-    async with deployed(database_url, tmp_path, DRAIN_SECONDS=FOR_EVER) as deployment:
-        family = deployment.command.family()
-        os.kill(deployment.command.pid, signal.SIGTERM)
-        await deployment.command.until("draining", "err")
-        assert await deployment.command.end(signal.SIGTERM) == 0
-    assert await still_running(family) == []
 
 
 @asynccontextmanager
@@ -204,9 +191,8 @@ async def test_job_under_way_is_finished(conninfo: str, tmp_path: Path, command:
     assert "Traceback" not in process.text["err"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("command", ["serve", "worker"])
-async def test_second_signal_waits_for_no_job(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
+async def check_second_signal(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
+    """Assert that a command that gets a second signal leaves the job under way to the next process."""
     async with delivering(command, conninfo, tmp_path) as (process, _, _):
         os.kill(process.pid, signal.SIGTERM)
         await process.until("ending" if command == "worker" else "closing", "err")
@@ -214,3 +200,8 @@ async def test_second_signal_waits_for_no_job(conninfo: str, tmp_path: Path, com
     with psycopg.connect(conninfo) as connection:
         found = connection.execute("SELECT status::text FROM procrastinate_jobs WHERE queue_name = 'mail'").fetchall()
     assert found in ([("todo",)], [("doing",)])  # put back, or to be put back as after any end of this kind
+
+
+@pytest.mark.parametrize(("command", "how"), [("serve", signal.SIGTERM), ("worker", signal.SIGINT)])
+async def test_second_signal_waits_for_no_job(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
+    await check_second_signal(conninfo, tmp_path, command, how)

@@ -24,6 +24,7 @@ from tests.support.signing import deliver
 from tests.support.smtp import LOOPBACK, MailServer
 from tests.support.smtp import running as running_mail
 
+ROOT: Final = Path(__file__).parents[2]
 WEBHOOK: Final = "POST /api/v1/webhooks/payment-provider"
 LIST: Final = "GET /api/v1/projects"
 SENDERS_TRACE: Final = "0af7651916cd43dd8448eb211c80319c"
@@ -221,7 +222,9 @@ print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk
 
 async def said_by(program: str) -> str:
     """What a Python program of its own prints."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
     out, _ = await process.communicate()
     assert process.returncode == 0
     return out.decode().strip()

@@ -1,23 +1,28 @@
-"""``tenantry trigger`` as people run it, against ``tenantry serve``."""
+"""``tenantry trigger`` against the service. `test_demo` and `test_listen_command` run it as a process.
+
+The service has an event loop in a thread of its own: the command handles signals, so it needs the main thread.
+"""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.kit.clock import system_clock
 from tenantry.local.stories import STORIES
 from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
-from tests.support.app import OPERATOR_TOKEN
-from tests.support.commands import SECRETS, Done, run
-from tests.support.deployment import deployed
+from tests.support.app import OPERATOR_TOKEN, make_app
+from tests.support.commands import SECRETS, Done
 from tests.support.findings import free_port
-from tests.support.postgres import PostgresServer, as_url
+from tests.support.in_process_command import invoke
+from tests.support.postgres import PostgresServer
+from tests.support.serving import served
 
 UPDATED = "customer.subscription.updated"
 FAILED = "invoice.payment_failed"
@@ -41,36 +46,42 @@ class Receiver:
 class Service:
     """The running service, and the command's way to it."""
 
-    def __init__(self, folder: Path, base: str) -> None:
+    def __init__(self, folder: Path, base: str, portal: BlockingPortal) -> None:
         self._folder = folder
         self.base = base
+        self.portal = portal
+        self._client = httpx2.Client(base_url=base, trust_env=False, verify=False)  # plain HTTP
 
-    async def trigger(self, *arguments: str, **values: str) -> Done:
+    def trigger(self, *arguments: str, **values: str) -> Done:
         known = {"TENANTRY_BASE_URL": self.base, "OPERATOR_TOKEN": OPERATOR_TOKEN, **SECRETS}
-        return await run("trigger", *arguments, folder=self._folder, **{**known, **values})
+        return invoke("trigger", *arguments, folder=self._folder, **{**known, **values})
 
-    async def call(self, method: str, path: str, body: object, credential: str = OPERATOR_TOKEN) -> Any:
-        headers = {"Authorization": f"Bearer {credential}"}
-        async with httpx2.AsyncClient(base_url=self.base, trust_env=False, headers=headers) as client:
-            answer = await client.request(method, path, json=body)
+    def request(self, method: str, path: str, body: object) -> httpx2.Response:
+        """The answer to a request of the operator's."""
+        headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+        return self._client.request(method, path, json=body, headers=headers)
+
+    def call(self, method: str, path: str, body: object) -> Any:
+        """What the answer holds, which must be a success."""
+        answer = self.request(method, path, body)
         assert answer.is_success, answer.text
         return answer.json()
 
-    async def tenant(self, tenant_id: str, **fields: str) -> None:
-        await self.call("PUT", f"/api/v1/tenants/{tenant_id}", {"name": "Acme", "ownerEmail": "o@x.example", **fields})
+    def tenant(self, tenant_id: str, **fields: str) -> None:
+        self.call("PUT", f"/api/v1/tenants/{tenant_id}", {"name": "Acme", "ownerEmail": "o@x.example", **fields})
 
 
 @pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    folder = tmp_path_factory.mktemp("trigger")
-    with postgres.database() as conninfo:
-        async with deployed(as_url(conninfo), folder, OPERATOR_TOKEN=OPERATOR_TOKEN) as deployment:
-            yield Service(folder, deployment.base_url)
+def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with postgres.database() as conninfo, start_blocking_portal() as portal:
+        app = make_app(conninfo, OPERATOR_TOKEN=OPERATOR_TOKEN, **SECRETS)
+        with portal.wrap_async_context_manager(served(app)) as base:
+            yield Service(tmp_path_factory.mktemp("trigger"), base, portal)
 
 
-async def test_an_event_is_sent_and_the_tenant_shown_before_and_after(service: Service) -> None:
-    await service.tenant("acme", stripeCustomerId="cus_of_acme")
-    done = await service.trigger(UPDATED, "--tenant", "acme", "--plan", "business", "--status", "trialing")
+def test_an_event_is_sent_and_the_tenant_shown_before_and_after(service: Service) -> None:
+    service.tenant("acme", stripeCustomerId="cus_of_acme")
+    done = service.trigger(UPDATED, "--tenant", "acme", "--plan", "business", "--status", "trialing")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0].startswith(f"{UPDATED}  200  ")
@@ -82,66 +93,66 @@ async def test_an_event_is_sent_and_the_tenant_shown_before_and_after(service: S
         "  subscriptionStatus  none -> trialing",
     ]
     # the tenant's own customer, so the invoice finds it; and later than what the ledger has
-    failed = await service.trigger(FAILED, "--tenant", "acme", "--shape", "old", "--json")
+    failed = service.trigger(FAILED, "--tenant", "acme", "--shape", "old", "--json")
     said = json.loads(failed.out)
     assert said["changed"] == [{"field": "subscriptionStatus", "before": "trialing", "after": "past_due"}]
     assert [event["outcome"] for event in said["events"]] == ["applied"]
     assert (said["before"]["subscriptionStatus"], said["after"]["plan"]) == ("trialing", "business")
 
 
-async def test_several_events_each_have_a_second_of_their_own(service: Service) -> None:
-    await service.tenant("several", stripeCustomerId="cus_several")
-    done = await service.trigger(FAILED, "--tenant", "several", "--times", "12", "--json")
+def test_several_events_each_have_a_second_of_their_own(service: Service) -> None:
+    service.tenant("several", stripeCustomerId="cus_several")
+    done = service.trigger(FAILED, "--tenant", "several", "--times", "12", "--json")
     events = json.loads(done.out)["events"]
     assert len({event["id"] for event in events}) == 12
     moments = [event["created"] for event in events]
     assert moments == list(range(moments[0], moments[0] + 12))
-    text = await service.trigger(FAILED, "--tenant", "several", "--times", "12")
+    text = service.trigger(FAILED, "--tenant", "several", "--times", "12")
     assert text.out.count("\n  applied: ") + text.out.count("\n  no_change: ") == 10
     assert "and 2 events more: 2 taken" in text.out
     assert "nothing changed: plan free, status past_due" in text.out
 
 
-async def test_an_event_that_finds_no_tenant_says_what_links_it(service: Service) -> None:
-    await service.tenant("unlinked")
-    waiting = await service.trigger(FAILED, "--tenant", "unlinked")
+def test_an_event_that_finds_no_tenant_says_what_links_it(service: Service) -> None:
+    service.tenant("unlinked")
+    waiting = service.trigger(FAILED, "--tenant", "unlinked")
     assert waiting.code == 0
     assert "is not linked to unlinked yet" in waiting.out
     remedy = next(line for line in waiting.out.splitlines() if "tenantry trigger " in line).split()[2:]
-    linked = await service.trigger(*remedy)
+    linked = service.trigger(*remedy)
     assert "stripeCustomerId" in linked.out
     assert "-> past_due" in linked.out
-    nobody = await service.trigger(UPDATED, "--tenant", "nobody")
+    nobody = service.trigger(UPDATED, "--tenant", "nobody")
     assert (nobody.code, nobody.err) == (
         0, "There is no tenant nobody. The service keeps events for it until there is.\n"
     )  # fmt: skip
 
 
-async def test_without_a_credential_the_event_is_sent_all_the_same(service: Service) -> None:
-    await service.tenant("unseen")
-    done = await service.trigger(UPDATED, "--tenant", "unseen", OPERATOR_TOKEN="")
+def test_without_a_credential_the_event_is_sent_all_the_same(service: Service) -> None:
+    service.tenant("unseen")
+    done = service.trigger(UPDATED, "--tenant", "unseen", OPERATOR_TOKEN="")
     assert done.code == 0
     assert done.out.startswith(f"{UPDATED}  200")
     assert "The tenant cannot be shown: TENANTRY_API_KEY is not a key of this tenant" in done.err
-    exported = await service.call("GET", "/api/v1/tenants/unseen/export", None)
+    exported = service.call("GET", "/api/v1/tenants/unseen/export", None)
     assert exported["tenant"]["plan"] == "pro"
 
 
-async def test_refusals_have_their_exit_codes(service: Service) -> None:
-    await service.tenant("codes")
-    wrong = await service.trigger(UPDATED, "--tenant", "codes", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
+def test_refusals_have_their_exit_codes(service: Service) -> None:
+    service.tenant("codes")
+    wrong = service.trigger(UPDATED, "--tenant", "codes", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
     assert wrong.code == 1
     assert "400" in wrong.out
     assert "Invalid signature" in wrong.out
     assert "Perhaps --sign-as listener?" in wrong.out
-    refused = await service.trigger(UPDATED, "--tenant", "codes", TENANTRY_API_KEY="svc_live_nothing")
+    refused = service.trigger(UPDATED, "--tenant", "codes", TENANTRY_API_KEY="svc_live_nothing")
     assert (refused.code, refused.out) == (4, "")
     assert refused.err.endswith("does not accept the API key.\n")
-    away = await service.trigger(UPDATED, "--tenant", "codes", TENANTRY_BASE_URL=f"http://127.0.0.1:{free_port()}")
+    away = service.trigger(UPDATED, "--tenant", "codes", TENANTRY_BASE_URL=f"http://127.0.0.1:{free_port()}")
     assert (away.code, away.out) == (6, "")
-    missing = await service.trigger("story:trial", "--tenant", "no-such-tenant")
+    missing = service.trigger("story:trial", "--tenant", "no-such-tenant")
     assert (missing.code, missing.err) == (5, "There is no tenant no-such-tenant.\n")
-    unheard = await service.trigger("story:trial", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
+    unheard = service.trigger("story:trial", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
     assert unheard.code == 1
     assert "answered 400 to invoice.payment_succeeded: the story stops here" in unheard.err
     secrets = (*SECRETS.values(), OPERATOR_TOKEN, "svc_live_nothing", "whsec_of_nobody")
@@ -149,8 +160,8 @@ async def test_refusals_have_their_exit_codes(service: Service) -> None:
         assert not any(secret in done.out + done.err for secret in secrets)
 
 
-async def test_chaos_over_five_hundred_events_converges(service: Service) -> None:
-    done = await service.trigger("--chaos", "all", "--times", "500", "--seed", "7", "--json")
+def test_chaos_over_five_hundred_events_converges(service: Service) -> None:
+    done = service.trigger("--chaos", "all", "--times", "500", "--seed", "7", "--json")
     assert done.code == 0, done
     said = json.loads(done.out)
     assert (said["converged"], said["events"], said["wrong"], said["undecided"]) == (True, 500, 0, 0)
@@ -162,93 +173,87 @@ async def test_chaos_over_five_hundred_events_converges(service: Service) -> Non
     assert said["requests"] == sum(counts.values())
 
 
-async def test_chaos_is_told_in_words(service: Service) -> None:
-    done = await service.trigger("--chaos", "duplicate, bad-signature", "--times", "30", "--seed", "1")
+def test_chaos_is_told_in_words(service: Service) -> None:
+    done = service.trigger("--chaos", "duplicate, bad-signature", "--times", "30", "--seed", "1")
     assert (done.code, done.err) == (0, "")
     assert "chaos  30 events of tenant chaos-" in done.out
     assert "Converged: 30 events, each counted once, in the order in which they happened." in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert "\x1b" not in done.out
-    stopped = await service.trigger(
-        "--chaos", "all", "--times", "10", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789"
-    )
+    stopped = service.trigger("--chaos", "all", "--times", "10", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
     assert stopped.code == 1
     assert "answers should have been another." in stopped.out
 
 
-async def test_chaos_of_one_type_and_of_a_story_on_a_tenant_of_ones_own(service: Service) -> None:
-    await service.tenant("mine", stripeCustomerId="cus_mine")
-    updates = await service.trigger(UPDATED, "--chaos", "reorder", "--times", "20", "--tenant", "mine", "--json")
+def test_chaos_of_one_type_and_of_a_story_on_a_tenant_of_ones_own(service: Service) -> None:
+    service.tenant("mine", stripeCustomerId="cus_mine")
+    updates = service.trigger(UPDATED, "--chaos", "reorder", "--times", "20", "--tenant", "mine", "--json")
     assert (updates.code, json.loads(updates.out)["converged"]) == (0, True)
-    story = await service.trigger("story:failed-renewal", "--chaos", "all", "--tenant", "mine", "--json")
+    story = service.trigger("story:failed-renewal", "--chaos", "all", "--tenant", "mine", "--json")
     assert (story.code, json.loads(story.out)["converged"]) == (0, True)
-    exported = await service.call("GET", "/api/v1/tenants/mine/export", None)
+    exported = service.call("GET", "/api/v1/tenants/mine/export", None)
     assert exported["tenant"]["subscriptionStatus"] == "active"
 
 
-async def test_a_story_is_told_scene_by_scene_and_its_tenant_ended(service: Service) -> None:
-    done = await service.trigger("story:cancellation", "--json")
+def test_a_story_is_told_scene_by_scene_and_its_tenant_ended(service: Service) -> None:
+    done = service.trigger("story:cancellation", "--json")
     assert (done.code, done.err) == (0, "")
     scenes = [json.loads(line) for line in done.out.splitlines()]
     assert [scene["tenant"]["subscriptionStatus"] for scene in scenes] == ["active"] * 4 + ["canceled"]
     assert [scene["tenant"]["cancelAtPeriodEnd"] for scene in scenes[:4]] == [False, True, False, True]
     assert all(event["status"] == 200 for scene in scenes for event in scene["events"])
-    async with httpx2.AsyncClient(base_url=service.base, trust_env=False) as client:
-        ended = await client.put(
-            f"/api/v1/tenants/{scenes[0]['tenantId']}",
-            headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
-            json={"name": "Again", "ownerEmail": "o@x.example"},
-        )
+    again = {"name": "Again", "ownerEmail": "o@x.example"}
+    ended = service.request("PUT", f"/api/v1/tenants/{scenes[0]['tenantId']}", again)
     assert (ended.status_code, ended.json()["code"]) == (409, "tenant_deleted")
-    told = await service.trigger("story:upgrade", "--plan", "pro")
+    told = service.trigger("story:upgrade", "--plan", "pro")
     assert "goes over to the bigger plan" in told.out
     assert "-> business" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("event_type", sorted(HANDLED_TYPES))
-async def test_chaos_of_each_type_converges_on_a_tenant_of_its_own(service: Service, event_type: str) -> None:
-    done = await service.trigger(event_type, "--chaos", "all", "--times", "20", "--seed", "3", "--json")
+def test_chaos_of_each_type_converges_on_a_tenant_of_its_own(service: Service, event_type: str) -> None:
+    done = service.trigger(event_type, "--chaos", "all", "--times", "20", "--seed", "3", "--json")
     assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
 
 
 @pytest.mark.parametrize("story", sorted(STORIES))
-async def test_chaos_of_each_story_converges(service: Service, story: str) -> None:
+def test_chaos_of_each_story_converges(service: Service, story: str) -> None:
     for seed in ("1", "2"):
-        done = await service.trigger(f"story:{story}", "--chaos", "all", "--seed", seed, "--json")
+        done = service.trigger(f"story:{story}", "--chaos", "all", "--seed", seed, "--json")
         assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
 
 
-async def test_several_events_are_not_of_the_future(service: Service) -> None:
-    await service.tenant("punctual", stripeCustomerId="cus_punctual")
-    done = await service.trigger(FAILED, "--tenant", "punctual", "--times", "50", "--json")
+def test_several_events_are_not_of_the_future(service: Service) -> None:
+    service.tenant("punctual", stripeCustomerId="cus_punctual")
+    done = service.trigger(FAILED, "--tenant", "punctual", "--times", "50", "--json")
     moments = [event["created"] for event in json.loads(done.out)["events"]]
     assert moments[-1] <= system_clock().timestamp()
 
 
-async def test_credentials_are_sent_to_the_service_of_the_settings_alone(service: Service) -> None:
+def test_credentials_are_sent_to_the_service_of_the_settings_alone(service: Service) -> None:
     receiver = Receiver()
-    async with serving(receiver):
+    with service.portal.wrap_async_context_manager(serving(receiver)):
         away = receiver.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")
-        refused = await service.trigger(UPDATED, "--tenant", "acme", "--forward-to", away)
+        refused = service.trigger(UPDATED, "--tenant", "acme", "--forward-to", away)
         assert refused.code == 2
         assert "is not on this machine" in refused.err
         assert receiver.authorizations == []
-        sent = await service.trigger(UPDATED, "--tenant", "acme", "--forward-to", away, "--remote")
+        sent = service.trigger(UPDATED, "--tenant", "acme", "--forward-to", away, "--remote")
     assert "The tenant cannot be shown" in sent.err
     assert set(receiver.authorizations) == {None}
 
 
-async def test_service_that_is_not_on_this_machine_is_not_meant_by_accident(service: Service) -> None:
-    done = await service.trigger(UPDATED, "--tenant", "acme", TENANTRY_BASE_URL="https://tenantry.prod.example")
+def test_service_that_is_not_on_this_machine_is_not_meant_by_accident(service: Service) -> None:
+    done = service.trigger(UPDATED, "--tenant", "acme", TENANTRY_BASE_URL="https://tenantry.prod.example")
     assert (done.code, done.out) == (2, "")
     assert "https://tenantry.prod.example" in done.err
     assert "--remote" in done.err
 
 
-async def test_nobodys_tenant_is_changed_unless_it_is_named(service: Service) -> None:
+def test_nobodys_tenant_is_changed_unless_it_is_named(service: Service) -> None:
     for arguments in (["story:trial"], ["--chaos", "all"]):
-        done = await service.trigger(*arguments, OPERATOR_TOKEN="", TENANTRY_API_KEY="svc_live_x")
+        done = service.trigger(*arguments, OPERATOR_TOKEN="", TENANTRY_API_KEY="svc_live_x")
         assert (done.code, done.out) == (2, "")
         assert "--tenant" in done.err
 
@@ -263,6 +268,6 @@ async def test_nobodys_tenant_is_changed_unless_it_is_named(service: Service) ->
         ("--chaos", "all", "--times", "10001"),
     ],
 )
-async def test_what_cannot_be_done_is_told(service: Service, arguments: tuple[str, ...]) -> None:
-    done = await service.trigger(*arguments, "--tenant", "acme")
+def test_what_cannot_be_done_is_told(service: Service, arguments: tuple[str, ...]) -> None:
+    done = service.trigger(*arguments, "--tenant", "acme")
     assert (done.code, "Traceback" in done.err) == (2, False), done

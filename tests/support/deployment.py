@@ -47,7 +47,6 @@ async def add_owner(address: str, folder: Path) -> str:
     """The secret of an OWNER key of the new tenant ``acme`` in the database at this address."""
     tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
     key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    for command in (tenant, key):
-        done = await invoked(*command, folder=folder, DATABASE_URL=address, **SECRETS)
-        assert (done.code, done.err) == (0, "")
-    return done.out.strip()
+    [_, made] = [await invoked(*command, folder=folder, DATABASE_URL=address, **SECRETS) for command in (tenant, key)]
+    assert (made.code, made.err) == (0, "")
+    return made.out.strip()

@@ -17,5 +17,5 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> Suite:
-    return Suite(pytester)
+def suite(tmp_path: Path) -> Suite:
+    return Suite(tmp_path)

@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.suites import OWN_PLUGINS
+
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs" / "testing.md"
 INSTALL: Final = re.compile(r"`pip install ([^`]+)`")
@@ -57,5 +59,5 @@ def test_examples_pass(pytester: pytest.Pytester, suite: str) -> None:
     shown = {name: text for name, text in files().items() if name.startswith("special/") == (suite != ".")}
     count = sum(len(TEST.findall(text)) for text in shown.values())
     others = [] if suite == SUITE_OF_ITS_OWN else ["--ignore", str(folder / SUITE_OF_ITS_OWN)]
-    arguments = ["--rootdir", str(folder), "-p", "no:cacheprovider", *others, str(folder / suite)]
+    arguments = [*OWN_PLUGINS, "--rootdir", str(folder), "-p", "no:cacheprovider", *others, str(folder / suite)]
     pytester.runpytest_subprocess(*arguments, timeout=240).assert_outcomes(passed=count)

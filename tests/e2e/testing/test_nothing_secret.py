@@ -1,37 +1,25 @@
 """What pytest shows of a test that failed holds no secret."""
 
 import re
+from typing import NamedTuple
 
 import pytest
 
-from tests.support.suites import Suite
+from tests.support.suites import Suite, outcomes
 
+FAILING = """
+def test_before(tenantry):
+    tenantry.events.payment_succeeded(tenantry.tenant(tenant_id="tenant-of-the-test-before"))
 
-def test_a_failed_test_shows_the_services_log_and_no_secret(suite: Suite) -> None:
-    suite.write(
-        "test_failing.py",
-        """
-        def test_before(tenantry):
-            tenantry.events.payment_succeeded(tenantry.tenant(tenant_id="tenant-of-the-test-before"))
-
-        def test_failing(tenantry):
-            tenant = tenantry.tenant()
-            key, token, environment = tenant.key(), tenant.token(), tenantry.environment
-            headers = key.headers
-            tenantry.events.payment_succeeded(tenant)
-            with open("secrets", "w") as file:
-                file.write("\\n".join([key.secret, token, environment["API_KEY_PEPPER"]]))
-            assert (key, token, headers) == (None, "nothing", {})
-        """,
-    )
-    result = suite.run("--showlocals", "-vv")
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*Captured tenantry call*", "*payment received*"])
-    shown = result.stdout.str()
-    assert "tenant-of-the-test-before" not in shown
-    assert [secret for secret in (suite.folder / "secrets").read_text().split("\n") if secret in shown] == []
-
-
+def test_failing(tenantry):
+    tenant = tenantry.tenant()
+    key, token, environment = tenant.key(), tenant.token(), tenantry.environment
+    headers = key.headers
+    tenantry.events.payment_succeeded(tenant)
+    with open("secrets-of-failing", "w") as file:
+        file.write("\\n".join([key.secret, token, environment["API_KEY_PEPPER"]]))
+    assert (key, token, headers) == (None, "nothing", {})
+"""
 SHOWN = """
 def secrets_of(tenantry, key):
     names = ("API_KEY_PEPPER", "OPERATOR_TOKEN", "PROVIDER_WEBHOOK_SECRET", "PROVIDER_SECRET_KEY")
@@ -69,18 +57,43 @@ def test_subscription(tenantry):
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-vv", "--showlocals", "--tb=long")], ids=["as-usual", "in-full"])
-def test_a_failed_test_shows_nothing_of_a_secret_that_it_compares_or_uses(
-    suite: Suite, options: tuple[str, ...]
-) -> None:
+class Run(NamedTuple):
+    """A run of both files, and what it has shown."""
+
+    suite: Suite
+    result: pytest.RunResult
+
+    @property
+    def shown(self) -> str:
+        return self.result.stdout.str()
+
+    def secrets(self, name: str) -> list[str]:
+        """The secrets that a test wrote into a file."""
+        return (self.suite.folder / name).read_text().split("\n")
+
+
+@pytest.fixture(scope="module", params=[(), ("-vv", "--showlocals", "--tb=long")], ids=["as-usual", "in-full"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The files, run once with the options that most people use and once with all that shows more."""
+    suite = Suite(tmp_path_factory.mktemp("suite"))
+    suite.write("test_failing.py", FAILING)
     suite.write("test_shown.py", SHOWN)
-    result = suite.run(*options)
-    result.assert_outcomes(failed=8)
-    shown = result.stdout.str()
-    key, _, *others = (suite.folder / "secrets").read_text().split("\n")
-    assert [secret for secret in (key, *others) if secret in shown] == []
-    assert re.findall(r"svc_live_\w{10}|(?:op|whsec|sk_test)_\w{10}", shown) == []
-    result.stdout.fnmatch_lines(["*assert Credential(***) == 'x'", "*assert Credential(***) == '***x'"])
+    return Run(suite, suite.run(*request.param))
+
+
+def test_a_failed_test_shows_the_services_log_and_no_secret(run: Run) -> None:
+    assert outcomes(run.result, "test_failing.py") == {"test_before": {"PASSED"}, "test_failing": {"FAILED"}}
+    run.result.stdout.fnmatch_lines(["*Captured tenantry call*", "*payment received*"])
+    assert "tenant-of-the-test-before" not in run.shown
+    assert [secret for secret in run.secrets("secrets-of-failing") if secret in run.shown] == []
+
+
+def test_a_failed_test_shows_nothing_of_a_secret_that_it_compares_or_uses(run: Run) -> None:
+    assert list(outcomes(run.result, "test_shown.py").values()) == [{"FAILED"}] * 8
+    key, _, *others = run.secrets("secrets")
+    assert [secret for secret in (key, *others) if secret in run.shown] == []
+    assert re.findall(r"svc_live_\w{10}|(?:op|whsec|sk_test)_\w{10}", run.shown) == []
+    run.result.stdout.fnmatch_lines(["*assert Credential(***) == 'x'", "*assert Credential(***) == '***x'"])
 
 
 def test_settings_that_are_refused_are_not_shown(suite: Suite) -> None:

@@ -2,7 +2,138 @@
 
 import pytest
 
-from tests.support.suites import Suite
+from tenantry.testing import StartError, running_service
+from tests.support.suites import Suite, outcomes
+
+FOR_ANOTHER_DATABASE = {
+    "PGPORT": "5433", "PGCLIENTENCODING": "SQL_ASCII", "PGOPTIONS": "-c search_path=foo", "PGDATESTYLE": "German",
+    "PGHOST": "db.example", "PGHOSTADDR": "127.0.0.1", "PGUSER": "x", "PGDATABASE": "x", "PGCONNECT_TIMEOUT": "x",
+    "PGCHANNELBINDING": "require", "PGREQUIREAUTH": "scram-sha-256", "PGREQUIREPEER": "x", "PGGSSENCMODE": "require",
+    "PGSSLNEGOTIATION": "direct", "PGTARGETSESSIONATTRS": "standby", "PGSERVICE": "x", "PGSERVICEFILE": "services.conf",
+}  # fmt: skip
+DATABASE = """
+def test_database(tenantry):
+    tenant = tenantry.tenant(plan="pro")
+    tenantry.events.payment_failed(tenant)
+    assert len(tenant.mails()) == 1
+    key = tenant.key()
+    key.expire()
+    assert tenantry.client(key).get("/api/v1/auth/whoami").json()["code"] == "api_key_expired"
+"""
+PART = """
+import pytest
+
+@pytest.fixture(scope="session")
+def tenantry_settings():
+    return {"PARKED_MAIL_HOURS": 1}
+"""
+FAILING = """
+import pytest
+
+@pytest.fixture
+def broken(tenantry):
+    raise LookupError("it is broken")
+
+def test_it(broken): ...
+
+@pytest.fixture(scope="session", autouse=True)
+def broken_at_the_end(tenantry_service):
+    yield
+    raise LookupError("it breaks in the end")
+"""
+ASYNC = """
+import pytest
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_async(tenantry, anyio_backend):
+    tenant = tenantry.tenant(plan="pro")
+    tenantry.provider.card_declines(tenant.customer)
+    tenantry.provider.advance(days=32)
+    assert tenant.subscription_status == "past_due"
+    assert len(tenant.mails()) == 1
+"""
+WIDE = """
+import pytest
+from tenantry.testing import Tenantry
+
+@pytest.fixture(scope="module")
+def wide(tenantry_service):
+    with Tenantry(tenantry_service) as tenantry:
+        yield tenantry
+
+@pytest.fixture(scope="module")
+def tenant(wide):
+    return wide.tenant()
+
+def buy(wide, tenant, plan):
+    asked = wide.client(tenant.key()).post("/api/v1/billing/checkout-sessions", json={"plan": plan})
+    assert asked.status_code == 201, asked.text
+    *_, session = wide.provider.checkout_sessions.values()
+    wide.provider.complete(session)
+    wide.provider.deliver()
+    assert tenant.plan == plan
+
+def test_wide(wide, tenant):
+    buy(wide, tenant, "pro")
+
+def test_own(tenantry):
+    buy(tenantry, tenantry.tenant(), "pro")
+
+def test_wide_again(wide):
+    buy(wide, wide.tenant(), "business")
+
+def test_one_that_ended_before_the_newest(tenantry_service):
+    older, newer = Tenantry(tenantry_service), Tenantry(tenantry_service)
+    with newer:
+        with older:
+            pass
+        buy(newer, newer.tenant(), "pro")
+"""
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> pytest.RunResult:
+    """One run of several files, which share a service, with variables that are meant for another database."""
+    suite = Suite(tmp_path_factory.mktemp("suite"))
+    suite.write("services.conf", "[x]\nhost=db.example\nport=5433\noptions=-c search_path=foo\nsslmode=require\n")
+    suite.write("test_async.py", ASYNC)
+    suite.write("test_database.py", DATABASE)
+    suite.write("part/conftest.py", PART)
+    suite.write("part/test_part.py", "def test_part(tenantry): ...")
+    suite.write("test_wide.py", WIDE)
+    suite.write("test_zz_failing.py", FAILING)  # its last error is that of the last test of the session
+    return suite.run(
+        "test_async.py", "test_database.py", "part", "test_wide.py", "test_zz_failing.py", **FOR_ANOTHER_DATABASE
+    )  # fmt: skip
+
+
+def test_settings_for_a_part_of_a_session_are_refused(together: pytest.RunResult) -> None:
+    assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
+    assert outcomes(together, "part/test_part.py") == {"test_part": {"ERROR"}}
+    together.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test is to have.*"])
+
+
+def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(together: pytest.RunResult) -> None:
+    assert outcomes(together, "test_zz_failing.py") == {"test_it": {"ERROR"}}
+    together.assert_outcomes(passed=7, errors=3)
+    together.stdout.fnmatch_lines(["*LookupError: it is broken*", "*LookupError: it breaks in the end*"])
+    together.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_variables_for_another_database_are_not_for_that_of_the_tests(together: pytest.RunResult) -> None:
+    assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
+
+
+def test_another_event_loop_is_no_matter(together: pytest.RunResult) -> None:
+    assert outcomes(together, "test_async.py") == {"test_async[asyncio]": {"PASSED"}, "test_async[trio]": {"PASSED"}}
+
+
+def test_one_for_a_wider_scope_goes_on_after_a_test_with_another(together: pytest.RunResult) -> None:
+    assert outcomes(together, "test_wide.py") == {
+        name: {"PASSED"}
+        for name in ("test_wide", "test_own", "test_wide_again", "test_one_that_ended_before_the_newest")
+    }
 
 
 def test_each_worker_has_a_service_of_its_own_and_starts_it_once(suite: Suite) -> None:
@@ -98,26 +229,29 @@ def test_settings_and_a_catalog_of_the_suite_count(suite: Suite) -> None:
     suite.run().assert_outcomes(passed=5)
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"WORKERS": "none", "API_KEY_PEPPER": "short"}, "*2 setting(s) are faulty.*WORKERS: must be a whole number*"),
-        ({"PORT": 3001, "DATABASE_URL": "x"}, "*DATABASE_URL, PORT cannot be set: the tests run these themselves.*"),
-        ({"WORKERS": None, "MAIL_FROM": None}, "*tenantry_settings: MAIL_FROM, WORKERS cannot be None*"),
-        ({"TENANTRY_PLANS": "missing.toml"}, "*TENANTRY_PLANS: */missing.toml cannot be read*"),
-    ],
-)
-def test_faulty_settings_are_named_by_every_test_that_needs_the_service(
-    suite: Suite, given: dict[str, object], reason: str
-) -> None:
+FAULTY = [
+    ({"WORKERS": "none", "API_KEY_PEPPER": "short"}, r"(?s)2 setting\(s\) are faulty.*WORKERS: must be a whole number"),
+    ({"PORT": 3001, "DATABASE_URL": "x"}, "DATABASE_URL, PORT cannot be set: the tests run these themselves"),
+    ({"WORKERS": None, "MAIL_FROM": None}, "tenantry_settings: MAIL_FROM, WORKERS cannot be None"),
+    ({"TENANTRY_PLANS": "missing.toml"}, "TENANTRY_PLANS: .*/missing.toml cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("given", "reason"), FAULTY)
+def test_faulty_settings_are_named(given: dict[str, object], reason: str) -> None:
+    with pytest.raises(StartError, match=reason), running_service(given):
+        pass
+
+
+def test_faulty_settings_are_named_by_every_test_that_needs_the_service(suite: Suite) -> None:
     suite.write(
         "conftest.py",
-        f"""
+        """
         import pytest
 
         @pytest.fixture(scope="session")
         def tenantry_settings():
-            return {given!r}
+            return {"WORKERS": "none", "API_KEY_PEPPER": "short"}
         """,
     )
     suite.write(
@@ -130,49 +264,7 @@ def test_faulty_settings_are_named_by_every_test_that_needs_the_service(
     )
     result = suite.run()
     result.assert_outcomes(errors=2, passed=1)
-    pytest.LineMatcher([" ".join(result.stdout.lines)]).fnmatch_lines([reason])
-
-
-def test_settings_for_a_part_of_a_session_are_refused(suite: Suite) -> None:
-    (suite.folder / "part").mkdir()
-    suite.write("test_whole.py", "def test_whole(tenantry): ...")
-    suite.write(
-        "part/conftest.py",
-        """
-        import pytest
-
-        @pytest.fixture(scope="session")
-        def tenantry_settings():
-            return {"PARKED_MAIL_HOURS": 1}
-        """,
-    )
-    suite.write("part/test_part.py", "def test_part(tenantry): ...")
-    result = suite.run("test_whole.py", "part")
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test is to have.*"])
-
-
-def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(suite: Suite) -> None:
-    suite.write(
-        "test_failing.py",
-        """
-        import pytest
-
-        @pytest.fixture
-        def broken(tenantry):
-            raise LookupError("it is broken")
-
-        def test_it(broken): ...
-
-        @pytest.fixture(scope="session", autouse=True)
-        def broken_at_the_end(tenantry_service):
-            yield
-            raise LookupError("it breaks in the end")
-        """,
-    )
-    result = suite.run()
-    result.assert_outcomes(errors=2)
-    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    pytest.LineMatcher([" ".join(result.stdout.lines)]).fnmatch_lines(["*2 setting(s) are faulty.*"])
 
 
 def test_a_suite_that_uses_none_of_it_starts_nothing(suite: Suite) -> None:
@@ -186,32 +278,7 @@ def test_a_suite_that_uses_none_of_it_starts_nothing(suite: Suite) -> None:
             assert heavy & set(sys.modules) == set()
         """,
     )
-    suite.run("-p", "no:schemathesis").assert_outcomes(passed=1)
-
-
-DATABASE = """
-def test_database(tenantry):
-    tenant = tenantry.tenant(plan="pro")
-    tenantry.events.payment_failed(tenant)
-    assert len(tenant.mails()) == 1
-    key = tenant.key()
-    key.expire()
-    assert tenantry.client(key).get("/api/v1/auth/whoami").json()["code"] == "api_key_expired"
-"""
-
-
-FOR_ANOTHER_DATABASE = {
-    "PGPORT": "5433", "PGCLIENTENCODING": "SQL_ASCII", "PGOPTIONS": "-c search_path=foo", "PGDATESTYLE": "German",
-    "PGHOST": "db.example", "PGHOSTADDR": "127.0.0.1", "PGUSER": "x", "PGDATABASE": "x", "PGCONNECT_TIMEOUT": "x",
-    "PGCHANNELBINDING": "require", "PGREQUIREAUTH": "scram-sha-256", "PGREQUIREPEER": "x", "PGGSSENCMODE": "require",
-    "PGSSLNEGOTIATION": "direct", "PGTARGETSESSIONATTRS": "standby", "PGSERVICE": "x", "PGSERVICEFILE": "services.conf",
-}  # fmt: skip
-
-
-def test_variables_for_another_database_are_not_for_that_of_the_tests(suite: Suite) -> None:
-    suite.write("services.conf", "[x]\nhost=db.example\nport=5433\noptions=-c search_path=foo\nsslmode=require\n")
-    suite.write("test_database.py", DATABASE)
-    suite.run(**FOR_ANOTHER_DATABASE).assert_outcomes(passed=1)
+    suite.run().assert_outcomes(passed=1)
 
 
 def test_a_variable_that_keeps_the_tests_from_their_database_is_told_of(suite: Suite) -> None:
@@ -219,66 +286,3 @@ def test_a_variable_that_keeps_the_tests_from_their_database_is_told_of(suite: S
     result = suite.run(PGSERVICE="missing")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*The tests cannot reach their own database: *service*missing*not found*"])
-
-
-def test_another_event_loop_is_no_matter(suite: Suite) -> None:
-    suite.write(
-        "test_async.py",
-        """
-        import pytest
-
-        @pytest.mark.anyio
-        @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-        async def test_async(tenantry, anyio_backend):
-            tenant = tenantry.tenant(plan="pro")
-            tenantry.provider.card_declines(tenant.customer)
-            tenantry.provider.advance(days=32)
-            assert tenant.subscription_status == "past_due"
-            assert len(tenant.mails()) == 1
-        """,
-    )
-    suite.run().assert_outcomes(passed=2)
-
-
-def test_one_for_a_wider_scope_goes_on_after_a_test_with_another(suite: Suite) -> None:
-    suite.write(
-        "test_wide.py",
-        """
-        import pytest
-        from tenantry.testing import Tenantry
-
-        @pytest.fixture(scope="module")
-        def wide(tenantry_service):
-            with Tenantry(tenantry_service) as tenantry:
-                yield tenantry
-
-        @pytest.fixture(scope="module")
-        def tenant(wide):
-            return wide.tenant()
-
-        def buy(wide, tenant, plan):
-            asked = wide.client(tenant.key()).post("/api/v1/billing/checkout-sessions", json={"plan": plan})
-            assert asked.status_code == 201, asked.text
-            *_, session = wide.provider.checkout_sessions.values()
-            wide.provider.complete(session)
-            wide.provider.deliver()
-            assert tenant.plan == plan
-
-        def test_wide(wide, tenant):
-            buy(wide, tenant, "pro")
-
-        def test_own(tenantry):
-            buy(tenantry, tenantry.tenant(), "pro")
-
-        def test_wide_again(wide):
-            buy(wide, wide.tenant(), "business")
-
-        def test_one_that_ended_before_the_newest(tenantry_service):
-            older, newer = Tenantry(tenantry_service), Tenantry(tenantry_service)
-            with newer:
-                with older:
-                    pass
-                buy(newer, newer.tenant(), "pro")
-        """,
-    )
-    suite.run().assert_outcomes(passed=4)

@@ -1,4 +1,7 @@
-"""However a session of pytest ends, neither processes nor files of the plugin outlive it."""
+"""However a session of pytest ends, neither processes nor files of the plugin outlive it.
+
+`tests/system/test_killed_suites.py` kills sessions.
+"""
 
 import os
 import signal
@@ -7,10 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.support.commands import Running, running, still_running
-from tests.support.suites import Suite
+from tests.support.suites import OWN_PLUGINS, Suite
 
 
 def left_in(place: Path) -> list[Path]:
@@ -32,7 +34,7 @@ def test_waiting(tenantry):
 async def waiting(suite: Suite, place: Path) -> AsyncIterator[tuple[Running, list[psutil.Process]]]:
     """A suite in the midst of its test, and all processes that it has started, whose files are in ``place``."""
     suite.write("test_waiting.py", WAITING)
-    arguments = ("-p", "no:cacheprovider", "-s", "test_waiting.py")
+    arguments = (*OWN_PLUGINS, "-p", "no:cacheprovider", "-s", "test_waiting.py")
     async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
         await command.until("it waits", "err")
         started = command.family()[1:]
@@ -40,13 +42,16 @@ async def waiting(suite: Suite, place: Path) -> AsyncIterator[tuple[Running, lis
         yield command, started
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-async def test_nothing_is_left_however_a_session_is_ended(suite: Suite, place: Path, how: signal.Signals) -> None:
+async def check_ended_session(suite: Suite, place: Path, how: signal.Signals, code: int) -> None:
+    """Assert that nothing is left of a session that ends with this signal, and its exit code."""
     async with waiting(suite, place) as (command, started):
-        code = await command.end(how)
+        assert await command.end(how) == code
         assert await still_running(started) == []
         assert left_in(place) == []
-    assert code == (2 if how is signal.SIGINT else -how)
+
+
+async def test_nothing_is_left_of_a_session_that_is_interrupted(suite: Suite, place: Path) -> None:
+    await check_ended_session(suite, place, signal.SIGINT, 2)
 
 
 async def test_nothing_is_left_of_a_start_that_is_broken_off(suite: Suite, place: Path) -> None:
@@ -63,7 +68,7 @@ async def test_nothing_is_left_of_a_start_that_is_broken_off(suite: Suite, place
         """,
     )
     suite.write("test_waiting.py", WAITING)
-    arguments = ("-p", "no:cacheprovider", "-s", "test_waiting.py")
+    arguments = (*OWN_PLUGINS, "-p", "no:cacheprovider", "-s", "test_waiting.py")
     async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
         await command.until("it begins", "err")
         assert await command.end(signal.SIGINT) == 2
@@ -85,12 +90,10 @@ def test_forking(tenantry):
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGUSR1, 0), (signal.SIGKILL, -signal.SIGKILL)])
-async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files(
-    suite: Suite, place: Path, how: signal.Signals, code: int
-) -> None:
+async def check_forked_child(suite: Suite, place: Path, how: signal.Signals, code: int) -> None:
+    """Assert that nothing is left but the child of a session that ends with this signal, and its exit code."""
     suite.write("test_forking.py", FORKING)
-    arguments = ("-p", "no:cacheprovider", "-s", "test_forking.py")
+    arguments = (*OWN_PLUGINS, "-p", "no:cacheprovider", "-s", "test_forking.py")
     async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
         await command.until(".\n", "err")
         child = psutil.Process(int(command.text["err"].partition("it has forked ")[2].partition(".")[0]))
@@ -104,3 +107,7 @@ async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files
             with suppress(psutil.NoSuchProcess):
                 child.kill()
         assert await command.wait() == code
+
+
+async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files(suite: Suite, place: Path) -> None:
+    await check_forked_child(suite, place, signal.SIGUSR1, 0)

@@ -1,0 +1,81 @@
+"""How two processes end together, and requests that never end, which are waited for until a time limit."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from tests.e2e.test_stopping import (
+    FOR_EVER,
+    check_kernel_queue,
+    check_request_under_way,
+    check_second_signal,
+)
+from tests.support.commands import still_running
+from tests.support.deployment import WORKERS, deployed
+from tests.support.stopping import Connect, Upload, connecting
+
+LONGEST_STOP: Final = 30
+"""Seconds after the drain for which a process has to be left alone (docs/stopping.md)."""
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes connections, which are closed at the end."""
+    async with connecting() as connect:
+        yield connect
+
+
+async def test_request_under_way_is_finished_while_newcomers_are_refused(
+    database_url: str, conninfo: str, tmp_path: Path, connect: Connect
+) -> None:
+    await check_request_under_way(database_url, conninfo, tmp_path, connect, "2")
+
+
+async def test_whoever_waits_in_the_kernels_queue_is_answered(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
+    await check_kernel_queue(database_url, tmp_path, connect, "2")
+
+
+@pytest.mark.parametrize(("command", "how"), [("serve", signal.SIGINT), ("worker", signal.SIGTERM)])
+async def test_second_signal_waits_for_no_job(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
+    await check_second_signal(conninfo, tmp_path, command, how)
+
+
+async def test_signal_ends_every_process(database_url: str, tmp_path: Path) -> None:
+    async with deployed(database_url, tmp_path) as deployment:
+        family = deployment.command.family()
+        assert len(family) > WORKERS
+        assert await deployment.command.end(signal.SIGTERM) == 0
+    assert await still_running(family) == []
+    assert "Traceback" not in deployment.command.text["err"]
+
+
+async def test_second_signal_ends_all_processes_at_once(database_url: str, tmp_path: Path) -> None:
+    async with deployed(database_url, tmp_path, DRAIN_SECONDS=FOR_EVER) as deployment:
+        family = deployment.command.family()
+        os.kill(deployment.command.pid, signal.SIGTERM)
+        await deployment.command.until("draining", "err")
+        assert await deployment.command.end(signal.SIGTERM) == 0
+    assert await still_running(family) == []
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_request_that_never_ends_is_not_waited_for(
+    database_url: str, conninfo: str, tmp_path: Path, connect: Connect, workers: str
+) -> None:
+    async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
+        line = await connect(deployment)
+        await Upload(line, "evt_lost").begin()
+        family = deployment.command.family()
+        async with asyncio.timeout(LONGEST_STOP):
+            assert await deployment.command.end(signal.SIGTERM) == 0
+        assert await still_running(family) == []
+    with psycopg.connect(conninfo) as connection:
+        assert connection.execute("SELECT id FROM billing_events").fetchall() == []
