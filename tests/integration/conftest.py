@@ -1,19 +1,55 @@
 """Fixtures of the tests that run the whole service."""
 
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import pytest
 
+from tests.support.emptying import Empty, emptying
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, running_service
+from tests.support.truth import Stage, World, running_stage
+
+
+class SharedDatabase(NamedTuple):
+    """A migrated database that the tests of a file share; ``empty`` deletes the rows of earlier tests."""
+
+    conninfo: str
+    empty: Empty
 
 
 @pytest.fixture(scope="module")
-async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
-    """The service, shared by the tests of a file: each makes tenants of its own, and none moves the clock."""
+async def shared_database(postgres: PostgresServer) -> AsyncIterator[SharedDatabase]:
+    """The database of a file: that of its `service`, too."""
     with postgres.database() as conninfo:
-        async with running_service(conninfo) as service:
-            yield service
+        async with emptying(conninfo) as empty:
+            yield SharedDatabase(conninfo, empty)
+
+
+@pytest.fixture
+async def emptied(shared_database: SharedDatabase) -> str:
+    """The connection string of the file's database, which holds no rows of earlier tests.
+
+    For tests that count rows or use fixed ids, and leave schema, roles and settings as they are.
+    """
+    await shared_database.empty()
+    return shared_database.conninfo
+
+
+@pytest.fixture(scope="module")
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    """The service, shared by the tests of a file: each makes tenants of its own, and none moves the clock."""
+    async with running_service(shared_database.conninfo) as service:
+        yield service
+
+
+@pytest.fixture
+def emptied_service(service: Service, emptied: str) -> Service:
+    """The service that the tests of a file share, on a database without rows of earlier tests.
+
+    Tests may move its clock forward.
+    """
+    return service
 
 
 @pytest.fixture
@@ -21,3 +57,17 @@ async def fresh_service(conninfo: str) -> AsyncIterator[Service]:
     """The service on a database of this test's own."""
     async with running_service(conninfo) as service:
         yield service
+
+
+@pytest.fixture(scope="module")
+async def stage(shared_database: SharedDatabase) -> AsyncIterator[Stage]:
+    """The service with a key to a provider, shared by the worlds of a file."""
+    async with running_stage(shared_database.conninfo) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
+    """A new provider beside the service of `stage`, whose database holds no rows of earlier tests."""
+    async with stage.world() as world:
+        yield world

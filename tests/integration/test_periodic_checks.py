@@ -1,7 +1,6 @@
 """The checks that the worker runs by itself: comparing tenants with the provider, and looking for silent ones."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -12,18 +11,12 @@ from tenantry.services.retention import RetentionService
 from tenantry.services.silence import SilenceWatch
 from tests.support.billing import Subscriber, rows
 from tests.support.logs import watched
-from tests.support.truth import World, running_world
+from tests.support.truth import World
 
 DEFER = (
     "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', '%s', 0, NULL, NULL, "
-    "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
+    "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[]) AS ids"
 )
-
-
-@pytest.fixture
-async def world(conninfo: str) -> AsyncIterator[World]:
-    async with running_world(conninfo) as world:
-        yield world
 
 
 async def run_job(world: World, name: str, *, asks_provider: bool = True, hours: int = 24) -> None:
@@ -36,10 +29,10 @@ async def run_job(world: World, name: str, *, asks_provider: bool = True, hours:
         desk.reconciler if asks_provider else None,
         hours,
     )
-    await rows(world.service.conninfo, DEFER % name)
+    [[number]] = [row["ids"] for row in await rows(world.service.conninfo, DEFER % name)]
     with watched("procrastinate") as log:
         worker = asyncio.create_task(desk.queue.run_worker(work, polling_interval=0.02))
-        await log.until(f"Job {name}[1](timestamp=0) ended with status: Success")
+        await log.until(f"Job {name}[{number}](timestamp=0) ended with status: Success")
         worker.cancel()
         await asyncio.wait({worker})
 

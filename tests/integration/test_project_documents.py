@@ -23,10 +23,10 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("made", [MADE, MADE + timedelta(microseconds=1), MADE + timedelta(microseconds=120_000)])
-async def test_a_document_is_what_the_api_shows(conninfo: str, text: str, made: datetime) -> None:
+async def test_a_document_is_what_the_api_shows(emptied: str, text: str, made: datetime) -> None:
     project = Project("proj_1", "acme", text, text, Mode.TEST, made, made + timedelta(days=1))
     changed = msgspec.structs.replace(project, name="other", description=None, updated_at=made)
-    async with await Connection.connect(conninfo) as connection:
+    async with await Connection.connect(emptied) as connection:
         await connection.execute("SET TimeZone = 'Asia/Kathmandu'")
         await connection.execute("SET DateStyle = 'German'")
         await connection.execute(

@@ -15,7 +15,7 @@ from tests.support.billing import Provider, Subscriber, rows
 from tests.support.findings import free_port
 from tests.support.provider_api import KEY, refusal, running_provider
 from tests.support.service import Service
-from tests.support.truth import OVER, World, questions, reconciling, running_world, until_questions
+from tests.support.truth import OVER, Stage, World, questions, reconciling, until_questions
 
 UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
@@ -33,8 +33,8 @@ WAITS: Final = "SELECT scheduled_at > now() AS waits FROM procrastinate_jobs WHE
 
 
 @pytest.fixture
-async def world(conninfo: str) -> AsyncIterator[World]:
-    async with running_world(conninfo, rules=Rules(retry_days=())) as world:
+async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
+    async with stage.world(rules=Rules(retry_days=())) as world:
         yield world
 
 
@@ -158,55 +158,55 @@ async def test_an_order_that_is_decided_asks_nobody(world: World) -> None:
 # A provider that does not answer
 
 
-async def test_a_provider_that_is_away_is_asked_again(world: World, conninfo: str) -> None:
+async def test_a_provider_that_is_away_is_asked_again(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
-    await rows(conninfo, AT_ONCE)
+    await rows(emptied, AT_ONCE)
     nowhere = f"http://127.0.0.1:{free_port()}"
-    async with reconciling(conninfo, nowhere, clock=world.service.clock) as desk, desk.working():
-        await until_questions(conninfo, put_back)
+    async with reconciling(emptied, nowhere, clock=world.service.clock) as desk, desk.working():
+        await until_questions(emptied, put_back)
     assert await world.provider.state(subscriber) == ("free", "none")
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_a_question_that_is_put_back_does_not_collide_with_the_next_one(world: World, conninfo: str) -> None:
+async def test_a_question_that_is_put_back_does_not_collide_with_the_next_one(world: World, emptied: str) -> None:
     """While the provider is being asked in vain, another checkout of the tenant comes in."""
     subscriber = await checked_out(world, UPDATED)
-    await rows(conninfo, AT_ONCE)
+    await rows(emptied, AT_ONCE)
     async with running_provider() as server:
         server.open.clear()
-        async with reconciling(conninfo, server.url, KEY, clock=world.service.clock) as desk, desk.working():
+        async with reconciling(emptied, server.url, KEY, clock=world.service.clock) as desk, desk.working():
             await server.until_requested(1)
             await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
-            assert sorted(job["status"] for job in await questions(conninfo)) == ["doing", "todo"]
+            assert sorted(job["status"] for job in await questions(emptied)) == ["doing", "todo"]
             server.answers.append(refusal(500))
             server.open.set()
-            await until_questions(conninfo, lambda jobs: [job["status"] for job in jobs] == ["todo", "todo"])
+            await until_questions(emptied, lambda jobs: [job["status"] for job in jobs] == ["todo", "todo"])
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_of_many_questions_about_a_tenant_one_waits(world: World, conninfo: str) -> None:
+async def test_of_many_questions_about_a_tenant_one_waits(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
     for _ in range(3):
         await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
-    assert len(await questions(conninfo)) == 1
+    assert len(await questions(emptied)) == 1
 
 
-async def test_while_two_questions_about_a_tenant_wait_its_events_are_taken_in(world: World, conninfo: str) -> None:
+async def test_while_two_questions_about_a_tenant_wait_its_events_are_taken_in(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
-    await rows(conninfo, TWICE)
+    await rows(emptied, TWICE)
     await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
-    assert len(await questions(conninfo)) == 2
+    assert len(await questions(emptied)) == 2
 
 
-async def test_a_provider_that_refuses_the_key_is_not_asked_again(world: World, conninfo: str) -> None:
+async def test_a_provider_that_refuses_the_key_is_not_asked_again(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
     async with (
-        reconciling(conninfo, world.simulator.url, "sk_test_wrong", clock=world.service.clock) as desk,
+        reconciling(emptied, world.simulator.url, "sk_test_wrong", clock=world.service.clock) as desk,
         desk.working(),
     ):
-        await until_questions(conninfo, lambda jobs: [job["status"] for job in jobs] == ["failed"])
+        await until_questions(emptied, lambda jobs: [job["status"] for job in jobs] == ["failed"])
     assert await world.provider.state(subscriber) == ("free", "none")
 
 

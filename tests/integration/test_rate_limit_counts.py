@@ -19,15 +19,15 @@ NEVER = -61
 
 
 @pytest.fixture
-async def database(conninfo: str) -> AsyncIterator[Database]:
-    database = Database(conninfo, pool_size=1)
+async def database(emptied: str) -> AsyncIterator[Database]:
+    database = Database(emptied, pool_size=1)
     yield database
     await database.close()
 
 
 @pytest.fixture
-async def connection(conninfo: str) -> AsyncIterator[Connection]:
-    async with await Connection.connect(conninfo) as connection:
+async def connection(emptied: str) -> AsyncIterator[Connection]:
+    async with await Connection.connect(emptied) as connection:
         yield connection
 
 
@@ -105,21 +105,21 @@ async def test_what_one_subject_cannot_grant_the_one_around_it_keeps(connection:
     assert {name: granted.number for name, granted in taken.items()} == {"tenant": 5, "key 1": 3, "key 2": 2}
 
 
-async def test_taking_that_had_to_wait_sees_what_it_waited_for(conninfo: str, connection: Connection) -> None:
+async def test_taking_that_had_to_wait_sees_what_it_waited_for(emptied: str, connection: Connection) -> None:
     await connection.together(LOCK_SUBJECTS(["a"]))
-    async with await Connection.connect(conninfo) as other:
+    async with await Connection.connect(emptied) as other:
         waiting = asyncio.create_task(take_one(other, 10))
-        await until_blocked(conninfo)
+        await until_blocked(emptied)
         await connection.execute("INSERT INTO request_counts VALUES ('a', %s, 8)", (NOW,))
         await connection.commit()
         assert await waiting == Granted(2, 10, NOW)
 
 
 async def test_a_change_of_the_tenant_that_does_not_end_keeps_no_request_waiting(
-    conninfo: str, connection: Connection
+    emptied: str, connection: Connection
 ) -> None:
     await lock_names(connection, claimed_tenants=["one"])
-    async with await Connection.connect(conninfo, options="-c lock_timeout=1s") as other:
+    async with await Connection.connect(emptied, options="-c lock_timeout=1s") as other:
         taken = await take(other, [Taking(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
     assert [granted.number for granted in taken.values()] == [1]
 

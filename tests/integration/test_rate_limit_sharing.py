@@ -40,14 +40,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def limiter(conninfo: str, clock: ManualClock) -> AsyncIterator[RateLimiter]:
-    async with limiter_on(conninfo, clock, CATALOG) as limiter:
+async def limiter(emptied: str, clock: ManualClock) -> AsyncIterator[RateLimiter]:
+    async with limiter_on(emptied, clock, CATALOG) as limiter:
         yield limiter
 
 
 @pytest.fixture
-async def connection(conninfo: str) -> AsyncIterator[Connection]:
-    async with await Connection.connect(conninfo, autocommit=True) as connection:
+async def connection(emptied: str) -> AsyncIterator[Connection]:
+    async with await Connection.connect(emptied, autocommit=True) as connection:
         yield connection
 
 
@@ -76,8 +76,8 @@ async def test_idle_process_gives_back_what_it_did_not_use(
     assert await counted(connection) == 5
 
 
-async def test_what_goes_back_is_there_for_others(conninfo: str, limiter: RateLimiter, clock: ManualClock) -> None:
-    async with limiter_on(conninfo, clock, CATALOG) as other:
+async def test_what_goes_back_is_there_for_others(emptied: str, limiter: RateLimiter, clock: ManualClock) -> None:
+    async with limiter_on(emptied, clock, CATALOG) as other:
         await let_through(limiter, 5, WIDE)
         assert await let_through(other, 1000, WIDE) == 993
         clock.advance(seconds=1)
@@ -92,9 +92,9 @@ async def test_share_that_is_good_still_is_kept(limiter: RateLimiter, connection
 
 
 async def test_process_that_ends_gives_back_everything(
-    conninfo: str, clock: ManualClock, connection: Connection
+    emptied: str, clock: ManualClock, connection: Connection
 ) -> None:
-    async with limiter_on(conninfo, clock, CATALOG) as limiter:
+    async with limiter_on(emptied, clock, CATALOG) as limiter:
         await let_through(limiter, 5, WIDE)
     assert await counted(connection) == 5
 
@@ -114,12 +114,12 @@ async def test_counts_of_an_idle_subject_are_removed_after_the_window(
 
 
 async def test_request_that_is_given_up_while_it_waits_is_not_counted(
-    conninfo: str, limiter: RateLimiter, clock: ManualClock
+    emptied: str, limiter: RateLimiter, clock: ManualClock
 ) -> None:
-    async with await Connection.connect(conninfo) as locking:
+    async with await Connection.connect(emptied) as locking:
         await locking.execute("LOCK TABLE request_counts")
         waiting = asyncio.create_task(limiter.count(SMALL))
-        await until_blocked(conninfo)
+        await until_blocked(emptied)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -127,12 +127,12 @@ async def test_request_that_is_given_up_while_it_waits_is_not_counted(
 
 
 async def test_share_that_came_too_late_is_taken_again_in_its_own_second(
-    conninfo: str, limiter: RateLimiter, clock: ManualClock, connection: Connection
+    emptied: str, limiter: RateLimiter, clock: ManualClock, connection: Connection
 ) -> None:
-    async with await Connection.connect(conninfo) as locking:
+    async with await Connection.connect(emptied) as locking:
         await locking.execute("LOCK TABLE request_counts")
         waiting = asyncio.create_task(limiter.count(SMALL))
-        await until_blocked(conninfo)
+        await until_blocked(emptied)
         first = int(clock().timestamp())
         clock.advance(seconds=1)
     await waiting
@@ -141,9 +141,9 @@ async def test_share_that_came_too_late_is_taken_again_in_its_own_second(
 
 
 async def test_without_the_database_shares_at_hand_are_good_and_nothing_else_is(
-    conninfo: str, clock: ManualClock
+    emptied: str, clock: ManualClock
 ) -> None:
-    async with database_link(conninfo) as link, limiter_on(link.conninfo, clock, CATALOG) as limiter:
+    async with database_link(emptied) as link, limiter_on(link.conninfo, clock, CATALOG) as limiter:
         await let_through(limiter, 5, WIDE)
         await link.cut()
         assert limiter.count_at_once(WIDE) is not None
@@ -159,13 +159,13 @@ async def test_without_the_database_shares_at_hand_are_good_and_nothing_else_is(
 
 
 async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
-    conninfo: str, clock: ManualClock, connection: Connection
+    emptied: str, clock: ManualClock, connection: Connection
 ) -> None:
     now = int(clock().timestamp())
     await connection.execute(
         "INSERT INTO request_counts SELECT 'tenant a', %s - age, 1 FROM generate_series(3599, 3602) AS age", (now,)
     )
-    database = Database(conninfo, pool_size=1)
+    database = Database(emptied, pool_size=1)
     await database.open()
     removed = await RetentionService(database, timedelta(days=90), clock).run()
     await database.close()
@@ -174,11 +174,11 @@ async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
 
 
 async def test_requests_that_a_clock_far_ahead_has_counted_keep_nobody_else_waiting(
-    limiter: RateLimiter, conninfo: str
+    limiter: RateLimiter, emptied: str
 ) -> None:
     ahead = ManualClock()
     ahead.advance(hours=26)
-    async with limiter_on(conninfo, ahead, CATALOG) as mistaken:
+    async with limiter_on(emptied, ahead, CATALOG) as mistaken:
         assert await let_through(mistaken, 10, SMALL) == 5
         assert await let_through(limiter, 10, SMALL) == 5
 

@@ -1,6 +1,6 @@
 """Comparing tenants with the provider: what was lost is found, named and repaired, and stays repaired."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import pytest
@@ -9,27 +9,12 @@ from tenantry.db.database import Database
 from tenantry.services.replay import ReplayService, Selection
 from tests.support.billing import Subscriber, rows
 from tests.support.facts import ANY
-from tests.support.postgres import PostgresServer
-from tests.support.truth import OVER, World, ids, missed_ids, running_world
+from tests.support.truth import OVER, World, ids, missed_ids
 
 UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
 FAILED: Final = "invoice.payment_failed"
 SUCCEEDED: Final = "invoice.payment_succeeded"
-
-
-@pytest.fixture
-async def world(conninfo: str) -> AsyncIterator[World]:
-    async with running_world(conninfo) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-async def lasting_world(postgres: PostgresServer) -> AsyncIterator[World]:
-    """One that goes on from test to test."""
-    with postgres.database() as conninfo:
-        async with running_world(conninfo) as world:
-            yield world
 
 
 # Each kind of loss
@@ -84,9 +69,8 @@ STORIES: Final[list[Story]] = [
 @pytest.mark.parametrize("lost", [(UPDATED,), (DELETED,), (FAILED,), (SUCCEEDED,), ()], ids=",".join)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 async def test_whatever_is_lost_is_repaired_and_the_missed_events_are_named(
-    lasting_world: World, story: Story, lost: tuple[str, ...]
+    world: World, story: Story, lost: tuple[str, ...]
 ) -> None:
-    world = lasting_world
     subscriber, neighbour = await world.subscriber(), await world.subscriber("price_pro")
     async with world.losing(*lost, subscribers=[subscriber]):
         await story(world, subscriber)
@@ -234,13 +218,13 @@ async def test_an_answer_older_than_the_newest_event_does_not_undo_it(world: Wor
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_replay_and_rebuild_keep_what_was_repaired(world: World, conninfo: str) -> None:
+async def test_replay_and_rebuild_keep_what_was_repaired(world: World, emptied: str) -> None:
     subscribers = [await world.subscriber("price_pro") for _ in range(3)]
     async with world.losing():
         world.simulator.cancel(world.subscription(subscribers[0]))
         world.simulator.change_plan(world.subscription(subscribers[1]), "price_business")
     await world.compare()
-    database = Database(conninfo, pool_size=1)
+    database = Database(emptied, pool_size=1)
     await database.open()
     service = ReplayService(database, ANY, world.service.clock)
     folded = [checked async for chunk in service.run(Selection(), dry_run=False) for checked in chunk.checked]

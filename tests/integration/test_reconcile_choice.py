@@ -1,23 +1,14 @@
 """Which tenants are compared with the provider, and which of its subscriptions counts."""
 
-from collections.abc import AsyncIterator
 from typing import Final
 
-import pytest
-
 from tests.support.billing import Subscriber, rows
-from tests.support.truth import NOTHING, OVER, World, drifted, missed_ids, running_world
+from tests.support.truth import NOTHING, OVER, World, drifted, missed_ids
 
 UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
 FAILED: Final = "invoice.payment_failed"
 SUCCEEDED: Final = "invoice.payment_succeeded"
-
-
-@pytest.fixture
-async def world(conninfo: str) -> AsyncIterator[World]:
-    async with running_world(conninfo) as world:
-        yield world
 
 
 async def test_a_plan_that_the_operator_gave_is_left_alone(world: World) -> None:

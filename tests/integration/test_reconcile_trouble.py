@@ -29,13 +29,13 @@ async def server() -> AsyncIterator[ProviderServer]:
 
 
 @pytest.fixture
-def provider(fresh_service: Service) -> Provider:
-    return Provider(fresh_service)
+def provider(emptied_service: Service) -> Provider:
+    return Provider(emptied_service)
 
 
 @pytest.fixture
-async def desk(fresh_service: Service, server: ProviderServer) -> AsyncIterator[Desk]:
-    async with reconciling(fresh_service.conninfo, server.url, KEY, clock=fresh_service.clock) as desk:
+async def desk(emptied_service: Service, server: ProviderServer) -> AsyncIterator[Desk]:
+    async with reconciling(emptied_service.conninfo, server.url, KEY, clock=emptied_service.clock) as desk:
         yield desk
 
 

@@ -30,16 +30,16 @@ DAY: Final = timedelta(days=1)
 
 
 @pytest.fixture
-async def database(conninfo: str) -> AsyncIterator[Database]:
-    database = Database(conninfo, pool_size=2)
+async def database(emptied: str) -> AsyncIterator[Database]:
+    database = Database(emptied, pool_size=2)
     await database.open()
     yield database
     await database.close()
 
 
 @pytest.fixture
-async def connection(conninfo: str) -> AsyncIterator[Connection]:
-    async with await Connection.connect(conninfo, autocommit=True) as connection:
+async def connection(emptied: str) -> AsyncIterator[Connection]:
+    async with await Connection.connect(emptied, autocommit=True) as connection:
         yield connection
 
 
@@ -303,8 +303,8 @@ async def test_only_the_oldest_raw_bodies_are_looked_at(conninfo: str) -> None:
 
 
 @pytest.fixture
-def provider(fresh_service: Service) -> Provider:
-    return Provider(fresh_service)
+def provider(emptied_service: Service) -> Provider:
+    return Provider(emptied_service)
 
 
 async def drop_bodies(provider: Provider, database: Database, after: timedelta = 90 * DAY) -> None:
@@ -372,17 +372,18 @@ async def test_a_parked_event_takes_its_place_without_its_raw_body(provider: Pro
     assert await provider.state(stranger) == ("pro", "active")
 
 
-async def test_the_worker_runs_it(retention: RetentionService, connection: Connection, conninfo: str) -> None:
+async def test_the_worker_runs_it(retention: RetentionService, connection: Connection, emptied: str) -> None:
     await keep_answers(connection, NOW - DAY)
-    await connection.execute(
+    cursor = await connection.execute(
         "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'remove_old_data', 0, NULL, NULL, "
         "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
     )
-    queue = JobQueue(conninfo)
+    [([number],)] = await cursor.fetchall()
+    queue = JobQueue(emptied)
     await queue.open()
     with watched("procrastinate") as log:
         worker = asyncio.create_task(queue.run_worker(Work(None, retention), polling_interval=0.02))
-        await log.until("Job remove_old_data[1](timestamp=0) ended with status: Success")
+        await log.until(f"Job remove_old_data[{number}](timestamp=0) ended with status: Success")
         worker.cancel()
         await asyncio.wait({worker})
     await queue.close()

@@ -22,21 +22,21 @@ LONG_AGO: Final = NOW - 25 * HOUR
 
 
 @pytest.fixture
-def provider(fresh_service: Service) -> Provider:
-    return Provider(fresh_service)
+def provider(emptied_service: Service) -> Provider:
+    return Provider(emptied_service)
 
 
 @pytest.fixture
-async def database(conninfo: str) -> AsyncIterator[Database]:
-    database = Database(conninfo, pool_size=1)
+async def database(emptied: str) -> AsyncIterator[Database]:
+    database = Database(emptied, pool_size=1)
     await database.open()
     yield database
     await database.close()
 
 
 @pytest.fixture
-def watch(database: Database, fresh_service: Service) -> SilenceWatch:
-    return SilenceWatch(database, PATIENCE, fresh_service.clock)
+def watch(database: Database, emptied_service: Service) -> SilenceWatch:
+    return SilenceWatch(database, PATIENCE, emptied_service.clock)
 
 
 async def subscriber(provider: Provider, *, period_end: int | None = LONG_AGO, **fields: Any) -> Subscriber:

@@ -18,10 +18,12 @@ from tenantry.services.reconcile import Comparison, Reconciler, Reconciliation
 from tenantry.services.retention import RetentionService
 from tenantry.services.webhooks import WebhookService
 from tenantry.simulator import SECRET_KEY, Event, Simulator, State, Subscription
+from tenantry.simulator.asgi import Receive, Scope, Send
+from tenantry.simulator.serving import serving
 from tests.support.app import BASE_URL, WEBHOOK_SECRET
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.facts import ANY
-from tests.support.findings import free_port
+from tests.support.issuer import NOW
 from tests.support.service import Service, running_service
 from tests.support.signing import PATH
 
@@ -169,21 +171,56 @@ class World:
         return found.drifted[0] if found.drifted else None
 
 
+class ProviderAddress:
+    """The address that a service knows its provider by; passes requests on to one simulated provider after another."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.simulator: Simulator | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.simulator is not None
+        await self.simulator(scope, receive, send)
+
+
+class Stage(NamedTuple):
+    """The service with a key to the provider at this address; carries one world after another."""
+
+    service: Service
+    address: ProviderAddress
+    policy: BillingPolicy
+
+    @asynccontextmanager
+    async def world(self, now: datetime | None = None, **options: Any) -> AsyncIterator[World]:
+        """A new provider beside the service, both at the moment ``now``; ``options`` are the simulator's."""
+        service, url = self.service, self.address.url
+        clock = service.clock
+        clock.now = now or NOW
+        simulator = Simulator(client=service.client, wall_clock=clock, start=clock.now, **options)
+        simulator.url = url
+        simulator.add_endpoint(f"{BASE_URL}{PATH}", WEBHOOK_SECRET, enabled_events=sorted(HANDLED_TYPES))
+        self.address.simulator = simulator
+        async with reconciling(service.conninfo, url, clock=clock, policy=self.policy) as desk:
+            yield World(service, simulator, desk)
+
+
+@asynccontextmanager
+async def running_stage(conninfo: str, policy: BillingPolicy = ANY) -> AsyncIterator[Stage]:
+    """The service on this database, with a key to a simulated provider."""
+    subscriptions = policy.subscriptions.value
+    async with serving(ProviderAddress()) as address:
+        values = {"PROVIDER_SECRET_KEY": SECRET_KEY, "PROVIDER_API_BASE": address.url, "SUBSCRIPTIONS": subscriptions}
+        async with running_service(conninfo, **values) as service:
+            yield Stage(service, address, policy)
+
+
 @asynccontextmanager
 async def running_world(
     conninfo: str, *, policy: BillingPolicy = ANY, now: datetime | None = None, **options: Any
 ) -> AsyncIterator[World]:
     """The service on this database, with a key to the simulated provider; ``options`` are the simulator's."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    settings = {"SUBSCRIPTIONS": policy.subscriptions.value}
-    async with running_service(conninfo, PROVIDER_SECRET_KEY=SECRET_KEY, PROVIDER_API_BASE=url, **settings) as service:
-        clock = service.clock
-        clock.now = now or clock.now
-        simulator = Simulator(client=service.client, wall_clock=clock, start=clock.now, **options)
-        simulator.add_endpoint(f"{BASE_URL}{PATH}", WEBHOOK_SECRET, enabled_events=sorted(HANDLED_TYPES))
-        async with simulator.serving(port), reconciling(conninfo, url, clock=clock, policy=policy) as desk:
-            yield World(service, simulator, desk)
+    async with running_stage(conninfo, policy) as stage, stage.world(now, **options) as world:
+        yield world
 
 
 @asynccontextmanager
