@@ -1,21 +1,13 @@
 """Fixtures of the tests that run the whole service."""
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple
 
 import pytest
 
-from tests.support.emptying import Empty, emptying
+from tests.support.emptying import SharedDatabase, emptying
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, running_service
 from tests.support.truth import Stage, World, running_stage
-
-
-class SharedDatabase(NamedTuple):
-    """A migrated database that the tests of a file share; ``empty`` deletes the rows of earlier tests."""
-
-    conninfo: str
-    empty: Empty
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,15 @@ import pytest
 
 from tests.support.billing import Subscriber, rows
 from tests.support.facts import NEWEST
-from tests.support.truth import World, drifted, reconciling, running_world
+from tests.support.truth import Stage, World, drifted, reconciling, running_world
 
 SUBSCRIBERS: Final = 12
 ROUNDS: Final = 8
 
 
 @pytest.fixture
-async def world(conninfo: str) -> AsyncIterator[World]:
-    async with running_world(conninfo, concurrency=8) as world:
+async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
+    async with stage.world(concurrency=8) as world:
         yield world
 
 
@@ -33,18 +33,18 @@ async def assert_true(world: World, made: list[Subscriber]) -> None:
     assert [await world.record(each) for each in made] == [world.truth(each) for each in made]
 
 
-async def test_two_comparisons_at_once_repair_each_tenant_once(world: World, conninfo: str) -> None:
+async def test_two_comparisons_at_once_repair_each_tenant_once(world: World, emptied: str) -> None:
     made = await subscribers(world)
     async with world.losing():
         for subscriber in made:
             world.simulator.change_plan(world.subscription(subscriber), "price_business")
     await world.passes(minutes=1)
-    async with reconciling(conninfo, world.simulator.url, clock=world.service.clock) as other:
+    async with reconciling(emptied, world.simulator.url, clock=world.service.clock) as other:
         found = await asyncio.gather(world.reconciler.run(), other.reconciler.run())
     assert sorted(drifted(found[0]) + drifted(found[1])) == sorted(each.id for each in made)
     await assert_true(world, made)
     assert (await world.compare()).drifted == ()
-    drifts = await rows(conninfo, "SELECT id FROM billing_events WHERE 'drift' = ANY(anomalies)")
+    drifts = await rows(emptied, "SELECT id FROM billing_events WHERE 'drift' = ANY(anomalies)")
     assert len(drifts) == SUBSCRIBERS
 
 

@@ -21,6 +21,8 @@ PAGES: Final = {
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
 }
+MANY: Final = 100
+"""There are more routes than this."""
 FORMS: Final = {"content-type": "application/x-www-form-urlencoded", "accept": "text/html"}
 
 
@@ -36,22 +38,37 @@ def routes() -> Iterator[tuple[str, str]]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "path"), sorted(set(routes())), ids=lambda part: part)
-async def test_answer_is_taken_for_what_it_is_and_kept_by_nobody(service: Service, method: str, path: str) -> None:
-    answer = await service.nobody.call(method, path, headers=FORMS)
-    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
-    may_be_kept = path == "/docs" and method in {"GET", "HEAD"}
-    assert answer.headers.get_list("cache-control") == (["public, max-age=300"] if may_be_kept else ["no-store"])
-    assert not [name for name in NEVER if name in answer.headers]
-    assert len(answer.headers.get_list("x-request-id")) == 1
+@pytest.fixture(scope="module")
+async def answers(service: Service) -> dict[tuple[str, str], httpx2.Response]:
+    """What the service answers to each of `routes`."""
+    return {
+        (method, path): await service.nobody.call(method, path, headers=FORMS) for method, path in sorted({*routes()})
+    }
 
 
-@pytest.mark.parametrize(("method", "path"), sorted(set(routes())), ids=lambda part: part)
-async def test_page_is_framed_by_nobody_and_tells_nobody_its_address(service: Service, method: str, path: str) -> None:
-    answer = await service.nobody.call(method, path, headers=FORMS)
-    if answer.headers.get("content-type", "").startswith("text/html") or answer.is_redirect:
-        assert {name for name, value in PAGES.items() if value not in answer.headers.get(name, "")} == set()
-        assert "unsafe" not in answer.headers["content-security-policy"]
+def test_answer_is_taken_for_what_it_is_and_kept_by_nobody(answers: dict[tuple[str, str], httpx2.Response]) -> None:
+    assert len(answers) > MANY
+    for (method, path), answer in answers.items():
+        where = f"{method} {path}"
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"], where
+        may_be_kept = path == "/docs" and method in {"GET", "HEAD"}
+        kept = ["public, max-age=300"] if may_be_kept else ["no-store"]
+        assert answer.headers.get_list("cache-control") == kept, where
+        assert not [name for name in NEVER if name in answer.headers], where
+        assert len(answer.headers.get_list("x-request-id")) == 1, where
+
+
+def test_page_is_framed_by_nobody_and_tells_nobody_its_address(answers: dict[tuple[str, str], httpx2.Response]) -> None:
+    pages = {
+        where: answer
+        for where, answer in answers.items()
+        if answer.headers.get("content-type", "").startswith("text/html") or answer.is_redirect
+    }
+    assert pages
+    for (method, path), answer in pages.items():
+        where = f"{method} {path}"
+        assert {name for name, value in PAGES.items() if value not in answer.headers.get(name, "")} == set(), where
+        assert "unsafe" not in answer.headers["content-security-policy"], where
 
 
 async def test_asset_is_of_use_to_pages_of_ours_alone(service: Service) -> None:
@@ -64,10 +81,12 @@ async def test_asset_is_of_use_to_pages_of_ours_alone(service: Service) -> None:
     assert "immutable" in asset.headers["cache-control"]
 
 
-@pytest.mark.parametrize("path", ["/healthz", PROJECTS, "/nothing", "/api/v1/nothing", WEBHOOK, "/sign-in", "/docs"])
-@pytest.mark.parametrize("base_url", ["https://api.example.com", "http://127.0.0.1:3001"])
-async def test_who_comes_by_https_is_told_to_stay_there(conninfo: str, base_url: str, path: str) -> None:
-    async with running_app(conninfo, BASE_URL=base_url) as client:
-        answer: httpx2.Response = await client.get(path)
-    expected = ["max-age=31536000"] if base_url.startswith("https") else []
-    assert answer.headers.get_list("strict-transport-security") == expected
+@pytest.mark.parametrize(
+    ("base_url", "expected"),
+    [("https://api.example.com", ["max-age=31536000"]), ("http://127.0.0.1:3001", [])],
+)
+async def test_who_comes_by_https_is_told_to_stay_there(emptied: str, base_url: str, expected: list[str]) -> None:
+    async with running_app(emptied, BASE_URL=base_url) as client:
+        for path in ("/healthz", PROJECTS, "/nothing", "/api/v1/nothing", WEBHOOK, "/sign-in", "/docs"):
+            answer: httpx2.Response = await client.get(path)
+            assert answer.headers.get_list("strict-transport-security") == expected, path

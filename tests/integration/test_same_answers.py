@@ -1,10 +1,14 @@
 """One table of callers, and what each is answered: by the service, by the middleware, and by a FastAPI route.
 
-Statuses, codes, headers and words are those of the service wherever a request comes in.
+Statuses, codes, headers and words are those of the service wherever a request comes in. The service is asked the whole
+table; the middleware and FastAPI, which share its authenticator, are asked the `EVERYWHERE` rows of it: at least one
+for each step at which a request is refused.
 """
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import httpx2
@@ -15,8 +19,9 @@ from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import FASTAPI, MIDDLEWARE, SERVICE, Door, running_door
+from tests.support.issuer import running_issuer
 from tests.support.postgres import PostgresServer
-from tests.support.service import WHOAMI, Caller, Organization, Service, refusal, running_service
+from tests.support.service import HURRIED, WHOAMI, Caller, Organization, Service, refusal, running_service
 
 KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI)
 MISSING: Final = 'Bearer realm="api"'
@@ -310,6 +315,24 @@ LET_IN: Final[dict[str, tuple[Prepare, str | None]]] = {
     "narrowed owner who writes": (narrowed_owner, "projects:write"),
 }
 
+EVERYWHERE: Final = frozenset(
+    {
+        # the header
+        "no credential", "key in other headers", "two credentials in one header", "good header after an empty one",
+        "token that is not ASCII", "too long",
+        # the key
+        "key that was never made", "revoked a moment ago", "rotated a moment ago", "expired a moment ago",
+        # the token
+        "expired token", "forged token", "ID token",
+        # the tenant and its member
+        "suspended a moment ago", "user suspended a moment ago", "removed member", "user asking for another tenant",
+        # the scope, and the limits
+        "reader who writes", "owner who is a member only", "third of two requests",
+        "owner", "reader who reads", "narrowed owner who writes",
+    }
+)  # fmt: skip
+"""The rows that each kind of door is asked."""
+
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -332,6 +355,16 @@ async def door(request: pytest.FixtureRequest, service: Service, catalog: str) -
         yield door
 
 
+def asked(names: Iterable[str]) -> list[Any]:
+    """The kind of door and the name of a row, for each row that this kind is asked."""
+    return [
+        pytest.param(kind, name, id=f"{kind}-{name}")
+        for kind in KINDS
+        for name in names
+        if kind == SERVICE or name in EVERYWHERE
+    ]
+
+
 def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
     """Status, headers and body, without what differs from request to request, or is there for gateways alone."""
     request_id = answer.headers["x-request-id"]
@@ -344,8 +377,9 @@ def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
     return answer.status_code, headers, body
 
 
-@pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-async def test_refusals_are_the_same(service: Service, door: Door, row: Refused) -> None:
+@pytest.mark.parametrize(("door", "name"), asked(REFUSED), indirect=["door"])
+async def test_refusals_are_the_same(service: Service, door: Door, name: str) -> None:
+    row = REFUSED[name]
     headers = await row.prepare(service, door)
     answer = await door.get(headers, row.scope)
     assert refusal(answer) == (row.status, row.code)
@@ -358,10 +392,9 @@ async def test_refusals_are_the_same(service: Service, door: Door, row: Refused)
     assert comparable(answer) == comparable(await here.get(headers, row.scope))
 
 
-@pytest.mark.parametrize(("prepare", "scope"), LET_IN.values(), ids=LET_IN)
-async def test_those_let_in_are_the_same_and_known_by_the_same_name(
-    service: Service, door: Door, prepare: Prepare, scope: str | None
-) -> None:
+@pytest.mark.parametrize(("door", "name"), asked(LET_IN), indirect=["door"])
+async def test_those_let_in_are_the_same_and_known_by_the_same_name(service: Service, door: Door, name: str) -> None:
+    prepare, scope = LET_IN[name]
     headers = await prepare(service, door)
     answer = await door.get(headers, scope)
     assert answer.status_code == 200, answer.text
@@ -390,62 +423,73 @@ async def test_request_id_is_the_clients_own_if_it_is_a_plain_word(door: Door) -
         assert answer.json()["requestId"] == answer.headers["x-request-id"]
 
 
+@asynccontextmanager
+async def every_door(service: Service, **values: str) -> AsyncIterator[list[Door]]:
+    """A door of each kind beside the service, with its short timeouts."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(running_door(kind, service, HURRIED, **values)) for kind in KINDS]
+
+
 @pytest.fixture
-async def link(conninfo: str) -> AsyncIterator[DatabaseLink]:
-    async with database_link(conninfo) as link:
+async def link(service: Service) -> AsyncIterator[DatabaseLink]:
+    async with database_link(service.conninfo) as link:
         yield link
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_database_out_of_reach_is_503_and_comes_back(link: DatabaseLink, kind: str) -> None:
-    async with running_service(link.conninfo) as service, running_door(kind, service) as door:
-        org = await service.organization()
-        user = service.user(org=org.id, role="owner")
-        for caller in (org.owner, user):
-            await let_in(door, by(caller))
+async def test_database_out_of_reach_is_503_and_comes_back(service: Service, link: DatabaseLink) -> None:
+    org = await service.organization()
+    async with running_service(link.conninfo, HURRIED) as linked, every_door(linked) as doors:
+        callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
+        for door in doors:
+            for caller in callers:
+                await let_in(door, by(caller))
         await link.cut()
-        for caller in (org.owner, user):
-            answer = await door.get(by(caller), "projects:read")
-            assert refusal(answer) == (503, "auth_unavailable")
-            assert answer.headers["retry-after"] == "1"
-        assert refusal(await door.get(sent("Bearer nonsense"))) == (401, "invalid_credential")
-        assert refusal(await door.get([])) == (401, "missing_credential")
+        for door in doors:
+            for caller in callers:
+                answer = await door.get(by(caller), "projects:read")
+                assert refusal(answer) == (503, "auth_unavailable"), door.kind
+                assert answer.headers["retry-after"] == "1", door.kind
+            assert refusal(await door.get(sent("Bearer nonsense"))) == (401, "invalid_credential"), door.kind
+            assert refusal(await door.get([])) == (401, "missing_credential"), door.kind
         await link.restore()
-        for caller in (org.owner, user):
-            await let_in(door, by(caller))
+        for door in doors:
+            for caller in callers:
+                await let_in(door, by(caller))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_database_that_does_not_answer_is_503(link: DatabaseLink, kind: str) -> None:
-    async with running_service(link.conninfo) as service, running_door(kind, service) as door:
-        org = await service.organization()
-        await let_in(door, by(org.owner))
+async def test_database_that_does_not_answer_is_503(service: Service, link: DatabaseLink) -> None:
+    org = await service.organization()
+    async with running_service(link.conninfo, HURRIED) as linked, every_door(linked) as doors:
+        for door in doors:
+            await let_in(door, by(org.owner))
         link.block()
-        assert refusal(await door.get(by(org.owner))) == (503, "auth_unavailable")
+        answers = await asyncio.gather(*(door.get(by(org.owner)) for door in doors))
+        assert [refusal(answer) for answer in answers] == [(503, "auth_unavailable")] * len(KINDS)
         link.unblock()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_identity_provider_out_of_reach_is_503_for_tokens_alone(fresh_service: Service, kind: str) -> None:
-    org = await fresh_service.organization()
-    token = fresh_service.user(org=org.id, role="owner")
-    await fresh_service.issuer.stop()
-    async with running_service(fresh_service.conninfo, OIDC_ISSUER=fresh_service.issuer.url) as service:
-        service.issuer.url = fresh_service.issuer.url
-        async with running_door(kind, service) as door:
-            answer = await door.get(by(token))
-            assert refusal(answer) == (503, "auth_unavailable")
-            assert answer.headers["retry-after"] == "1"
-            await let_in(door, by(org.owner))
+async def test_identity_provider_out_of_reach_is_503_for_tokens_alone(service: Service) -> None:
+    org = await service.organization()
+    async with running_issuer() as away:
+        await away.stop()
+        async with running_service(service.conninfo, OIDC_ISSUER=away.url) as other:
+            other.issuer = away
+            token = other.user(org=org.id, role="owner")
+            async with every_door(other) as doors:
+                for door in doors:
+                    answer = await door.get(by(token))
+                    assert refusal(answer) == (503, "auth_unavailable"), door.kind
+                    assert answer.headers["retry-after"] == "1", door.kind
+                    await let_in(door, by(org.owner))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_without_an_identity_provider_tokens_are_refused(fresh_service: Service, kind: str) -> None:
-    org = await fresh_service.organization()
-    token = fresh_service.user(org=org.id, role="owner")
+async def test_without_an_identity_provider_tokens_are_refused(service: Service) -> None:
+    org = await service.organization()
+    token = service.user(org=org.id, role="owner")
     async with (
-        running_service(fresh_service.conninfo, OIDC_ISSUER="") as service,
-        running_door(kind, service, OIDC_ISSUER="") as door,
+        running_service(service.conninfo, OIDC_ISSUER="") as other,
+        every_door(other, OIDC_ISSUER="") as doors,
     ):
-        assert refusal(await door.get(by(token))) == (401, "invalid_credential")
-        await let_in(door, by(org.owner))
+        for door in doors:
+            assert refusal(await door.get(by(token))) == (401, "invalid_credential"), door.kind
+            await let_in(door, by(org.owner))

@@ -69,16 +69,16 @@ async def folded_right(database: Database, policy: BillingPolicy, tenant_id: str
 @pytest.mark.parametrize("policy", [ANY, NEWEST], ids=["any", "newest"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
-    conninfo: str, policy: BillingPolicy, seed: int
+    emptied: str, policy: BillingPolicy, seed: int
 ) -> None:
-    await rows(conninfo, TENANT + " RETURNING id")
+    await rows(emptied, TENANT + " RETURNING id")
     await rows(
-        conninfo, "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_1', 'acme', 'test') RETURNING id"
+        emptied, "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_1', 'acme', 'test') RETURNING id"
     )
-    database = Database(conninfo, pool_size=2)
+    database = Database(emptied, pool_size=2)
     await database.open()
     stream = history(random.Random(seed))  # noqa: S311  # no secret is made of it
-    await receive(database, conninfo, policy, stream)
+    await receive(database, emptied, policy, stream)
     assert await folded_right(database, policy, "acme")
     await database.close()
 
@@ -100,18 +100,18 @@ async def seconds_read(conninfo: str, second: int, *telling: str) -> list[int]:
     return [event.created for event in history["acme"]]
 
 
-async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_further(conninfo: str) -> None:
-    await rows(conninfo, TENANT + " RETURNING id")
+async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_further(emptied: str) -> None:
+    await rows(emptied, TENANT + " RETURNING id")
     every_tenth = f"CASE n % 10 WHEN 0 THEN '{TELLING}' ELSE 'invoice.payment_failed' END"
-    await rows(conninfo, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
-    assert await seconds_read(conninfo, 4985, TELLING) == list(range(4980, 5001))
-    assert await seconds_read(conninfo, 4985) == list(range(1, 5001))
+    await rows(emptied, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
+    assert await seconds_read(emptied, 4985, TELLING) == list(range(4980, 5001))
+    assert await seconds_read(emptied, 4985) == list(range(1, 5001))
 
 
-async def test_an_event_that_shares_its_second_is_no_beginning(conninfo: str) -> None:
-    await rows(conninfo, TENANT + " RETURNING id")
-    await rows(conninfo, HISTORY.replace("%s", f"'{TELLING}'", 1).replace("%s", "(n + 2) / 2", 1))
-    assert min(await seconds_read(conninfo, 10, TELLING)) == 1
+async def test_an_event_that_shares_its_second_is_no_beginning(emptied: str) -> None:
+    await rows(emptied, TENANT + " RETURNING id")
+    await rows(emptied, HISTORY.replace("%s", f"'{TELLING}'", 1).replace("%s", "(n + 2) / 2", 1))
+    assert min(await seconds_read(emptied, 10, TELLING)) == 1
 
 
 @pytest.mark.parametrize(

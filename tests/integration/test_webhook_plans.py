@@ -21,8 +21,8 @@ CALLS: list[Call] = [
 
 
 @pytest.fixture
-async def lane(conninfo: str) -> AsyncIterator[Lane]:
-    database = Database(conninfo, pool_size=1)
+async def lane(emptied: str) -> AsyncIterator[Lane]:
+    database = Database(emptied, pool_size=1)
     yield database.lane()
     await database.close()
 

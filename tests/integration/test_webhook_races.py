@@ -21,6 +21,7 @@ from tenantry.services.tenants import TenantService, TenantWishes
 from tenantry.services.webhooks import Receipt, WebhookService
 from tests.support import events
 from tests.support.billing import rows, until_blocked
+from tests.support.emptying import SharedDatabase
 from tests.support.events import NOW
 from tests.support.facts import ANY
 
@@ -60,6 +61,25 @@ async def instance(conninfo: str) -> AsyncIterator[Instance]:
     await database.close()
 
 
+@pytest.fixture(scope="module")
+async def waiting(shared_database: SharedDatabase) -> None:
+    """Make whoever inserts into a table wait, in its transaction, while the table is `held_back`."""
+    await rows(
+        shared_database.conninfo,
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(hashtext(TG_TABLE_NAME)); RETURN NEW; END $$",
+    )
+    for table in ("tenants", "customers", "billing_events"):
+        trigger = f"CREATE TRIGGER wait AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION wait()"
+        await rows(shared_database.conninfo, trigger)
+
+
+@pytest.fixture
+def conninfo(waiting: None, emptied: str) -> str:
+    """The file's database, whose tables can be held back."""
+    return emptied
+
+
 @pytest.fixture
 async def one(conninfo: str) -> AsyncIterator[Instance]:
     async with instance(conninfo) as made:
@@ -74,12 +94,9 @@ async def two(conninfo: str) -> AsyncIterator[Instance]:
 
 @asynccontextmanager
 async def held_back(conninfo: str, table: str) -> AsyncIterator[None]:
-    """Whoever writes into a table waits, in its transaction, until the block ends."""
-    await rows(conninfo, "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-               "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NEW; END $$")  # fmt: skip
-    await rows(conninfo, f"CREATE TRIGGER wait AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION wait()")
+    """Whoever inserts into a table waits, in its transaction, until the block ends."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("SELECT pg_advisory_xact_lock(7)")
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
         yield
 
 

@@ -2,11 +2,19 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
 
 Empty = Callable[[], Awaitable[None]]
+
+
+class SharedDatabase(NamedTuple):
+    """A migrated database that several tests share; ``empty`` deletes the rows of earlier tests."""
+
+    conninfo: str
+    empty: Empty
 
 
 @asynccontextmanager

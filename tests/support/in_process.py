@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI
 from tenantry.asgi import Principal, Tenantry, TenantryMiddleware, principal_of
 from tenantry.asgi.fastapi import install, require
 from tenantry.http.raw import AsgiApp, Receive, Scope, Send
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tests.support.app import PEPPER, client_of, lifespan
 from tests.support.issuer import AUDIENCE, CLIENT_ID
 from tests.support.service import VERIFY, WHOAMI, Caller, Service
@@ -51,18 +52,20 @@ def values_of(service: Service, **values: str) -> dict[str, str]:
     return {**shared, **identity, **values}
 
 
-def tenantry_of(service: Service, **values: str) -> Tenantry:
+def tenantry_of(service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str) -> Tenantry:
     """A connection to this service's database; ``values`` are settings."""
-    return Tenantry.from_values(values_of(service, **values), clock=service.clock)
+    return Tenantry.from_values(values_of(service, **values), clock=service.clock, timeouts=timeouts)
 
 
 @asynccontextmanager
-async def running_door(kind: str, service: Service, **values: str) -> AsyncIterator[Door]:
+async def running_door(
+    kind: str, service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+) -> AsyncIterator[Door]:
     """A door of this kind beside the service; ``values`` are settings of an application in-process."""
     if kind == SERVICE:
         yield Door(kind, service.client)
         return
-    app = (plain_app if kind == MIDDLEWARE else fastapi_app)(tenantry_of(service, **values))
+    app = (plain_app if kind == MIDDLEWARE else fastapi_app)(tenantry_of(service, timeouts, **values))
     async with lifespan(app), client_of(app) as client:
         yield Door(kind, client)
 

@@ -1,0 +1,10 @@
+"""A thousand tenants of whose events one in twenty is lost, which takes a minute."""
+
+from tests.support import figures
+from tests.support.drift import drift_is_repaired
+
+
+async def test_the_drifted_of_a_thousand_tenants_are_named_repaired_and_found_no_more(
+    conninfo: str, record_property: figures.RecordProperty
+) -> None:
+    await drift_is_repaired(conninfo, 1000, record_property)
