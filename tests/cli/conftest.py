@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.signing_in import Entrance
-from tests.cli.signing_in import entrance as running_entrance
+from tests.cli.signing_in import Entrance, Premises, running_premises
 from tests.cli.support import Home, Place
-from tests.sdk.support import serving
+from tests.sdk.support import Served, serving
+from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture
@@ -17,15 +17,29 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-@pytest.fixture
-async def place(conninfo: str, home: Home) -> AsyncIterator[Place]:
-    """An organization of the service, on an empty database."""
-    async with serving(conninfo) as served:
-        yield Place(served, await served.service.organization(), home)
+@pytest.fixture(scope="session")
+async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
+    """The service, shared by all tests: each makes an organization of its own, and none moves the clock."""
+    with postgres.database() as conninfo:
+        async with serving(conninfo) as running:
+            yield running
 
 
 @pytest.fixture
-async def entrance(conninfo: str, home: Home) -> AsyncIterator[Entrance]:
-    """A service whose identity provider is the demo's."""
-    async with running_entrance(conninfo, home) as running:
-        yield running
+async def place(served: Served, home: Home) -> Place:
+    """An organization of the service."""
+    return Place(served, await served.service.organization(), home)
+
+
+@pytest.fixture(scope="session")
+async def premises(postgres: PostgresServer, people: Path) -> AsyncIterator[Premises]:
+    """A service and the demo's identity provider, shared by all tests: none stops either of them."""
+    with postgres.database() as conninfo:
+        async with running_premises(conninfo, people) as running:
+            yield running
+
+
+@pytest.fixture
+def entrance(premises: Premises, home: Home) -> Entrance:
+    """The same, with a home that knows both."""
+    return Entrance.at(premises, home)

@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,12 +13,15 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from tenantry.demo.companion import Companion
+from tenantry.demo.identity_provider import DemoUser
 from tenantry.kit.secret import Secret
 from tests.cli.support import Home
 from tests.sdk.support import Served, serving
+from tests.support.command_runner import Command
 from tests.support.commands import Done
 from tests.support.issuer import NOW
-from tests.support.sign_in import ADA, AUDIENCE, BOB, CLIENT_ID, CLIENT_SECRET
+from tests.support.service import ManualClock
+from tests.support.sign_in import ADA, AUDIENCE, BOB, CLIENT_ID, CLIENT_SECRET, Form
 
 ADDRESS: Final = re.compile(r"^(https?://\S+/auth(?:orize)?\?\S+)$", re.MULTILINE)
 USER_CODE: Final = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)
@@ -36,22 +39,45 @@ def delete_password(service, name):
 """Stands for the package, which asks the system; this one has a file."""
 
 
-class RunningClock:
+CARL: Final = DemoUser("user_carl", "Carl Example", "carl@demo.example")
+EVE: Final = DemoUser("user_eve", "Eve Example", "eve@demo.example", "org_ended", "owner")
+"""Her organization has been deleted."""
+
+
+class RunningClock(ManualClock):
     """Goes as time does, from the moment at which the service's clock begins."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._begun = time.monotonic()
 
     def __call__(self) -> datetime:
-        return NOW + timedelta(seconds=time.monotonic() - self._begun)
+        self.now = NOW + timedelta(seconds=time.monotonic() - self._begun)
+        return self.now
+
+
+class Premises(NamedTuple):
+    """A service with ADA's organization, and its identity provider."""
+
+    served: Served
+    companion: Companion
 
 
 class Entrance(NamedTuple):
-    """A service with ADA's organization, the identity provider, and a home that knows both."""
+    """The same, and a home that knows both."""
 
     served: Served
     companion: Companion
     home: Home
+
+    @classmethod
+    def at(cls, premises: Premises, home: Home) -> "Entrance":
+        """Let this home know both."""
+        home.configure(
+            f'[profiles.default]\nbase_url = "{premises.served.url}"\n'
+            f'issuer = "{premises.companion.issuer}"\nclient_id = "{CLIENT_ID}"\n'
+        )
+        return cls(*premises, home)
 
     @property
     def tokens(self) -> Path:
@@ -70,41 +96,68 @@ class Entrance(NamedTuple):
 
     async def choose(self, user_code: str, **fields: str) -> str:
         """The page after the choice of somebody who enters the code."""
-        async with httpx2.AsyncClient(trust_env=False) as client:
+        async with outside() as client:
             form = {"user_code": user_code, **fields}
             return (await client.post(f"{self.companion.issuer}/device/choice", data=form)).text
 
     async def sign_in(self, *arguments: str, user: str = ADA.sub, **values: str) -> Done:
-        """`tenantry login --device` with these arguments, in which this user enters the code."""
-        async with self.home.running("login", "--device", *arguments, **values) as command:
-            await command.until("Waiting ...", "err")
-            found = USER_CODE.search(command.text["err"])
-            assert found is not None
-            await self.choose(found[1], user=user)
-            return Done(await command.wait(), command.text["out"], command.text["err"])
+        """`tenantry login` with these arguments, in which this user signs in at the address that it tells."""
+        async with self.logging_in("--no-browser", *arguments, **values) as command, outside() as client:
+            address = await address_in(command)
+            form = Form((await client.get(address)).text)
+            chosen = {**form.fields, "user": user}
+            answer = await client.post(self.companion.issuer + form.action, data=chosen, follow_redirects=True)
+            assert answer.status_code == 200, answer.text
+            return await command.done()
+
+    def logging_in(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
+        """`tenantry login` with these arguments; half a minute at most, should a test fail."""
+        return self.home.running("login", "--timeout", "30", *arguments, **values)
+
+
+def outside() -> httpx2.AsyncClient:
+    """A client of somebody else, such as a browser."""
+    return httpx2.AsyncClient(trust_env=False, verify=False, timeout=30)
+
+
+async def address_in(command: Command) -> str:
+    """The address that the command asks to open."""
+    await command.until("\n\n", "err")
+    found = ADDRESS.search(command.text["err"])
+    assert found is not None
+    return found[1]
+
+
+async def code_in(command: Command) -> str:
+    """The code that the command asks to enter."""
+    await command.until("Waiting ...", "err")
+    found = USER_CODE.search(command.text["err"])
+    assert found is not None
+    return found[1]
 
 
 @asynccontextmanager
-async def entrance(conninfo: str, home: Home) -> AsyncIterator[Entrance]:
-    """All of it, running."""
+async def running_premises(conninfo: str, folder: Path) -> AsyncIterator[Premises]:
+    """Both, running; the identity provider keeps its key in ``folder``."""
+    clock = RunningClock()
     companion = Companion(
-        home.folder / "companion",
-        users=[ADA, BOB],
+        folder,
+        users=[ADA, BOB, CARL, EVE],
         audience=AUDIENCE,
         client_id=CLIENT_ID,
         client_secret=Secret(CLIENT_SECRET),
-        clock=RunningClock(),
+        clock=clock,
     )
     await asyncio.to_thread(companion.start)
     try:
-        async with serving(conninfo, OIDC_ISSUER=companion.issuer, OIDC_CLIENT_ID=CLIENT_ID) as served:
+        async with serving(conninfo, clock, OIDC_ISSUER=companion.issuer, OIDC_CLIENT_ID=CLIENT_ID) as served:
             operator = served.service.operator
-            await operator.put("/api/v1/tenants/org_demo", {"name": "Demo", "ownerEmail": "a@x.example"})
-            home.configure(
-                f'[profiles.default]\nbase_url = "{served.url}"\n'
-                f'issuer = "{companion.issuer}"\nclient_id = "{CLIENT_ID}"\n'
-            )
-            yield Entrance(served, companion, home)
+            for user in (ADA, EVE):
+                body = {"name": "Demo", "ownerEmail": "a@x.example"}
+                answer = await operator.put(f"/api/v1/tenants/{user.org_id}", body)
+                assert answer.status_code == 201, answer.text
+            assert (await operator.delete(f"/api/v1/tenants/{EVE.org_id}")).status_code == 204
+            yield Premises(served, companion)
     finally:
         await asyncio.to_thread(companion.stop)
 

@@ -47,7 +47,7 @@ class StandIn:
         self.on_request: dict[str, Callable[[], object]] = {}
         """What happens when somebody asks there."""
         self.answers: dict[str, list[Reply]] = {
-            CODE: [Reply(200, self.code(interval=1))],
+            CODE: [Reply(200, self.code(interval=0))],
             TOKEN: [Reply(200, GOOD)],
             REVOKE: [Reply(200, {})],
             WHOAMI: [Reply(401, {"code": "invalid_credential", "detail": "Not ours."})],

@@ -1,4 +1,4 @@
-"""What tests of the commands share: ``tenantry`` as a process of its own, with a home of its own, and on a terminal."""
+"""What tests of the commands share: ``tenantry`` with a home of its own, in this process, in another, on a terminal."""
 
 import asyncio
 import contextlib
@@ -11,19 +11,22 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tenantry.cli.api.waits import Waits
 from tenantry.cli.demo_folder import DEMO_FILE
 from tenantry.demo.names import ADDRESS, LIVE_KEY
 from tests.sdk.support import Served
-from tests.support.commands import Done, Running, run, running
+from tests.support import command_runner
+from tests.support.command_runner import QUICK, Command
+from tests.support.commands import AS_INSTALLED, Done, Running, run, running
 from tests.support.service import Organization
 
 SECRET: Final = re.compile(r"svc_(?:live|test)_\w{49}")
-_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ROOT: Final = Path(__file__).parents[2]
+ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PATIENCE: Final = 60
 DEMO_KEY: Final = "svc_live_" + "0" * 49
 CTRL_C: Final = "\x03"
@@ -61,15 +64,25 @@ class Home(NamedTuple):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    async def run(self, *arguments: str, **values: str) -> Done:
-        """A command that ends by itself; ``values`` are further variables."""
+    async def run(self, *arguments: str, waits: Waits = QUICK, typed: str | None = None, **values: str) -> Done:
+        """A command in this process; ``values`` are further variables, ``typed`` is as in `command_runner.run`."""
+        if typed is not None:
+            values = {"TERM": "xterm-256color", "COLUMNS": "80", **values}
+        return await command_runner.run(
+            *arguments, folder=self.folder, waits=waits, typed=typed, **{**self.values, **values}
+        )
+
+    def running(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
+        """The same for a command that goes on while the test does something."""
+        return command_runner.running(*arguments, folder=self.folder, **{**self.values, **values})
+
+    async def run_process(self, *arguments: str, **values: str) -> Done:
+        """A command that ends by itself, as a process of its own."""
         return await run(*arguments, folder=self.folder, **{**self.values, **values})
 
-    @contextlib.asynccontextmanager
-    async def running(self, *arguments: str, **values: str) -> AsyncIterator[Running]:
-        """A command that goes on."""
-        async with running(*arguments, folder=self.folder, **{**self.values, **values}) as command:
-            yield command
+    def running_process(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Running]:
+        """A command that goes on, as a process of its own."""
+        return running(*arguments, folder=self.folder, **{**self.values, **values})
 
 
 def made_demo(home: Home, address: str, key: str = DEMO_KEY, **more: str) -> None:
@@ -92,9 +105,9 @@ class Place(NamedTuple):
         """The variables that name the service and the key."""
         return {"TENANTRY_BASE_URL": self.served.url, "TENANTRY_API_KEY": str(self.organization.owner.credential)}
 
-    async def run(self, *arguments: str, **values: str) -> Done:
+    async def run(self, *arguments: str, typed: str | None = None, **values: str) -> Done:
         """A command with that key, unless ``values`` say otherwise."""
-        return await self.home.run(*arguments, **{**self.values, **values})
+        return await self.home.run(*arguments, typed=typed, **{**self.values, **values})
 
     async def done(self, *arguments: str, **values: str) -> str:
         """What such a command writes on stdout; it has to succeed."""
@@ -110,7 +123,14 @@ class Place(NamedTuple):
 
 def _piped(place: Place, script: str, **values: str) -> subprocess.CompletedProcess[str]:
     """A script of the shell in which ``tenantry`` is the command."""
-    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **place.home.values, **place.values, **values}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": AS_INSTALLED,
+        **place.home.values,
+        **place.values,
+        **values,
+    }
     return subprocess.run(
         ["bash", "-c", f"tenantry() {{ {sys.executable} -m tenantry \"$@\"; }}; {script}"],
         cwd=place.home.folder, env=environment, check=False, capture_output=True, text=True,
@@ -132,7 +152,7 @@ class Terminal(NamedTuple):
     @property
     def text(self) -> str:
         """What was shown, without colours."""
-        return _ANSI.sub("", self.shown).replace("\r\n", "\n")
+        return ANSI.sub("", self.shown).replace("\r\n", "\n")
 
 
 async def on_terminal(
@@ -153,7 +173,7 @@ async def on_terminal(
 def _on_terminal(
     home: Home, arguments: tuple[str, ...], answer: str, columns: int, captured: bool, values: Mapping[str, str]
 ) -> Terminal:
-    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color", "PYTHONPATH": str(_ROOT)}
+    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color", "PYTHONPATH": AS_INSTALLED}
     with _terminal(columns) as (ours, theirs):
         process = subprocess.Popen(
             [sys.executable, "-c", _ON_TERMINAL, *arguments],

@@ -101,7 +101,7 @@ async def test_interruption_while_a_key_is_made_says_what_may_be_left(place: Pla
     create = ("keys", "create", "--name", "a", "--scope", "a:b", "--organization", place.organization.id)
     async with (
         faulty_proxy(place.served.url, hang) as (address, _),
-        place.home.running(*create, **{**place.values, "TENANTRY_BASE_URL": address}) as command,
+        place.home.running_process(*create, **{**place.values, "TENANTRY_BASE_URL": address}) as command,
     ):
         async with asyncio.timeout(60):
             await asked.wait()

@@ -13,6 +13,7 @@ import msgspec
 from tenantry.cli.api.profiles import Config
 from tests.cli.support import SECRET, Place
 from tests.sdk.test_readme import blocks
+from tests.support.commands import AS_INSTALLED
 
 GUIDE: Final = Path(__file__).parents[2] / "docs" / "command-line.md"
 
@@ -20,9 +21,10 @@ GUIDE: Final = Path(__file__).parents[2] / "docs" / "command-line.md"
 async def test_commands_of_the_guide_run_from_its_beginning_to_its_end(place: Place) -> None:
     script = "set -euo pipefail\n" + "\n".join(blocks(GUIDE, "sh"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "PYTHONPATH": AS_INSTALLED, **place.home.values, **place.values}
     done = await asyncio.to_thread(
         subprocess.run,
-        ["bash", "-c", script], cwd=place.home.folder, env={"PATH": path, **place.home.values, **place.values},
+        ["bash", "-c", script], cwd=place.home.folder, env=environment,
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.support import SECRET, Place, in_shell, on_terminal
+from tests.cli.support import SECRET, Place, in_shell
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -138,8 +138,8 @@ async def test_one_key_that_cannot_be_revoked_keeps_none_of_the_others(place: Pl
 
 async def test_nothing_is_revoked_unless_all_questions_are_answered_with_yes(place: Place) -> None:
     one, two = [(await place.key("projects:read"))[0] for _ in range(2)]
-    shown = await on_terminal(place.home, place.values, "keys", "revoke", one, two, answer="y\nn\n")
-    assert (shown.code, "Nothing was done." in shown.text) == (1, True)
+    done = await place.run("keys", "revoke", one, two, typed="y\nn\n")
+    assert (done.code, "Nothing was done." in done.err) == (1, True)
     assert '"active"' in await place.done("keys", "show", one, "--json")
 
 

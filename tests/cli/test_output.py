@@ -1,12 +1,11 @@
 """What is written: streams, widths, colours, and terminals and pipes that end too early."""
 
 import re
-from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 
-from tests.cli.support import Home, Place, in_shell, on_terminal
-from tests.sdk.support import serving
+from tests.cli.support import Place, in_shell, on_terminal
 
 WIDTH = 80
 MANY = 205
@@ -24,16 +23,16 @@ async def test_key_in_a_variable_of_the_shell(place: Place) -> None:
 
 
 @pytest.fixture
-async def large_place(conninfo: str, home: Home) -> AsyncIterator[Place]:
+async def large_place(place: Place) -> Place:
     """An organization with `MANY` projects, whose list is more than a pipe holds."""
-    catalog = home.folder / "plans.toml"
-    catalog.write_text('[[plans]]\nid = "free"\nname = "Free"\n')
-    async with serving(conninfo, TENANTRY_PLANS=str(catalog)) as served:
-        place = Place(served, await served.service.organization(), home)
-        for number in range(MANY):
-            project = {"name": f"p{number}", "description": "x" * 400}
-            await place.organization.owner.post("/api/v1/projects", project)
-        yield place
+    async with await psycopg.AsyncConnection.connect(place.served.service.conninfo) as connection:
+        await connection.execute(
+            "INSERT INTO projects (id, org_id, mode, name, description, created_at, updated_at) "
+            "SELECT format('proj_%%s_%%s', %(org)s::text, n), %(org)s, 'live', 'p' || n, repeat('x', 400), at, at "
+            "FROM (SELECT n, now() + n * interval '1 second' AS at FROM generate_series(0, %(many)s - 1) AS n) AS made",
+            {"org": place.organization.id, "many": MANY},
+        )
+    return place
 
 
 async def test_pipe_that_ends_early_ends_the_list_without_a_word(large_place: Place) -> None:
@@ -72,14 +71,13 @@ def cells(line: str) -> int:
 
 async def test_narrow_terminal_leaves_ids_whole(place: Place) -> None:
     key_id, _ = await place.key("a:b", name=LONG)
-    shown = await on_terminal(place.home, place.values, "keys", "list", columns=40)
-    assert key_id in shown.text
+    assert key_id in (await place.run("keys", "list", typed="", COLUMNS="40")).out
 
 
 async def test_wide_terminal_shows_more(place: Place) -> None:
     await place.key("projects:read")
-    assert "SCOPES" in (await on_terminal(place.home, place.values, "keys", "list", columns=160)).text
-    assert "SCOPES" not in (await on_terminal(place.home, place.values, "keys", "list", columns=WIDTH)).text
+    assert "SCOPES" in (await place.run("keys", "list", typed="", COLUMNS="160")).out
+    assert "SCOPES" not in (await place.run("keys", "list", typed="")).out
 
 
 async def test_long_name_goes_into_a_file_in_one_line(place: Place) -> None:
@@ -91,7 +89,9 @@ async def test_colours_are_for_terminals_alone(place: Place) -> None:
     assert "\x1b" not in await place.done("keys", "list")
     assert "\x1b[32m" in (await on_terminal(place.home, place.values, "keys", "list")).shown
     for values in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert "\x1b[32m" not in (await on_terminal(place.home, {**place.values, **values}, "keys", "list")).shown
+        shown = (await place.run("keys", "list", typed="", **values)).out
+        assert "active" in shown
+        assert "\x1b[32m" not in shown
     assert "\x1b[32m" in await place.done("keys", "list", FORCE_COLOR="1")
 
 
@@ -104,9 +104,9 @@ async def test_what_goes_into_a_file_is_whole_whatever_is_said_about_colours(pla
 
 async def test_names_of_others_command_no_terminal_in_a_question(place: Place) -> None:
     key_id, _ = await place.key("a:b", name="harmless, revoked\x9b8m \u202e")
-    shown = await on_terminal(place.home, place.values, "keys", "revoke", key_id, answer="n\n")
-    assert "harmless, revoked" in shown.text
-    assert not {"\x9b", "\u202e"} & set(shown.shown)
+    done = await place.run("keys", "revoke", key_id, typed="n\n")
+    assert "harmless, revoked" in done.err
+    assert not {"\x9b", "\u202e"} & set(done.err)
 
 
 async def test_text_of_others_commands_no_terminal(place: Place) -> None:
@@ -118,5 +118,6 @@ async def test_text_of_others_commands_no_terminal(place: Place) -> None:
 async def test_terminal_without_unicode_is_no_failure(place: Place) -> None:
     await place.done("projects", "create", "--name", "日本")
     for options in ([], ["--json"]):
-        done = await place.run("projects", "list", *options, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+        ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+        done = await place.home.run_process("projects", "list", *options, **place.values, **ascii_only)
         assert done.code == 0, done.err

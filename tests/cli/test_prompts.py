@@ -18,9 +18,9 @@ async def test_revocation_names_the_key_and_is_done_on_yes(place: Place) -> None
 async def test_revocation_is_left_out_on_no(place: Place) -> None:
     key_id, secret = await place.key("projects:read")
     for answer in ("n\n", "\n"):
-        shown = await on_terminal(place.home, place.values, "keys", "revoke", key_id, answer=answer)
-        assert shown.code == 1
-        assert "Nothing was done." in shown.text
+        done = await place.run("keys", "revoke", key_id, typed=answer)
+        assert done.code == 1
+        assert "Nothing was done." in done.err
     assert (await place.run("projects", "list", TENANTRY_API_KEY=secret)).code == 0
 
 

@@ -2,19 +2,20 @@
 
 import json
 import signal
-from pathlib import Path
 
-import httpx2
 import pytest
 
-from tests.cli.signing_in import USER_CODE, Entrance, with_keyring
+from tests.cli.signing_in import CARL, EVE, Entrance, code_in, outside, with_keyring
+from tests.cli.stand_in import signed_in
 from tests.cli.support import Home
 from tests.support.findings import free_port
 from tests.support.sign_in import ADA, BOB, CLIENT_ID
 
 
 async def test_code_signs_in_and_later_commands_need_no_key(entrance: Entrance) -> None:
-    done = await entrance.sign_in()
+    async with entrance.logging_in("--device") as command:
+        await entrance.choose(await code_in(command), user=ADA.sub)
+        done = await command.done()
     assert (done.code, done.out) == (0, "")
     assert f"Signed in to {entrance.served.url} as {ADA.sub} of org_demo.\n" in done.err
     who = json.loads((await entrance.home.run("whoami", "--json")).out)
@@ -45,7 +46,7 @@ async def test_token_that_has_ended_is_renewed_by_the_next_command(entrance: Ent
 
 async def test_sign_in_that_was_ended_elsewhere_is_told(entrance: Entrance) -> None:
     await entrance.sign_in()
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with outside() as client:
         form = {"token": entrance.kept["refresh_token"], "client_id": CLIENT_ID}
         assert (await client.post(f"{entrance.companion.issuer}/revoke", data=form)).status_code == 200
     entrance.expire()
@@ -61,7 +62,7 @@ async def test_signing_out_ends_the_refresh_token_and_keeps_nothing(entrance: En
     done = await entrance.home.run("logout")
     assert (done.code, done.err) == (0, f"Signed out of {entrance.served.url}.\n")
     assert not any(path.stat().st_size for path in entrance.tokens.parent.iterdir())
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with outside() as client:
         form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": CLIENT_ID}
         assert (await client.post(f"{entrance.companion.issuer}/token", data=form)).json()["error"] == "invalid_grant"
     assert (await entrance.home.run("whoami")).code == 4
@@ -69,8 +70,7 @@ async def test_signing_out_ends_the_refresh_token_and_keeps_nothing(entrance: En
 
 
 async def test_signing_out_without_the_identity_provider_removes_what_was_kept(entrance: Entrance) -> None:
-    await entrance.sign_in()
-    entrance.companion.stop()
+    signed_in(entrance.home, entrance.served.url, f"http://127.0.0.1:{free_port()}", ends_in=60)
     done = await entrance.home.run("logout")
     assert done.code == 6
     assert done.err.startswith("Removed here, but not ended there.")
@@ -101,9 +101,9 @@ async def test_each_profile_has_a_sign_in_of_its_own(entrance: Entrance) -> None
 
 async def test_user_of_several_organizations_says_which(entrance: Entrance) -> None:
     for organization in ("one", "two"):
-        body = {"name": organization, "ownerEmail": "b@x.example", "ownerId": BOB.sub}
+        body = {"name": organization, "ownerEmail": "c@x.example", "ownerId": CARL.sub}
         await entrance.served.service.operator.put(f"/api/v1/tenants/{organization}", body)
-    assert (await entrance.sign_in("--organization", "one", user=BOB.sub)).code == 0
+    assert (await entrance.sign_in("--organization", "one", user=CARL.sub)).code == 0
     for flags, expected in (([], "one"), (["--organization", "two"], "two")):
         done = await entrance.home.run("whoami", "--json", *flags)
         assert json.loads(done.out)["orgId"] == expected
@@ -117,18 +117,15 @@ async def test_user_without_an_organization_is_signed_in_and_told(entrance: Entr
 
 
 async def test_denied_sign_in_keeps_nothing(entrance: Entrance) -> None:
-    async with entrance.home.running("login", "--device") as command:
-        await command.until("Waiting ...", "err")
-        found = USER_CODE.search(command.text["err"])
-        assert found is not None
-        await entrance.choose(found[1], deny="yes")
+    async with entrance.logging_in("--device") as command:
+        await entrance.choose(await code_in(command), deny="yes")
         assert await command.wait() == 4
     assert "The sign-in was denied." in command.text["err"]
     assert not entrance.tokens.exists()
 
 
 async def test_interrupted_sign_in_keeps_nothing(entrance: Entrance) -> None:
-    async with entrance.home.running("login", "--device") as command:
+    async with entrance.home.running_process("login", "--device") as command:
         await command.until("Waiting ...", "err")
         assert await command.end(signal.SIGINT) == 1
     assert "Traceback" not in command.text["err"]
@@ -142,15 +139,10 @@ async def test_sign_in_that_nobody_answers_ends_in_time(entrance: Entrance) -> N
     assert not entrance.tokens.exists()
 
 
-async def test_token_that_the_service_refuses_is_not_kept(entrance: Entrance, tmp_path: Path) -> None:
-    async with entrance.home.running("login", "--device") as command:
-        await command.until("Waiting ...", "err")
-        found = USER_CODE.search(command.text["err"])
-        assert found is not None
-        await entrance.served.service.operator.delete("/api/v1/tenants/org_demo")
-        await entrance.choose(found[1], user=ADA.sub)
-        assert await command.wait() == 4
-    assert "Nothing was kept." in command.text["err"]
+async def test_token_that_the_service_refuses_is_not_kept(entrance: Entrance) -> None:
+    done = await entrance.sign_in(user=EVE.sub)
+    assert done.code == 4
+    assert "Nothing was kept." in done.err
     assert not entrance.tokens.exists()
 
 

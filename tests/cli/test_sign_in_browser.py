@@ -1,18 +1,19 @@
-"""Signing in with a real browser, which answers on loopback; and answers that are not the provider's."""
+"""Signing in with a browser, which answers on loopback; and answers that are not the provider's."""
 
 import asyncio
 import json
 import socket
 import struct
 import sys
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-import httpx2
+import pytest
 
-from tests.cli.signing_in import ADDRESS, Entrance
-from tests.support.browser import running_browser
-from tests.support.commands import Running
+from tests.cli.signing_in import Entrance, Premises, address_in, outside
+from tests.cli.support import Home
+from tests.support.command_runner import Command
+from tests.support.commands import Done
 from tests.support.sign_in import ADA, Form
 
 # Stands for a browser, in which somebody refuses: it talks, and tells what it was given.
@@ -20,7 +21,8 @@ BROWSER: Final = """
 import json, os, pathlib, sys, urllib.parse, urllib.request
 print("chatter", flush=True)
 print("chatter", file=sys.stderr, flush=True)
-seen = {"environment": dict(os.environ), "streams": [os.readlink(f"/proc/self/fd/{n}") for n in range(3)]}
+streams = [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+seen = {"address": sys.argv[1], "environment": dict(os.environ), "streams": streams}
 pathlib.Path(__file__).with_name("seen.json").write_text(json.dumps(seen))
 asked = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(sys.argv[1]).query))
 answer = urllib.parse.urlencode({"error": "access_denied", "state": asked["state"], "iss": os.environ["ISSUER"]})
@@ -28,49 +30,51 @@ urllib.request.urlopen(f"{asked['redirect_uri']}?{answer}").read()
 """
 
 
-async def address_in(command: Running) -> str:
-    """The address that the command asks to open."""
-    await command.until("\n\n", "err")
-    found = ADDRESS.search(command.text["err"])
-    assert found is not None
-    return found[1]
+class Opened(NamedTuple):
+    """A `tenantry login` that has opened a browser."""
+
+    done: Done
+    address: str
+    """What the browser was to open."""
+    environment: dict[str, str]
+    streams: list[str]
+    """Where its three standard streams lead."""
+    secrets: set[str]
+    """The variables that it must not have."""
 
 
-async def test_choice_in_a_browser_signs_in(entrance: Entrance) -> None:
-    async with running_browser() as browser, entrance.home.running("login", "--no-browser") as command:
-        page = await browser.new_page()
-        await page.goto(await address_in(command))
-        await page.click(f"button[value={ADA.sub}]")
-        await page.wait_for_selector("text=Go back to the terminal")
-        assert await command.wait() == 0, command.text
-    assert f"as {ADA.sub} of org_demo." in command.text["err"]
-    assert (await entrance.home.run("whoami")).code == 0
-
-
-async def test_browser_is_opened_at_the_address_that_is_told(entrance: Entrance) -> None:
-    opened = entrance.home.folder / "opened"
-    browser = entrance.home.folder / "browser"
-    browser.write_text(f'#!/bin/sh\nprintf %s "$1" >{opened}.new && mv {opened}.new {opened}\n')
-    browser.chmod(0o755)
-    done = await entrance.home.run("login", "--timeout", "3", BROWSER=f"{browser} %s")
-    assert done.code == 4
-    assert opened.read_text() in done.err.splitlines()
-
-
-async def test_browser_gets_no_stream_and_no_secret_and_runs_nothing_of_the_folder(entrance: Entrance) -> None:
-    folder = entrance.home.folder
-    browser = folder / "browser.py"
+@pytest.fixture(scope="module")
+async def opened(premises: Premises, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """A browser that was opened by a process of its own, in a folder that has a module of the library's name."""
+    home = Entrance.at(premises, Home(tmp_path_factory.mktemp("home"))).home
+    browser = home.folder / "browser.py"
     browser.write_text(BROWSER)
-    (folder / "webbrowser.py").write_text("raise SystemExit('of the folder')")
+    (home.folder / "webbrowser.py").write_text("raise SystemExit('of the folder')")
     secrets = {"TENANTRY_API_KEY": "a", "API_KEY_PEPPER": "b", "DATABASE_URL": "c", "AWS_SECRET_ACCESS_KEY": "d"}
-    values = {**secrets, "BROWSER": f"{sys.executable} {browser} %s", "ISSUER": entrance.companion.issuer}
-    done = await entrance.home.run("login", "--json", **values)
-    assert (done.code, done.out) == (4, "")
-    assert "chatter" not in done.err
-    seen = json.loads((folder / "seen.json").read_text())
-    assert seen["streams"] == ["/dev/null"] * 3
-    assert not secrets.keys() & seen["environment"].keys()
-    assert seen["environment"]["PATH"]
+    values = {**secrets, "BROWSER": f"{sys.executable} {browser} %s", "ISSUER": premises.companion.issuer}
+    done = await home.run_process("login", "--json", **values)
+    seen = json.loads((home.folder / "seen.json").read_text())
+    return Opened(done, secrets=set(secrets), **seen)
+
+
+def test_browser_is_opened_at_the_address_that_is_told(opened: Opened) -> None:
+    assert opened.address in opened.done.err.splitlines()
+
+
+def test_browser_gets_no_stream_and_no_secret_and_runs_nothing_of_the_folder(opened: Opened) -> None:
+    assert (opened.done.code, opened.done.out) == (4, "")
+    assert "chatter" not in opened.done.err
+    assert opened.streams == ["/dev/null"] * 3
+    assert not opened.secrets & opened.environment.keys()
+    assert opened.environment["PATH"]
+
+
+async def end(command: Command) -> None:
+    """Let the identity provider refuse, so that the command ends."""
+    query = parse_qs(urlsplit(await address_in(command)).query)
+    async with outside() as client:
+        answer = {"error": "access_denied", "state": query["state"][0]}
+        await client.get(query["redirect_uri"][0], params=answer)
 
 
 def reset(callback: str, target: str | None = None) -> None:
@@ -83,7 +87,7 @@ def reset(callback: str, target: str | None = None) -> None:
 
 
 async def test_answer_counts_though_whoever_brings_it_does_not_stay(entrance: Entrance) -> None:
-    async with entrance.home.running("login", "--no-browser") as command:
+    async with entrance.logging_in("--no-browser") as command:
         query = parse_qs(urlsplit(await address_in(command)).query)
         callback = query["redirect_uri"][0]
         answer = f"error=access_denied&iss={entrance.companion.issuer}&state={query['state'][0]}"
@@ -95,19 +99,21 @@ async def test_answer_counts_though_whoever_brings_it_does_not_stay(entrance: En
 
 
 async def test_what_is_no_address_is_turned_away(entrance: Entrance) -> None:
-    async with entrance.home.running("login", "--no-browser") as command:
+    async with entrance.logging_in("--no-browser") as command:
         callback = urlsplit(parse_qs(urlsplit(await address_in(command)).query)["redirect_uri"][0])
         reader, writer = await asyncio.open_connection(callback.hostname, callback.port)
         writer.write(b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n")
         assert b" 400 " in await reader.readline()
         writer.close()
         await writer.wait_closed()
+        await end(command)
     assert "Traceback" not in command.text["err"]
 
 
 async def test_request_is_as_the_standards_want_it(entrance: Entrance) -> None:
-    async with entrance.home.running("login", "--no-browser", "--scope", "openid", "--audience", "urn:a") as command:
+    async with entrance.logging_in("--no-browser", "--scope", "openid", "--audience", "urn:a") as command:
         asked = parse_qs(urlsplit(await address_in(command)).query)
+        await end(command)
     assert asked["response_type"] == ["code"]
     assert asked["code_challenge_method"] == ["S256"]
     assert len(asked["code_challenge"][0]) == 43
@@ -118,8 +124,8 @@ async def test_request_is_as_the_standards_want_it(entrance: Entrance) -> None:
 
 async def test_answers_of_others_are_turned_away_and_the_right_one_counts(entrance: Entrance) -> None:
     async with (
-        entrance.home.running("login", "--no-browser") as command,
-        httpx2.AsyncClient(trust_env=False) as client,
+        entrance.logging_in("--no-browser") as command,
+        outside() as client,
     ):
         address = await address_in(command)
         query = parse_qs(urlsplit(address).query)
@@ -144,8 +150,8 @@ async def test_refusal_of_the_provider_ends_the_sign_in(entrance: Entrance) -> N
         ("code=made-up&iss={issuer}", "gave no token"),
     ):
         async with (
-            entrance.home.running("login", "--no-browser") as command,
-            httpx2.AsyncClient(trust_env=False) as client,
+            entrance.logging_in("--no-browser") as command,
+            outside() as client,
         ):
             query = parse_qs(urlsplit(await address_in(command)).query)
             given = answer.format(issuer=entrance.companion.issuer)

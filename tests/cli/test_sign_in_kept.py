@@ -5,14 +5,13 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from tenantry.cli.api.client import Api
 from tenantry.cli.api.sessions import Session, Sessions
 from tenantry.cli.api.target import Flags, Surroundings
 from tenantry_sdk import Secret, Token, errors
-from tests.cli.signing_in import KEYRING, Entrance, with_keyring
+from tests.cli.signing_in import KEYRING, Entrance, outside, with_keyring
 from tests.cli.stand_in import GOOD, REVOKE, TOKEN, Reply, StandIn, kept, signed_in, stand_in
 from tests.cli.support import Home
 from tests.support.findings import free_port
@@ -42,7 +41,7 @@ async def provider() -> AsyncIterator[StandIn]:
 
 async def has_ended(entrance: Entrance, refresh_token: str) -> bool:
     """Whether the identity provider takes this refresh token no more."""
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with outside() as client:
         form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": CLIENT_ID}
         answer = (await client.post(f"{entrance.companion.issuer}/token", data=form)).json()
     return bool(answer.get("error") == "invalid_grant")

@@ -23,6 +23,7 @@ from tests.cli.stand_in import (
 )
 from tests.cli.support import Home, made_demo
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.support.command_runner import QUICK
 from tests.support.findings import free_port
 
 WHO: dict[str, Any] = {
@@ -124,11 +125,12 @@ async def test_provider_whose_answer_has_no_end_is_not_waited_for(home: Home, pr
     faults = iter([Fault.SLOW_HEAD, Fault.SLOW_BODY])
     async with faulty_proxy(provider.url, lambda: next(faults)) as (address, _):
         flags = ["--base-url", address, "--issuer", address, "--client-id", "a"]
-        done = await home.run("login", "--device", "--timeout", "1", *flags)
+        impatient = QUICK._replace(provider=0.3)
+        done = await home.run("login", "--device", "--timeout", "1", *flags, waits=impatient)
         assert done.code == 6
         assert "does not answer" in done.err
         signed_in(home, address, address, ends_in=60)
-        done = await home.run("logout")
+        done = await home.run("logout", waits=impatient)
         assert done.code == 6
         assert "does not answer" in done.err
 
@@ -142,7 +144,7 @@ async def test_what_is_for_this_machine_goes_past_proxies_and_the_rest_does_not(
         assert (await entrance.home.run("whoami", **values)).code == 0
         assert asked == set()
         provider.described = {"token_endpoint": "https://login.example.com/token"}
-        done = await entrance.home.run("login", "--device", "--timeout", "3", *provider.flags(), **values)
+        done = await entrance.home.run("login", "--device", "--timeout", "1", *provider.flags(), **values)
         assert done.code == 4
         assert {asked.path for asked in provider.asked} == {DISCOVERY, CODE}
         assert asked == {"CONNECT login.example.com:443"}

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import httpx2
+
 from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry_sdk import AsyncTenantry, Pager, Secret, Tenantry
 from tenantry_sdk._retry import Backoff
@@ -32,6 +34,8 @@ async def serving(conninfo: str, clock: ManualClock | None = None, **values: str
     async with running_issuer() as issuer:
         app = make_app(conninfo, clock, DEFAULT_TIMEOUTS, **{**identity_settings(issuer), **values})
         async with served(app) as url, client_of(app) as client:
+            async with httpx2.AsyncClient(verify=False, trust_env=False) as first:
+                await first.get(f"{url}/healthz")  # is answered once the application has started
             yield Served(url, Service(client, clock, issuer, conninfo))
 
 

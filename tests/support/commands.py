@@ -18,6 +18,8 @@ SECRETS: Final = {
 }
 _PATIENCE: Final = 60.0
 _ROOT: Final = Path(__file__).parents[2]
+AS_INSTALLED: Final = f"{Path(__file__).parent / 'as_installed'}:{_ROOT}"
+"""The module path of ``tenantry`` as users install it, and of the tests' own modules."""
 _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START", "COVERAGE_FILE")
 
 
@@ -138,7 +140,8 @@ async def _start(
     stdout: int = asyncio.subprocess.PIPE,
 ) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    fixed = {"PYTHONPATH": str(_ROOT), "XDG_STATE_HOME": str(folder / "state")}
+    path = AS_INSTALLED if module == "tenantry" else str(_ROOT)
+    fixed = {"PYTHONPATH": path, "XDG_STATE_HOME": str(folder / "state")}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *arguments,
         cwd=folder, env={**environment, **fixed, **values}, stdin=asyncio.subprocess.DEVNULL,

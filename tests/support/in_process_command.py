@@ -30,7 +30,7 @@ def invoke(*arguments: str, folder: Path, given: str | bytes | None = None, **va
     run a loop themselves.
     """
     own = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
-    with _logging_as_before(), _surroundings(folder, {**own, **values}):
+    with logging_as_before(), surroundings(folder, {**own, **values}):
         result = CliRunner().invoke(main, arguments, input=given, prog_name="tenantry")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -43,12 +43,12 @@ async def invoked(*arguments: str, folder: Path, given: str | bytes | None = Non
 
 
 @contextmanager
-def _surroundings(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
+def surroundings(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
     """Set the working directory and the environment for the block; put these and the signal handlers back."""
     environment, before = dict(os.environ), Path.cwd()
     in_main_thread = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
-    kept = {name: environment[name] for name in _KEPT if name in environment}
+    kept: dict[str, str] = {name: environment[name] for name in _KEPT if name in environment}
     try:
         os.chdir(folder)
         _replace_environment({**kept, **values})
@@ -61,7 +61,7 @@ def _surroundings(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _logging_as_before() -> Iterator[None]:
+def logging_as_before() -> Iterator[None]:
     """Put the root logger's handlers and the level of each logger back after the block."""
     root = logging.getLogger()
     handlers = root.handlers[:]

@@ -7,14 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import httpx2
-from playwright.async_api import Page
+from playwright.async_api import Browser, Page
 
 from tenantry.main import build_app
 from tests.cli.signing_in import ADDRESS, USER_CODE
 from tests.cli.support import Home
 from tests.support.app import OPERATOR_TOKEN, make_settings
-from tests.support.browser import running_browser
-from tests.support.commands import Running
+from tests.support.command_runner import Command
 from tests.support.node_provider import AUDIENCE, NodeProvider, node_provider
 from tests.support.serving import served
 
@@ -26,7 +25,10 @@ async def entered(conninfo: str, home: Home) -> AsyncIterator[NodeProvider]:
     """The provider, and a service that believes it and has a tenant whose owner is ann; the home knows both."""
     async with node_provider() as provider:
         settings = make_settings(OIDC_ISSUER=provider.issuer, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID="dashboard")
-        async with served(build_app(settings, conninfo)) as url, httpx2.AsyncClient(trust_env=False) as client:
+        async with (
+            served(build_app(settings, conninfo)) as url,
+            httpx2.AsyncClient(trust_env=False, verify=False) as client,
+        ):
             body = {"name": "Acme", "ownerEmail": "ann@acme.example", "ownerId": "ann"}
             operator = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
             assert (await client.put(f"{url}/api/v1/tenants/acme", json=body, headers=operator)).status_code == 201
@@ -37,7 +39,7 @@ async def entered(conninfo: str, home: Home) -> AsyncIterator[NodeProvider]:
             yield provider
 
 
-async def found(command: Running, pattern: re.Pattern[str], until: str) -> str:
+async def found(command: Command, pattern: re.Pattern[str], until: str) -> str:
     """What the command tells of this form, once it has told this."""
     await command.until(until, "err")
     match = pattern.search(command.text["err"])
@@ -62,9 +64,13 @@ async def is_signed_in(home: Home) -> bool:
     return "ann (user)" in done.out
 
 
-async def test_browser(conninfo: str, home: Home) -> None:
-    async with entered(conninfo, home), running_browser() as browser, home.running("login", "--no-browser") as command:
-        page = await browser.new_page()
+async def test_browser(conninfo: str, home: Home, browser: Browser) -> None:
+    async with (
+        entered(conninfo, home),
+        await browser.new_context() as context,
+        home.running("login", "--timeout", "60", "--no-browser") as command,
+    ):
+        page = await context.new_page()
         await page.goto(await found(command, ADDRESS, "\n\n"))
         await sign_in_as_ann(page)
         await page.wait_for_selector("text=Go back to the terminal")
@@ -73,11 +79,11 @@ async def test_browser(conninfo: str, home: Home) -> None:
         assert (await home.run("logout")).code == 0
 
 
-async def test_device(conninfo: str, home: Home) -> None:
-    async with entered(conninfo, home) as provider, running_browser() as browser:
-        async with home.running("login", "--device") as command:
+async def test_device(conninfo: str, home: Home, browser: Browser) -> None:
+    async with entered(conninfo, home) as provider, await browser.new_context() as context:
+        async with home.running("login", "--timeout", "60", "--device") as command:
             code = await found(command, USER_CODE, "Waiting ...")
-            page = await browser.new_page()
+            page = await context.new_page()
             await page.goto(f"{provider.issuer}/device?user_code={code}")
             await page.click("button[type=submit]")
             await sign_in_as_ann(page)
