@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from tenantry.services.job_runs import JobRuns
 from tenantry.services.retention import RetentionService
 from tests.support import events
 from tests.support.billing import Provider, rows
+from tests.support.emptying import SharedDatabase
 from tests.support.logs import watched
 from tests.support.metrics import Series, Shown, documented
 from tests.support.rate_limits import set_plan
@@ -53,11 +55,24 @@ async def shown(service: Service) -> Shown:
     return Shown((await service.nobody.get("/metrics")).text)
 
 
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of a catalog with a plan that lets no request through."""
+    path = tmp_path_factory.mktemp("catalog") / "plans.toml"
+    path.write_text(PLANS)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+async def service(shared_database: SharedDatabase, plans: str) -> AsyncIterator[Service]:
+    async with running_service(shared_database.conninfo, TENANTRY_PLANS=plans) as service:
+        yield service
+
+
 @pytest.fixture
-async def service(conninfo: str, tmp_path: Path) -> AsyncIterator[Service]:
-    plans = tmp_path / "plans.toml"
-    plans.write_text(PLANS)
-    async with running_service(conninfo, TENANTRY_PLANS=str(plans)) as service:
+async def new_service(emptied: str, plans: str) -> AsyncIterator[Service]:
+    """A service that has counted nothing."""
+    async with running_service(emptied, TENANTRY_PLANS=plans) as service:
         yield service
 
 
@@ -85,26 +100,26 @@ async def counted_everything(service: Service) -> list[str]:
 
 
 async def test_every_metric_that_is_shown_is_documented_with_its_labels_and_the_other_way_round(
-    service: Service,
+    emptied_service: Service,
 ) -> None:
-    await counted_everything(service)
-    found = (await shown(service)).described()
+    await counted_everything(emptied_service)
+    found = (await shown(emptied_service)).described()
     assert {name: told for name, told in found.items() if not name.startswith(("python_", "process_"))} == documented()
 
 
-async def test_what_a_rule_expects_to_begin_at_0_is_shown_as_0_before_anything_is_counted(service: Service) -> None:
-    found = (await shown(service)).series(documented())
+async def test_what_a_rule_expects_to_begin_at_0_is_shown_as_0_before_anything_is_counted(new_service: Service) -> None:
+    found = (await shown(new_service)).series(documented())
     expected = begun_at_0()
     assert expected
     assert {series: found.get(series) for series in expected} == dict.fromkeys(expected, 0.0)
 
 
-async def test_no_count_adds_a_series_to_those_whose_increase_a_rule_asks_for(service: Service) -> None:
+async def test_no_count_adds_a_series_to_those_whose_increase_a_rule_asks_for(new_service: Service) -> None:
     names = set(re.findall(r"increase\((\w+)", (PROMETHEUS / "alerts.yml").read_text("utf-8")))
     assert names
-    before = (await shown(service)).series(names)
-    await counted_everything(service)
-    after = (await shown(service)).series(names)
+    before = (await shown(new_service)).series(names)
+    await counted_everything(new_service)
+    after = (await shown(new_service)).series(names)
     assert after.keys() == before.keys()
     assert {name for (name, labels), value in after.items() if value > before[name, labels]} == names
 
@@ -131,6 +146,11 @@ async def test_a_batch_is_counted_by_its_lane_with_its_size_and_its_wait(service
     assert grown("tenantry_batch_seconds_count") == grown("tenantry_batch_items_count")
 
 
+async def refused(service: Service, kind: str, reason: str) -> float:
+    """How many credentials of a kind have been refused for a reason."""
+    return (await shown(service)).value("tenantry_credentials_refused_total", kind=kind, reason=reason)
+
+
 @pytest.mark.parametrize(
     ("header", "kind", "reason"),
     [
@@ -142,18 +162,27 @@ async def test_a_batch_is_counted_by_its_lane_with_its_size_and_its_wait(service
 async def test_a_refused_credential_is_counted_by_its_sort_and_the_reason(
     service: Service, header: dict[str, str], kind: str, reason: str
 ) -> None:
+    before = await refused(service, kind, reason)
     for path in (PROJECTS, KEYS):
         assert (await service.nobody.call("GET", path, headers=header)).status_code == 401
-    assert (await shown(service)).value("tenantry_credentials_refused_total", kind=kind, reason=reason) == 2
+    assert await refused(service, kind, reason) == before + 2
 
 
 async def test_the_operators_token_is_counted_where_it_is_refused(service: Service) -> None:
+    before = await refused(service, "operator_token", "invalid_credential")
     await service.caller("not-the-operators").put("/api/v1/tenants/acme", {})
-    told = {"kind": "operator_token", "reason": "invalid_credential"}
-    assert (await shown(service)).value("tenantry_credentials_refused_total", **told) == 1
+    assert await refused(service, "operator_token", "invalid_credential") == before + 1
+
+
+async def ended_keys(service: Service) -> Counter[str]:
+    """How many keys have ended, by the reason."""
+    found = await shown(service)
+    reasons = ("revoked", "rotated", "leaked", "tenant_ended")
+    return Counter({reason: int(found.value("tenantry_api_keys_revoked_total", reason=reason)) for reason in reasons})
 
 
 async def test_ended_keys_are_counted_by_the_reason(service: Service) -> None:
+    before = await ended_keys(service)
     org = await service.organization()
     revoked, rotated, left, leaked = [await service.key(org.owner, org.id, "projects:read") for _ in range(4)]
     for _ in range(2):  # the second time nothing ends
@@ -163,15 +192,11 @@ async def test_ended_keys_are_counted_by_the_reason(service: Service) -> None:
     for _ in range(2):
         await service.nobody.post(f"{KEYS}/report-leak", {"secret": leaked.caller.credential})
     await service.operator.delete(org.path)
-    found = await shown(service)
-    assert {
-        reason: found.value("tenantry_api_keys_revoked_total", reason=reason)
-        for reason in ("revoked", "rotated", "leaked", "tenant_ended")
-    } == {"revoked": 1, "rotated": 1, "leaked": 1, "tenant_ended": 4}
+    assert await ended_keys(service) - before == {"revoked": 1, "rotated": 1, "leaked": 1, "tenant_ended": 4}
 
 
-async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_requests_wait(conninfo: str) -> None:
-    database = Database(conninfo, pool_size=1)
+async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_requests_wait(emptied: str) -> None:
+    database = Database(emptied, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
         waiting = asyncio.create_task(DatabaseGauges(database).read())
@@ -194,21 +219,21 @@ async def test_pools_and_streams_are_shown(service: Service) -> None:
     assert found.value("tenantry_streams_open") == 0
 
 
-async def test_the_age_of_the_job_that_is_due_longest_is_told_by_queue(service: Service) -> None:
+async def test_the_age_of_the_job_that_is_due_longest_is_told_by_queue(emptied_service: Service) -> None:
     now = datetime.now(UTC)
     for task, scheduled in (("a", now - timedelta(seconds=90)), ("b", now + timedelta(hours=1)), ("c", None)):
         await rows(
-            service.conninfo,
+            emptied_service.conninfo,
             "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, 'x', 0, NULL, NULL, '{}', %s)"
             "::procrastinate_job_to_defer_v1])",
             f"queue_{task}", scheduled,
         )  # fmt: skip
     await rows(
-        service.conninfo,
+        emptied_service.conninfo,
         "UPDATE procrastinate_events SET at = at - interval '5 minutes' WHERE job_id = "
         "(SELECT id FROM procrastinate_jobs WHERE queue_name = 'queue_c')",
     )
-    found = await shown(service)
+    found = await shown(emptied_service)
     ages = {
         sample.labels["queue"]: sample.value
         for family in found.families
@@ -220,25 +245,26 @@ async def test_the_age_of_the_job_that_is_due_longest_is_told_by_queue(service: 
     assert found.value("tenantry_jobs", queue="queue_b", status="todo") == 1
 
 
-async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(service: Service) -> None:
-    database, queue = Database(service.conninfo, pool_size=1), JobQueue(service.conninfo)
+async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(emptied_service: Service) -> None:
+    database, queue = Database(emptied_service.conninfo, pool_size=1), JobQueue(emptied_service.conninfo)
     await database.open()
     await queue.open()
-    before = await shown(service)
+    before = await shown(emptied_service)
     assert all(before.value("tenantry_job_last_success_timestamp_seconds", task=task) == 0 for task in PERIODIC)
     began = datetime.now(UTC).timestamp()
     work = Work(None, RetentionService(database, timedelta(days=90), system_clock), runs=JobRuns(database))
-    await rows(
-        service.conninfo,
+    [deferred] = await rows(
+        emptied_service.conninfo,
         "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'remove_old_data', 0, NULL, NULL, "
-        "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])",
+        "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[]) AS ids",
     )
+    [number] = deferred["ids"]
     with watched("procrastinate") as log:
         worker = asyncio.create_task(queue.run_worker(work, polling_interval=0.02))
-        await log.until("Job remove_old_data[1](timestamp=0) ended with status: Success")
+        await log.until(f"Job remove_old_data[{number}](timestamp=0) ended with status: Success")
         worker.cancel()
         await asyncio.wait({worker})
-    after = await shown(service)
+    after = await shown(emptied_service)
     assert after.value("tenantry_job_runs_total", task="remove_old_data", outcome="succeeded") >= 1
     assert after.value("tenantry_job_runs_total", task="remove_old_data", outcome="failed") == 0
     assert after.value("tenantry_job_last_success_timestamp_seconds", task="remove_old_data") >= int(began)
@@ -246,17 +272,19 @@ async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(service
     await database.close()
 
 
-async def test_a_run_that_fails_is_counted_as_one_and_leaves_the_last_success_as_it_is(service: Service) -> None:
-    database = Database(service.conninfo, pool_size=1)
+async def test_a_run_that_fails_is_counted_as_one_and_leaves_the_last_success_as_it_is(
+    emptied_service: Service,
+) -> None:
+    database = Database(emptied_service.conninfo, pool_size=1)
     await database.open()
     runs = JobRuns(database)
     async with runs.of(DELIVER_MAIL):
         pass
-    before = await shown(service)
+    before = await shown(emptied_service)
     with pytest.raises(ZeroDivisionError):
         async with runs.of(DELIVER_MAIL):
             raise ZeroDivisionError
-    after = await shown(service)
+    after = await shown(emptied_service)
     last = "tenantry_job_last_success_timestamp_seconds"
     assert after.value("tenantry_job_runs_total", task=DELIVER_MAIL, outcome="failed") == 1
     assert after.value(last, task=DELIVER_MAIL) == before.value(last, task=DELIVER_MAIL) > 0
@@ -283,14 +311,14 @@ async def test_a_job_whose_run_cannot_be_counted_goes_well_all_the_same(conninfo
     ],
 )  # fmt: skip
 async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once_why(
-    service: Service, spoil: str, mend: str, fault: str
+    fresh_service: Service, spoil: str, mend: str, fault: str
 ) -> None:
     known = {"tenantry_notifications_queued", "tenantry_jobs", "tenantry_job_last_success_timestamp_seconds"}
-    await rows(service.conninfo, spoil)
+    await rows(fresh_service.conninfo, spoil)
     with watched("tenantry.services.gauges") as log:
-        without = [await shown(service) for _ in range(2)]
-        await rows(service.conninfo, mend)
-        after = [await shown(service) for _ in range(2)]
+        without = [await shown(fresh_service) for _ in range(2)]
+        await rows(fresh_service.conninfo, mend)
+        after = [await shown(fresh_service) for _ in range(2)]
     for found in without:
         assert found.value("tenantry_database_up") == 1
         assert found.value("tenantry_database_connections_max", pool="ordinary") == 5

@@ -43,6 +43,19 @@ def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query.encode()).fetchall()
 
 
+@pytest.fixture(scope="module")
+def altered(postgres: PostgresServer) -> Iterator[str]:
+    """A migrated database that the statements of several tests change; none changes what another one needs."""
+    with postgres.database() as conninfo:
+        yield conninfo
+
+
+def execute(conninfo: str, statement: str) -> None:
+    """Do what a migration with this text does."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
 @asynccontextmanager
 async def writing(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Somebody who writes tenants, in a transaction that goes on."""
@@ -117,7 +130,7 @@ def test_the_release_before_survives_each_migration(empty: str, tmp_path: Path, 
     ("statement", "breach"),
     [
         ("ALTER TABLE tenants DROP COLUMN owner_id", "tenants.owner_id is gone"),
-        ("ALTER TABLE tenants RENAME name TO title", "tenants.name is gone"),
+        ("ALTER TABLE tenants RENAME owner_email TO address", "tenants.owner_email is gone"),
         ("DROP TABLE dashboard_names", "dashboard_names.name is gone"),
         ("ALTER TABLE tenants ALTER plan TYPE varchar(9)", "tenants.plan was text and is character varying(9)"),
         ("ALTER TABLE tenants ALTER current_period_end SET NOT NULL", "current_period_end takes no NULL any more"),
@@ -129,23 +142,23 @@ def test_the_release_before_survives_each_migration(empty: str, tmp_path: Path, 
         ("DROP FUNCTION purge_tenant", "function purge_tenant"),
     ],
 )
-def test_breach_of_the_rule_is_found(conninfo: str, tmp_path: Path, statement: str, breach: str) -> None:
-    was = Schema.of(conninfo)
-    migrate(conninfo, history(tmp_path / "migrations", newest_revision(), r0099=statement))
-    assert breach in "; ".join(breaches(was, Schema.of(conninfo), statement))
+def test_breach_of_the_rule_is_found(altered: str, statement: str, breach: str) -> None:
+    was = Schema.of(altered)
+    execute(altered, statement)
+    assert breach in "; ".join(breaches(was, Schema.of(altered), statement))
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "ALTER TABLE tenants ADD colour text",
-        "ALTER TABLE tenants ADD colour text NOT NULL DEFAULT 'red'",
-        "CREATE INDEX CONCURRENTLY tenants_by_name ON tenants (name)",
+        "ALTER TABLE tenants ADD shade text",
+        "ALTER TABLE tenants ADD tone text NOT NULL DEFAULT 'red'",
+        "CREATE INDEX CONCURRENTLY tenants_by_suspension ON tenants (suspended_at)",
         "CREATE TABLE colours (name text PRIMARY KEY); CREATE INDEX colours_by_name ON colours (name)",
         "ALTER TABLE tenants ALTER name DROP NOT NULL",
     ],
 )
-def test_what_only_adds_keeps_to_the_rule(conninfo: str, tmp_path: Path, statement: str) -> None:
-    was = Schema.of(conninfo)
-    migrate(conninfo, history(tmp_path / "migrations", newest_revision(), r0099=statement))
-    assert list(breaches(was, Schema.of(conninfo), statement)) == []
+def test_what_only_adds_keeps_to_the_rule(altered: str, statement: str) -> None:
+    was = Schema.of(altered)
+    execute(altered, statement)
+    assert list(breaches(was, Schema.of(altered), statement)) == []

@@ -1,7 +1,7 @@
 """The owner's address follows the identity provider's, until somebody sets it."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -13,10 +13,11 @@ from tenantry.gateways.identity.tokens import Claims
 from tenantry.services.owner_address import OwnerAddresses
 from tests.support.billing import rows
 from tests.support.database_link import database_link
+from tests.support.emptying import SharedDatabase
 from tests.support.issuer import USERINFO, Answer
 from tests.support.logs import watched
 from tests.support.members import add_member
-from tests.support.service import TENANTS, Caller, JsonObject, refusal, running_service
+from tests.support.service import TENANTS, Caller, JsonObject, Service, refusal, running_service
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OLD: Final = "old@x.example"
@@ -34,89 +35,149 @@ async def make_tenant(caller: Caller, **fields: str) -> JsonObject:
     return tenant
 
 
-async def address_after_a_restart(conninfo: str, tenant: JsonObject) -> str:
-    """What has been noticed is written when the service stops, at the latest."""
-    async with running_service(conninfo) as service:
-        export = await service.operator.get(f"{TENANTS}/{tenant['id']}/export")
-    return str(export.json()["ownerEmail"])
+Scene = Callable[[Service, str], Awaitable[JsonObject]]
+"""What happens to a tenant of this owner, a user; returns the tenant as it was made."""
 
 
-async def test_address_of_the_token_follows_the_owners(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        tenant = await make_tenant(service.user("owner", **verified(OLD)))
-        await service.user("owner", **verified(NEW)).get(TENANTS)
-    assert await address_after_a_restart(conninfo, tenant) == NEW
+@pytest.fixture(scope="module")
+async def exports(shared_database: SharedDatabase, service: Service) -> dict[Scene, JsonObject]:
+    """The exports of the tenants of all scenes, which happen in one service that is stopped after them.
+
+    What has been noticed is written when the service stops, at the latest.
+    """
+    async with running_service(shared_database.conninfo) as stopping:
+        tenants = {scene: await scene(stopping, f"owner-{number}") for number, scene in enumerate(SCENES)}
+    return {scene: await export(service, tenant) for scene, tenant in tenants.items()}
 
 
-async def test_address_of_the_identity_provider_follows_the_owners(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        said = {"sub": "owner", **verified(OLD)}
-        service.issuer.answers[USERINFO] = Answer(200, json.dumps(said).encode())
-        tenant = await make_tenant(service.user("owner"))
-        await service.user("owner", **verified(NEW)).get(TENANTS)
-    assert await address_after_a_restart(conninfo, tenant) == NEW
+async def export(service: Service, tenant: JsonObject) -> JsonObject:
+    answer = await service.operator.get(f"{TENANTS}/{tenant['id']}/export")
+    exported: JsonObject = answer.json()
+    return exported
 
 
-@pytest.mark.parametrize(
-    ("sub", "claims"),
-    [
-        ("owner", {"email": NEW, "email_verified": False}),
-        ("owner", {"email": NEW}),
-        ("owner", {}),
-        ("second", verified(NEW)),
-    ],
-)
-async def test_only_the_owners_verified_address_counts(conninfo: str, sub: str, claims: dict[str, Any]) -> None:
-    async with running_service(conninfo) as service:
-        owner = service.user("owner", **verified(OLD))
-        tenant = await make_tenant(owner)
-        await add_member(owner, "second", "owner")
-        assert (await service.user(sub, **claims).get(TENANTS)).status_code == 200
-    assert await address_after_a_restart(conninfo, tenant) == OLD
+async def new_address_in_the_token(service: Service, owner: str) -> JsonObject:
+    tenant = await make_tenant(service.user(owner, **verified(OLD)))
+    await service.user(owner, **verified(NEW)).get(TENANTS)
+    return tenant
 
 
-async def test_address_that_was_given_with_the_tenant_stays(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        tenant = await make_tenant(service.user("owner", **verified(OLD)), ownerEmail=OLD)
-        await service.user("owner", **verified(NEW)).get(TENANTS)
-    assert await address_after_a_restart(conninfo, tenant) == OLD
+def test_address_of_the_token_follows_the_owners(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[new_address_in_the_token]["ownerEmail"] == NEW
 
 
-async def test_address_that_is_set_stays_even_if_it_is_the_same(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        owner = service.user("owner", **verified(OLD))
-        tenant = await make_tenant(owner)
-        await owner.patch(f"{TENANTS}/{tenant['id']}", {"name": "x", "ownerEmail": OLD})
-        await service.user("owner", **verified(NEW)).get(TENANTS)
-    assert await address_after_a_restart(conninfo, tenant) == OLD
+def test_change_is_in_the_audit_trail_as_the_systems(exports: dict[Scene, JsonObject]) -> None:
+    entry = exports[new_address_in_the_token]["auditEvents"][-1]
+    assert (entry["action"], entry["actorKind"], entry["actorId"]) == ("tenant.updated", "system", None)
+    assert (entry["before"], entry["after"]) == ({"ownerEmail": OLD}, {"ownerEmail": NEW})
 
 
-async def test_another_change_lets_the_address_follow(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        owner = service.user("owner", **verified(OLD))
-        tenant = await make_tenant(owner)
-        await owner.patch(f"{TENANTS}/{tenant['id']}", {"name": "y"})
-        await service.user("owner", **verified(NEW)).get(TENANTS)
-    assert await address_after_a_restart(conninfo, tenant) == NEW
+async def old_address_of_the_identity_provider(service: Service, owner: str) -> JsonObject:
+    service.issuer.answers[USERINFO] = Answer(200, json.dumps({"sub": owner, **verified(OLD)}).encode())
+    tenant = await make_tenant(service.user(owner))
+    await service.user(owner, **verified(NEW)).get(TENANTS)
+    del service.issuer.answers[USERINFO]
+    return tenant
 
 
-async def test_address_that_the_operator_sets_stays(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        tenant = await make_tenant(service.user("owner", **verified(OLD)))
-        await service.operator.put(f"{TENANTS}/{tenant['id']}", {"name": "x", "ownerEmail": OLD})
-        await service.user("owner", **verified(NEW)).get(TENANTS)
-    assert await address_after_a_restart(conninfo, tenant) == OLD
+def test_address_of_the_identity_provider_follows_the_owners(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[old_address_of_the_identity_provider]["ownerEmail"] == NEW
 
 
-async def test_address_of_a_transfer_stays(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        owner = service.user("owner", **verified(OLD))
-        tenant = await make_tenant(owner)
-        await add_member(owner, "heir")
-        await owner.post(f"{TENANTS}/{tenant['id']}/transfer", {"userId": "heir", "ownerEmail": "set@x.example"})
-        for user in ("owner", "heir"):
-            await service.user(user, **verified(NEW)).get(TENANTS)
-    assert await address_after_a_restart(conninfo, tenant) == "set@x.example"
+async def addresses_that_do_not_count(service: Service, owner: str) -> JsonObject:
+    caller = service.user(owner, **verified(OLD))
+    tenant = await make_tenant(caller)
+    await add_member(caller, f"{owner}-second", "owner")
+    for user, claims in (
+        (owner, {"email": "not-verified@x.example", "email_verified": False}),
+        (owner, {"email": "not-said-to-be-verified@x.example"}),
+        (owner, {}),
+        (f"{owner}-second", verified("second-owners@x.example")),
+    ):
+        assert (await service.user(user, **claims).get(TENANTS)).status_code == 200
+    return tenant
+
+
+def test_only_the_owners_verified_address_counts(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[addresses_that_do_not_count]["ownerEmail"] == OLD
+
+
+async def given_with_the_tenant(service: Service, owner: str) -> JsonObject:
+    tenant = await make_tenant(service.user(owner, **verified(OLD)), ownerEmail=OLD)
+    await service.user(owner, **verified(NEW)).get(TENANTS)
+    return tenant
+
+
+def test_address_that_was_given_with_the_tenant_stays(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[given_with_the_tenant]["ownerEmail"] == OLD
+
+
+async def set_to_the_same(service: Service, owner: str) -> JsonObject:
+    caller = service.user(owner, **verified(OLD))
+    tenant = await make_tenant(caller)
+    await caller.patch(f"{TENANTS}/{tenant['id']}", {"name": "x", "ownerEmail": OLD})
+    await service.user(owner, **verified(NEW)).get(TENANTS)
+    return tenant
+
+
+def test_address_that_is_set_stays_even_if_it_is_the_same(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[set_to_the_same]["ownerEmail"] == OLD
+
+
+async def another_field_set(service: Service, owner: str) -> JsonObject:
+    caller = service.user(owner, **verified(OLD))
+    tenant = await make_tenant(caller)
+    await caller.patch(f"{TENANTS}/{tenant['id']}", {"name": "y"})
+    await service.user(owner, **verified(NEW)).get(TENANTS)
+    return tenant
+
+
+def test_another_change_lets_the_address_follow(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[another_field_set]["ownerEmail"] == NEW
+
+
+async def set_by_the_operator(service: Service, owner: str) -> JsonObject:
+    tenant = await make_tenant(service.user(owner, **verified(OLD)))
+    await service.operator.put(f"{TENANTS}/{tenant['id']}", {"name": "x", "ownerEmail": OLD})
+    await service.user(owner, **verified(NEW)).get(TENANTS)
+    return tenant
+
+
+def test_address_that_the_operator_sets_stays(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[set_by_the_operator]["ownerEmail"] == OLD
+
+
+async def transferred(service: Service, owner: str) -> JsonObject:
+    caller, heir = service.user(owner, **verified(OLD)), f"{owner}-heir"
+    tenant = await make_tenant(caller)
+    await add_member(caller, heir)
+    await caller.post(f"{TENANTS}/{tenant['id']}/transfer", {"userId": heir, "ownerEmail": "set@x.example"})
+    for user in (owner, heir):
+        await service.user(user, **verified(NEW)).get(TENANTS)
+    return tenant
+
+
+def test_address_of_a_transfer_stays(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[transferred]["ownerEmail"] == "set@x.example"
+
+
+async def refused(service: Service, owner: str) -> JsonObject:
+    tenant = await make_tenant(service.user(owner, **verified(OLD)))
+    suspended = {"name": "x", "ownerEmail": OLD, "suspended": True}
+    await service.operator.put(f"{TENANTS}/{tenant['id']}", suspended)
+    answer = await service.user(owner, **verified(NEW)).get(TENANTS)
+    assert refusal(answer) == (403, "org_suspended")
+    return tenant
+
+
+def test_refused_owner_changes_no_address(exports: dict[Scene, JsonObject]) -> None:
+    assert exports[refused]["ownerEmail"] == OLD
+
+
+SCENES: Final[Sequence[Scene]] = (
+    new_address_in_the_token, old_address_of_the_identity_provider, addresses_that_do_not_count, given_with_the_tenant,
+    set_to_the_same, another_field_set, set_by_the_operator, transferred, refused,
+)  # fmt: skip
 
 
 @asynccontextmanager
@@ -136,73 +197,55 @@ def seen(email: str, *, issued_in: int) -> Claims:
     return Claims("https://id.example", "owner", None, None, (), issued, issued + timedelta(hours=1), email)
 
 
-async def tenant_that_follows(conninfo: str) -> JsonObject:
-    async with running_service(conninfo) as service:
-        return await make_tenant(service.user("owner", **verified(OLD)))
+async def tenant_that_follows(service: Service) -> JsonObject:
+    return await make_tenant(service.user("owner", **verified(OLD)))
 
 
-async def test_of_two_tokens_the_one_that_was_issued_later_counts(conninfo: str) -> None:
-    tenant = await tenant_that_follows(conninfo)
-    async with noticing(conninfo) as addresses:
+async def address(service: Service, tenant: JsonObject) -> str:
+    return str((await export(service, tenant))["ownerEmail"])
+
+
+async def test_of_two_tokens_the_one_that_was_issued_later_counts(service: Service) -> None:
+    tenant = await tenant_that_follows(service)
+    async with noticing(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=2))
         addresses.record(tenant["id"], seen("older@x.example", issued_in=1))
         await addresses.write()
-    assert await address_after_a_restart(conninfo, tenant) == NEW
+    assert await address(service, tenant) == NEW
 
 
 @pytest.mark.parametrize(("issued_in", "counts"), [(1, NEW), (3, OLD)])
 async def test_token_from_before_the_change_does_not_bring_the_old_address_back(
-    conninfo: str, issued_in: int, counts: str
+    service: Service, issued_in: int, counts: str
 ) -> None:
-    tenant = await tenant_that_follows(conninfo)
-    async with noticing(conninfo) as one, noticing(conninfo) as other:
+    tenant = await tenant_that_follows(service)
+    async with noticing(service.conninfo) as one, noticing(service.conninfo) as other:
         one.record(tenant["id"], seen(NEW, issued_in=2))
         await one.write()
         other.record(tenant["id"], seen(OLD, issued_in=issued_in))
         await other.write()
-    assert await address_after_a_restart(conninfo, tenant) == counts
+    assert await address(service, tenant) == counts
 
 
-async def test_change_is_in_the_audit_trail_as_the_systems(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        tenant = await make_tenant(service.user("owner", **verified(OLD)))
-        await service.user("owner", **verified(NEW)).get(TENANTS)
-    async with running_service(conninfo) as service:
-        export = (await service.operator.get(f"{TENANTS}/{tenant['id']}/export")).json()
-    entry = export["auditEvents"][-1]
-    assert (entry["action"], entry["actorKind"], entry["actorId"]) == ("tenant.updated", "system", None)
-    assert (entry["before"], entry["after"]) == ({"ownerEmail": OLD}, {"ownerEmail": NEW})
-
-
-async def test_refused_owner_changes_no_address(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        tenant = await make_tenant(service.user("owner", **verified(OLD)))
-        suspended = {"name": "x", "ownerEmail": OLD, "suspended": True}
-        await service.operator.put(f"{TENANTS}/{tenant['id']}", suspended)
-        answer = await service.user("owner", **verified(NEW)).get(TENANTS)
-        assert refusal(answer) == (403, "org_suspended")
-    assert await address_after_a_restart(conninfo, tenant) == OLD
-
-
-async def test_what_was_noticed_is_kept_while_the_database_is_away(conninfo: str) -> None:
-    tenant = await tenant_that_follows(conninfo)
-    async with database_link(conninfo) as link, noticing(link.conninfo) as addresses:
+async def test_what_was_noticed_is_kept_while_the_database_is_away(service: Service) -> None:
+    tenant = await tenant_that_follows(service)
+    async with database_link(service.conninfo) as link, noticing(link.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
         await link.cut()
         await addresses.write()
         await link.restore()
         await addresses.write()
-    assert await address_after_a_restart(conninfo, tenant) == NEW
+    assert await address(service, tenant) == NEW
 
 
-async def test_what_was_noticed_is_kept_while_the_database_does_not_let_us_write_it(conninfo: str) -> None:
-    tenant = await tenant_that_follows(conninfo)
-    async with noticing(conninfo) as addresses:
+async def test_what_was_noticed_is_kept_while_the_database_does_not_let_us_write_it(service: Service) -> None:
+    tenant = await tenant_that_follows(service)
+    async with noticing(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
-        await rows(conninfo, "REVOKE ALL ON audit_events FROM tenantry_batch")
+        await rows(service.conninfo, "REVOKE ALL ON audit_events FROM tenantry_batch")
         with watched("tenantry.services.owner_address") as log:
             await addresses.write()
-        await rows(conninfo, "GRANT INSERT ON audit_events TO tenantry_batch")
+        await rows(service.conninfo, "GRANT INSERT ON audit_events TO tenantry_batch")
         await addresses.write()
-    assert await address_after_a_restart(conninfo, tenant) == NEW
+    assert await address(service, tenant) == NEW
     assert log.count("the addresses of 1 owners are written later: InsufficientPrivilege") == 1

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx2
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -19,7 +20,7 @@ from tenantry.db.migrate import migrate
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW
-from tests.support.service import PROJECTS, Service, running_service
+from tests.support.service import HURRIED, PROJECTS, Service, running_service
 
 POISON = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -32,22 +33,26 @@ CREATE TRIGGER refuse BEFORE INSERT ON billing_events FOR EACH ROW EXECUTE FUNCT
 
 
 @pytest.fixture
-def provider(fresh_service: Service) -> Provider:
-    return Provider(fresh_service)
+def provider(emptied_service: Service) -> Provider:
+    return Provider(emptied_service)
 
 
 @asynccontextmanager
 async def poisoned(conninfo: str, event_id: str) -> AsyncIterator[None]:
     """A database that refuses one event."""
     await rows(conninfo, POISON % event_id)
-    yield
-    await rows(conninfo, "DROP TRIGGER refuse ON billing_events")
+    try:
+        yield
+    finally:
+        await rows(conninfo, "DROP FUNCTION refuse CASCADE")
 
 
 async def test_one_event_that_fails_in_a_full_batch_fails_alone(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    subscribers = [await provider.subscriber() for _ in range(64)]
+    subscribers = [provider.stranger() for _ in range(64)]
+    for subscriber in subscribers:
+        await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
     failures = [events.failed(customer=subscriber.customer) for subscriber in subscribers]
     unlucky, poison = subscribers[40], failures[40]
     async with poisoned(provider.service.conninfo, poison["id"]):
@@ -55,15 +60,22 @@ async def test_one_event_that_fails_in_a_full_batch_fails_alone(
             statuses = await provider.send_together(failures)
         assert statuses.count(200) == 63
         assert statuses[40] == 500
-        for subscriber in subscribers:
-            assert await provider.state(subscriber) == (
-                ("free", "none") if subscriber is unlucky else ("free", "past_due")
-            )
-            assert len(await provider.notifications(subscriber)) == (0 if subscriber is unlucky else 1)
+        assert await statuses_and_mails(provider) == {
+            subscriber.id: ("none", 0) if subscriber is unlucky else ("past_due", 1) for subscriber in subscribers
+        }
         assert await provider.stored(poison["id"]) is None
     await provider.send(poison)
-    assert await provider.state(unlucky) == ("free", "past_due")
-    assert len(await provider.notifications(unlucky)) == 1
+    assert await statuses_and_mails(provider) == {subscriber.id: ("past_due", 1) for subscriber in subscribers}
+
+
+async def statuses_and_mails(provider: Provider) -> dict[str, tuple[str, int]]:
+    """Each tenant's subscription status, and the number of its notifications."""
+    found = await rows(
+        provider.service.conninfo,
+        "SELECT id, subscription_status, (SELECT count(*) FROM notifications WHERE tenant_id = tenants.id) AS mails "
+        "FROM tenants",
+    )
+    return {row["id"]: (row["subscription_status"], row["mails"]) for row in found}
 
 
 async def test_a_failure_is_answered_as_text(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
@@ -105,6 +117,9 @@ def server() -> Iterator[EmbeddedServer]:
     with tempfile.TemporaryDirectory(prefix="tenantry-test-") as folder:
         server = EmbeddedServer(Path(folder), options=("fsync=off", "max_connections=50"))
         server.start()
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE migrated")
+        migrate(make_conninfo(server.conninfo, dbname="migrated"))
         yield server
         server.stop()
 
@@ -113,10 +128,8 @@ def server() -> Iterator[EmbeddedServer]:
 async def fragile(server: EmbeddedServer) -> AsyncIterator[Provider]:
     """The provider of a service whose database may go away."""
     name = events.new_id("fragile").lower()
-    await rows(server.conninfo, f"CREATE DATABASE {name}")
-    conninfo = make_conninfo(server.conninfo, dbname=name)
-    migrate(conninfo)
-    async with running_service(conninfo) as service:
+    await rows(server.conninfo, f"CREATE DATABASE {name} TEMPLATE migrated")
+    async with running_service(make_conninfo(server.conninfo, dbname=name), HURRIED) as service:
         yield Provider(service)
 
 
