@@ -1,5 +1,6 @@
 """A page of the dashboard as it was answered, for people without script."""
 
+from functools import cached_property
 from html.parser import HTMLParser
 from typing import Final
 
@@ -17,47 +18,78 @@ class Form:
         self.fields: dict[str, list[str]] = {}
 
 
-class Page(HTMLParser):
-    """What a page says, where its links lead, and what its forms hold."""
+class Page:
+    """What a page says, where its links lead, and what its forms hold. It is parsed when a test first asks."""
 
     def __init__(self, answer: httpx2.Response) -> None:
-        super().__init__()
         self.answer = answer
         self.status = answer.status_code
         self.headers = answer.headers
         self.path = answer.request.url.path
         self.html = answer.text
-        self.forms: list[Form] = []
-        self.links: list[str] = []
-        self.tags: list[str] = []
-        self.focused: list[str] = []
-        """Ids of what wants the focus."""
-        self._words: list[str] = []
-        self._fields: dict[str, list[str]] = {}
-        self._control = ""
-        self._typed: list[str] | None = None
-        self.feed(self.html)
-        self.close()
 
-    @property
+    @cached_property
     def text(self) -> str:
         """What it says, with single blanks."""
-        return " ".join("".join(self._words).split())
+        return " ".join("".join(self._content.words).split())
+
+    @property
+    def forms(self) -> list[Form]:
+        """The forms that are sent by POST."""
+        return self._content.forms
+
+    @property
+    def links(self) -> list[str]:
+        """Where its links lead."""
+        return self._content.links
+
+    @property
+    def tags(self) -> list[str]:
+        """The names of its elements."""
+        return self._content.tags
+
+    @property
+    def focused(self) -> list[str]:
+        """The ids of the elements that ask for the focus."""
+        return self._content.focused
 
     def form(self, action: str = "") -> Form:
         """The form that is sent to this path; without one, to the page's own."""
         [found] = [form for form in self.forms if form.action == (action or self.path)]
         return found
 
+    @cached_property
+    def _content(self) -> "_Content":
+        content = _Content(self.path)
+        content.feed(self.html)
+        content.close()
+        return content
+
+
+class _Content(HTMLParser):
+    """The parts of a page at this path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+        self.words: list[str] = []
+        self.forms: list[Form] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.focused: list[str] = []
+        self._fields: dict[str, list[str]] = {}
+        self._control = ""
+        self._typed: list[str] | None = None
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         named = {name: text or "" for name, text in attrs}
         self.tags.append(tag)
         if tag not in _INLINE:
-            self._words.append(" ")
+            self.words.append(" ")
         if tag == "a":
             self.links.append(named.get("href", ""))
         elif tag == "form":
-            form = Form(named.get("action") or self.path)
+            form = Form(named.get("action") or self._path)
             self._fields = form.fields
             if named.get("method") == "post":
                 self.forms.append(form)
@@ -81,6 +113,6 @@ class Page(HTMLParser):
             self._typed = None
 
     def handle_data(self, data: str) -> None:
-        self._words.append(data)
+        self.words.append(data)
         if self._typed is not None:
             self._typed.append(data)

@@ -11,11 +11,15 @@ import msgspec
 import pytest
 
 from tenantry.domain.sessions import PROOF_GOOD_FOR
+from tenantry.gateways.http_client import new_http_client
+from tenantry.gateways.identity import KeySet, OidcConfig
+from tenantry.gateways.identity.sign_in import SignIn
 from tenantry.http.dashboard.cookies import MOST_PENDING
+from tenantry.kit.secret import Secret
 from tenantry.kit.timeouts import Timeouts
-from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider
+from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider, describe
 from tests.support.app import BASE_URL, running_app
-from tests.support.issuer import AUDIENCE, CLIENT_ID, Answer, signing_key
+from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Answer, Issuer, signing_key
 from tests.support.logs import watched
 
 
@@ -305,26 +309,50 @@ async def test_failed_sign_in_is_logged_without_anything_secret(conninfo: str) -
         assert hidden not in answer.text
 
 
+async def test_client_proves_itself_to_the_provider_with_the_id_and_secret_of_the_settings(conninfo: str) -> None:
+    async with at_provider(conninfo, OIDC_CLIENT_SECRET="1+1 two words", OIDC_CLIENT_ID="a client%3A1") as browser:
+        await browser.start()
+        browser.give(aud="a client%3A1")
+        assert (await browser.come_back()).status_code == 303
+        assert credentials_in(browser.issuer.authorization) == ["a client%3A1", "1+1 two words"]
+
+
 @pytest.mark.parametrize("secret", ["a:b", "100%", "1+1", "two words", "sécret-密", "%3A%2B", "a&b=c;d/e~"])
-async def test_client_proves_itself_with_any_secret(conninfo: str, secret: str) -> None:
-    async with at_provider(conninfo, OIDC_CLIENT_SECRET=secret) as browser:
-        assert (await browser.sign_in()).status_code == 303
-        scheme, _, credentials = (browser.issuer.authorization or "").partition(" ")
-    sent = base64.b64decode(credentials).decode("ascii").split(":")
-    assert scheme == "Basic"
-    # RFC 6749 section 2.3.1 and appendix B: each is encoded as in a form
-    assert [unquote_plus(part) for part in sent] == [CLIENT_ID, secret]
+async def test_client_proves_itself_with_any_secret(shared_browser: Browser, secret: str) -> None:
+    assert await proof(shared_browser.issuer, CLIENT_ID, secret) == [CLIENT_ID, secret]
 
 
 @pytest.mark.parametrize("client_id", ["https://accounts.example", "a client%3A1", "ünal"])
-async def test_client_proves_itself_with_any_id(conninfo: str, client_id: str) -> None:
-    async with at_provider(conninfo, OIDC_CLIENT_SECRET="s" * 32, OIDC_CLIENT_ID=client_id) as browser:
-        await browser.start()
-        browser.give(aud=client_id)
-        assert (await browser.come_back()).status_code == 303
-        credentials = (browser.issuer.authorization or "").removeprefix("Basic ")
-    sent = base64.b64decode(credentials).decode("ascii").split(":")
-    assert [unquote_plus(part) for part in sent] == [client_id, "s" * 32]
+async def test_client_proves_itself_with_any_id(shared_browser: Browser, client_id: str) -> None:
+    assert await proof(shared_browser.issuer, client_id, "s" * 32) == [client_id, "s" * 32]
+
+
+async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
+    """Sign somebody in at this provider, without the service; return the id and secret that the client has sent."""
+    describe(issuer)
+    async with new_http_client() as http:
+        config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=client_id)
+        keys = KeySet(config, http)
+        sign_in = SignIn(
+            config, keys, http, client_id=client_id, client_secret=Secret(secret), redirect_uri=BASE_URL + CALLBACK,
+            clock=lambda: NOW,
+        )  # fmt: skip
+        _, begun = await sign_in.begin()
+        access_token = issuer.mint(claims={"sub": USER})
+        said = {"sub": USER, "aud": client_id, "nonce": begun.nonce, "at_hash": at_hash(access_token)}
+        tokens = {"access_token": access_token, "id_token": issuer.mint(header={"typ": "JWT"}, claims=said)}
+        issuer.answers[TOKEN] = Answer(200, msgspec.json.encode(tokens), {"content-type": "application/json"})
+        person = await sign_in.finish(begun, {"code": "a-code", "state": begun.state, "iss": issuer.url})
+        assert person.claims.subject == USER
+        await keys.aclose()
+    return credentials_in(issuer.authorization)
+
+
+def credentials_in(authorization: str | None) -> list[str]:
+    """The id and secret in a client's proof: each is encoded as in a form (RFC 6749 section 2.3.1 and appendix B)."""
+    scheme, _, credentials = (authorization or "").partition(" ")
+    assert scheme == "Basic"
+    return [unquote_plus(part) for part in base64.b64decode(credentials).decode("ascii").split(":")]
 
 
 async def test_provider_that_is_away_is_told(own_browser: Browser) -> None:
