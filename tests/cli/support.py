@@ -64,17 +64,22 @@ class Home(NamedTuple):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    async def run(self, *arguments: str, waits: Waits = QUICK, typed: str | None = None, **values: str) -> Done:
-        """A command in this process; ``values`` are further variables, ``typed`` is as in `command_runner.run`."""
-        if typed is not None:
-            values = {"TERM": "xterm-256color", "COLUMNS": "80", **values}
-        return await command_runner.run(
-            *arguments, folder=self.folder, waits=waits, typed=typed, **{**self.values, **values}
-        )
+    async def run(self, *arguments: str, **values: str) -> Done:
+        """A command in this process; ``values`` are further variables."""
+        return await self.run_with(QUICK, *arguments, **values)
+
+    async def run_with(self, waits: Waits, *arguments: str, **values: str) -> Done:
+        """The same, with other waits than short ones."""
+        return await command_runner.run(*arguments, folder=self.folder, waits=waits, **{**self.values, **values})
+
+    async def at_terminal(self, typed: str, *arguments: str, **values: str) -> Done:
+        """The same for a command that takes its streams for a terminal of 80 columns, at which somebody types this."""
+        values = {"TERM": "xterm-256color", "COLUMNS": "80", **self.values, **values}
+        return await command_runner.run(*arguments, folder=self.folder, waits=QUICK, typed=typed, **values)
 
     def running(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
         """The same for a command that goes on while the test does something."""
-        return command_runner.running(*arguments, folder=self.folder, **{**self.values, **values})
+        return command_runner.running(*arguments, folder=self.folder, waits=QUICK, **{**self.values, **values})
 
     async def run_process(self, *arguments: str, **values: str) -> Done:
         """A command that ends by itself, as a process of its own."""
@@ -105,9 +110,13 @@ class Place(NamedTuple):
         """The variables that name the service and the key."""
         return {"TENANTRY_BASE_URL": self.served.url, "TENANTRY_API_KEY": str(self.organization.owner.credential)}
 
-    async def run(self, *arguments: str, typed: str | None = None, **values: str) -> Done:
+    async def run(self, *arguments: str, **values: str) -> Done:
         """A command with that key, unless ``values`` say otherwise."""
-        return await self.home.run(*arguments, typed=typed, **{**self.values, **values})
+        return await self.home.run(*arguments, **{**self.values, **values})
+
+    async def at_terminal(self, typed: str, *arguments: str, **values: str) -> Done:
+        """The same at what it takes for a terminal: see `Home.at_terminal`."""
+        return await self.home.at_terminal(typed, *arguments, **{**self.values, **values})
 
     async def done(self, *arguments: str, **values: str) -> str:
         """What such a command writes on stdout; it has to succeed."""

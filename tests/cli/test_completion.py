@@ -1,4 +1,4 @@
-"""Completion in the shells themselves."""
+"""Completion: what is offered for a line, and in bash itself. Other shells are in `tests/system/cli`."""
 
 import asyncio
 import os
@@ -9,69 +9,60 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tests.cli.signing_in import Entrance
 from tests.cli.support import Home, Place
+from tests.support.commands import AS_INSTALLED
 from tests.support.findings import free_port
-from tests.support.required import debian_program
 
-# What each shell offers for the words of a line, the last of which is being typed; one a line, ids before descriptions.
+# What bash offers for the words of a line, the last of which is being typed, a line each.
 BASH: Final = """
-eval "$(tenantry completion bash)"
+source completion.bash
 COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
 _tenantry_completion tenantry
 printf '%s\\n' "${COMPREPLY[@]}"
 """
-ZSH: Final = """
-autoload -Uz compinit && compinit -u -D
-eval "$(tenantry completion zsh)"
-_describe() { local name; for name in "$@"; do [[ $name == completions* ]] && print -rl -- "${(@P)name}"; done }
-compadd() { print -rl -- "${@[-1]}" }
-words=("$@") CURRENT=$#
-_tenantry_completion
-"""
-FISH: Final = """
-tenantry completion fish | source
-complete -C (string join -- ' ' $argv)
-"""
 
 
-def offered_by(shell: str, home: Home, words: tuple[str, ...], values: dict[str, str]) -> tuple[list[str], str]:
-    program = debian_program(shell)
-    command = {
-        "bash": [program, "--norc", "-c", BASH, "bash"],
-        "zsh": [program, "-f", "-c", ZSH, "zsh"],
-        "fish": [program, "--no-config", "-c", FISH],
-    }[shell]
+async def offered(home: Home, *words: str, **values: str) -> list[str]:
+    """What the command offers for the last of these words, as bash asks it; it must write nothing else."""
+    line = " ".join(("tenantry", *words))
+    done = await home.run(_TENANTRY_COMPLETE="bash_complete", COMP_WORDS=line, **values)
+    assert (done.code, done.err) == (0, "")
+    return [offer.partition(",")[2] for offer in done.out.splitlines() if offer]
+
+
+async def environment(home: Home, values: dict[str, str]) -> dict[str, str]:
+    """The variables of a bash that finds ``tenantry``, in a folder with the script that completes it."""
+    script = await home.run("completion", "bash")
+    (home.folder / "completion.bash").write_text(script.out)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [*command, "tenantry", *words], cwd=home.folder, env={"PATH": path, "LANG": "C.UTF-8", **home.values, **values},
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    return done.stdout.splitlines(), done.stderr
+    return {"PATH": path, "PYTHONPATH": AS_INSTALLED, "LANG": "C.UTF-8", **home.values, **values}
 
 
-async def offered(shell: str, home: Home, *words: str, **values: str) -> list[str]:
-    """What the shell offers; it must write nothing else."""
-    lines, errors = await asyncio.to_thread(offered_by, shell, home, words, values)
-    assert errors == ""
-    return [line.replace("\t", ":").split(":")[0] for line in lines if line]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-async def test_commands_options_and_ids_are_completed(place: Place, shell: str) -> None:
+async def test_commands_options_and_ids_are_completed(place: Place) -> None:
     key_id, _ = await place.key("a:b", name="CI für: alle")
-    assert await offered(shell, place.home, "ke") == ["keys"]
-    assert await offered(shell, place.home, "keys", "re") == ["revoke"]
-    assert await offered(shell, place.home, "keys", "list", "--st") == ["--status"]
-    assert await offered(shell, place.home, "keys", "show", key_id[:-3], **place.values) == [key_id]
+    assert await offered(place.home, "ke") == ["keys"]
+    assert await offered(place.home, "keys", "re") == ["revoke"]
+    assert await offered(place.home, "keys", "list", "--st") == ["--status"]
+    assert await offered(place.home, "keys", "show", key_id[:-3], **place.values) == [key_id]
+
+
+async def test_bash_completes_commands_and_ids(place: Place) -> None:
+    key_id, _ = await place.key("a:b", name="CI für: alle")
+    variables = await environment(place.home, place.values)
+    for words, expected in ((["keys", "re"], "revoke"), (["keys", "show", key_id[:-3]], key_id)):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["bash", "--norc", "-c", BASH, "bash", "tenantry", *words], cwd=place.home.folder, env=variables,
+            check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
 async def test_ids_that_were_given_are_not_offered_again(place: Place) -> None:
     one, _ = await place.key("a:b")
     two, _ = await place.key("a:b")
-    offers = await offered("bash", place.home, "keys", "revoke", one, "key_", **place.values)
+    offers = await offered(place.home, "keys", "revoke", one, "key_", **place.values)
     assert two in offers
     assert one not in offers
 
@@ -80,21 +71,20 @@ async def test_ids_are_of_the_service_that_the_line_names(place: Place) -> None:
     secret = place.values["TENANTRY_API_KEY"]
     project_id = (await place.done("projects", "create", "--name", "a")).strip()
     words = ("projects", "show", "--base-url", place.served.url, "proj_")
-    assert await offered("bash", place.home, *words, TENANTRY_API_KEY=secret) == [project_id]
+    assert await offered(place.home, *words, TENANTRY_API_KEY=secret) == [project_id]
 
 
-def typed_into_bash(home: Home, line: str, values: dict[str, str], until: str) -> str:
+def typed_into_bash(home: Home, line: str, variables: dict[str, str], until: str) -> str:
     """What an interactive bash shows once this line was typed, as far as ``until``."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         ["bash", "--norc", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=home.folder,
-        env={"PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **home.values, **values}, start_new_session=True,
+        env={"TERM": "dumb", **variables}, start_new_session=True,
     ) as shell:  # fmt: skip
         os.close(theirs)
         shown = ""
         try:
-            os.write(ours, b'eval "$(tenantry completion bash)"; printf %s- ready\n')
+            os.write(ours, b"source completion.bash; printf %s- ready\n")
             for awaited, typed in (("ready-", line), (until, "")):
                 while awaited not in shown and select.select([ours], [], [], 60)[0]:
                     shown += os.read(ours, 4096).decode()
@@ -106,28 +96,21 @@ def typed_into_bash(home: Home, line: str, values: dict[str, str], until: str) -
 
 
 async def test_address_on_the_line_does_not_confuse_bash(place: Place) -> None:
-    secret = place.values["TENANTRY_API_KEY"]
+    variables = await environment(place.home, {"TENANTRY_API_KEY": place.values["TENANTRY_API_KEY"]})
     project_id = (await place.done("projects", "create", "--name", "a")).strip()
     line = f"tenantry projects show --base-url {place.served.url} proj\t"
-    values = {"TENANTRY_API_KEY": secret}
-    assert project_id in await asyncio.to_thread(typed_into_bash, place.home, line, values, project_id)
+    assert project_id in await asyncio.to_thread(typed_into_bash, place.home, line, variables, project_id)
 
 
 async def test_completion_waits_for_no_new_token(entrance: Entrance) -> None:
     assert (await entrance.sign_in()).code == 0
     entrance.expire()
     before = entrance.kept
-    assert await offered("bash", entrance.home, "keys", "show", "key_") == []
+    assert await offered(entrance.home, "keys", "show", "key_") == []
     assert entrance.kept == before
-
-
-async def test_files_are_completed_where_a_command_takes_files(home: Home) -> None:
-    assert await offered("fish", home, "keys", "scan", "stat") == []
-    (home.folder / "statement.txt").touch()
-    assert await offered("fish", home, "keys", "scan", "stat") == ["statement.txt"]
 
 
 async def test_nothing_is_said_where_ids_cannot_be_had(home: Home) -> None:
     home.configure("[profiles.broken]\nnonsense = 1\n")
     for values in ({}, {"TENANTRY_API_KEY": "svc_live_x", "TENANTRY_BASE_URL": f"http://127.0.0.1:{free_port()}"}):
-        assert await offered("bash", home, "keys", "show", "key_", **values) == []
+        assert await offered(home, "keys", "show", "key_", **values) == []

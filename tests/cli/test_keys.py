@@ -138,7 +138,7 @@ async def test_one_key_that_cannot_be_revoked_keeps_none_of_the_others(place: Pl
 
 async def test_nothing_is_revoked_unless_all_questions_are_answered_with_yes(place: Place) -> None:
     one, two = [(await place.key("projects:read"))[0] for _ in range(2)]
-    done = await place.run("keys", "revoke", one, two, typed="y\nn\n")
+    done = await place.at_terminal("y\nn\n", "keys", "revoke", one, two)
     assert (done.code, "Nothing was done." in done.err) == (1, True)
     assert '"active"' in await place.done("keys", "show", one, "--json")
 

@@ -71,13 +71,13 @@ def cells(line: str) -> int:
 
 async def test_narrow_terminal_leaves_ids_whole(place: Place) -> None:
     key_id, _ = await place.key("a:b", name=LONG)
-    assert key_id in (await place.run("keys", "list", typed="", COLUMNS="40")).out
+    assert key_id in (await place.at_terminal("", "keys", "list", COLUMNS="40")).out
 
 
 async def test_wide_terminal_shows_more(place: Place) -> None:
     await place.key("projects:read")
-    assert "SCOPES" in (await place.run("keys", "list", typed="", COLUMNS="160")).out
-    assert "SCOPES" not in (await place.run("keys", "list", typed="")).out
+    assert "SCOPES" in (await place.at_terminal("", "keys", "list", COLUMNS="160")).out
+    assert "SCOPES" not in (await place.at_terminal("", "keys", "list")).out
 
 
 async def test_long_name_goes_into_a_file_in_one_line(place: Place) -> None:
@@ -89,7 +89,7 @@ async def test_colours_are_for_terminals_alone(place: Place) -> None:
     assert "\x1b" not in await place.done("keys", "list")
     assert "\x1b[32m" in (await on_terminal(place.home, place.values, "keys", "list")).shown
     for values in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        shown = (await place.run("keys", "list", typed="", **values)).out
+        shown = (await place.at_terminal("", "keys", "list", **values)).out
         assert "active" in shown
         assert "\x1b[32m" not in shown
     assert "\x1b[32m" in await place.done("keys", "list", FORCE_COLOR="1")
@@ -104,7 +104,7 @@ async def test_what_goes_into_a_file_is_whole_whatever_is_said_about_colours(pla
 
 async def test_names_of_others_command_no_terminal_in_a_question(place: Place) -> None:
     key_id, _ = await place.key("a:b", name="harmless, revoked\x9b8m \u202e")
-    done = await place.run("keys", "revoke", key_id, typed="n\n")
+    done = await place.at_terminal("n\n", "keys", "revoke", key_id)
     assert "harmless, revoked" in done.err
     assert not {"\x9b", "\u202e"} & set(done.err)
 

@@ -18,7 +18,7 @@ async def test_revocation_names_the_key_and_is_done_on_yes(place: Place) -> None
 async def test_revocation_is_left_out_on_no(place: Place) -> None:
     key_id, secret = await place.key("projects:read")
     for answer in ("n\n", "\n"):
-        done = await place.run("keys", "revoke", key_id, typed=answer)
+        done = await place.at_terminal(answer, "keys", "revoke", key_id)
         assert done.code == 1
         assert "Nothing was done." in done.err
     assert (await place.run("projects", "list", TENANTRY_API_KEY=secret)).code == 0

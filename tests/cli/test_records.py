@@ -55,7 +55,7 @@ async def test_events_tell_what_they_did(place: Place) -> None:
     table = (await place.done("events", "list")).splitlines()
     assert table[0].split()[:4] == ["AGE", "OUTCOME", "TYPE", "ID"]
     assert f"applied  customer.subscription.updated  {event['id']}  2026-01-01 12:00" in table[1]
-    [row] = ANSI.sub("", (await place.run("events", "list", typed="")).out).splitlines()[1:]
+    [row] = ANSI.sub("", (await place.at_terminal("", "events", "list")).out).splitlines()[1:]
     assert len(row.rstrip()) <= 80
     assert row.rstrip().endswith(event["id"])
     shown = await place.done("events", "show", event["id"])

@@ -126,11 +126,11 @@ async def test_provider_whose_answer_has_no_end_is_not_waited_for(home: Home, pr
     async with faulty_proxy(provider.url, lambda: next(faults)) as (address, _):
         flags = ["--base-url", address, "--issuer", address, "--client-id", "a"]
         impatient = QUICK._replace(provider=0.3)
-        done = await home.run("login", "--device", "--timeout", "1", *flags, waits=impatient)
+        done = await home.run_with(impatient, "login", "--device", "--timeout", "1", *flags)
         assert done.code == 6
         assert "does not answer" in done.err
         signed_in(home, address, address, ends_in=60)
-        done = await home.run("logout", waits=impatient)
+        done = await home.run_with(impatient, "logout")
         assert done.code == 6
         assert "does not answer" in done.err
 

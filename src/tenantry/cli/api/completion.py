@@ -30,8 +30,8 @@ def ids(kind: str, flags: Flags, incomplete: str, taken: Sequence[str] = ()) -> 
     try:
         with contextlib.redirect_stderr(silence), contextlib.redirect_stdout(silence):
             target = _without_renewal(Surroundings(flags, os.environ).target())
-            api = Api(target, as_json=True, timeout=_SECONDS, attempts=1)
-            items = _LISTS[kind](api.client).first_page().data
+            with Api(target, as_json=True, timeout=_SECONDS, attempts=1) as api:
+                items = _LISTS[kind](api.client).first_page().data
     except (Exception, SystemExit):  # noqa: BLE001  # whoever presses Tab cannot do anything about it
         return []
     return [
