@@ -1,9 +1,11 @@
 """Fixtures of the tests that run the whole service."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import make_cluster
 from tests.support.emptying import SharedDatabase, emptying
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, running_service
@@ -22,7 +24,8 @@ async def shared_database(postgres: PostgresServer) -> AsyncIterator[SharedDatab
 async def emptied(shared_database: SharedDatabase) -> str:
     """The connection string of the file's database, which holds no rows of earlier tests.
 
-    For tests that count rows or use fixed ids, and leave schema, roles and settings as they are.
+    For tests that count rows or use fixed ids, and leave schema and privileges as they are. A service on it that is
+    not the file's own must make no tenants by `Service.organization`: the file's numbers its tenants alike.
     """
     await shared_database.empty()
     return shared_database.conninfo
@@ -63,3 +66,9 @@ async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
     """A new provider beside the service of `stage`, whose database holds no rows of earlier tests."""
     async with stage.world() as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a PostgreSQL cluster that does not run; tests start copies of it (`copy_cluster`)."""
+    return make_cluster(tmp_path_factory.mktemp("cluster"))

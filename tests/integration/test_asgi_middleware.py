@@ -185,12 +185,12 @@ async def test_request_id_is_told_to_the_application_and_put_in_place_of_its_own
         assert (answered.json()["requestId"], answered.json()["principal"]) == ("mine", True)
 
 
-async def test_two_middlewares_authenticate_and_count_once(fresh_service: Service, tmp_path: Path) -> None:
-    org = await fresh_service.organization()
-    other = (await fresh_service.key(org.owner, org.id, "other:read")).caller
+async def test_two_middlewares_authenticate_and_count_once(service: Service, tmp_path: Path) -> None:
+    org = await service.organization()
+    other = (await service.key(org.owner, org.id, "other:read")).caller
     catalog = tmp_path / "plans.toml"
     catalog.write_text(LIMITED)
-    tenantry = tenantry_of(fresh_service, TENANTRY_PLANS=str(catalog))
+    tenantry = tenantry_of(service, TENANTRY_PLANS=str(catalog))
     inner = TenantryMiddleware(show_scope, tenantry=tenantry, scopes={("GET", "/"): "projects:read"})
     app = TenantryMiddleware(inner, tenantry=tenantry, owns_lifespan=True)
     async with client_in_front_of(app) as client:
@@ -248,10 +248,10 @@ async def test_paths_are_those_below_the_mount(service: Service) -> None:
         assert refusal(await client.get("/api/api/health")) == (401, "missing_credential")
 
 
-async def test_use_of_a_key_is_recorded_with_its_address(fresh_service: Service) -> None:
-    org = await fresh_service.organization()
-    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(fresh_service), owns_lifespan=True)
-    key = await fresh_service.key(org.owner, org.id, "projects:read")
+async def test_use_of_a_key_is_recorded_with_its_address(service: Service) -> None:
+    org = await service.organization()
+    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), owns_lifespan=True)
+    key = await service.key(org.owner, org.id, "projects:read")
     async with client_in_front_of(app) as client:
         assert (await Caller(client, key.caller.credential).get("/")).status_code == 200
     assert (await org.owner.get(key.path)).json()["lastUsedAt"] is not None
@@ -342,19 +342,19 @@ async def test_connection_may_be_started_again_but_not_twice(service: Service) -
         await tenantry.stop()
 
 
-async def test_older_schema_stops_the_start_and_says_what_to_do(fresh_service: Service) -> None:
-    await _set_revision(fresh_service, "0001")
+async def test_older_schema_stops_the_start_and_says_what_to_do(service: Service, conninfo: str) -> None:
+    await _set_revision(conninfo, "0001")
     with pytest.raises(SchemaMismatchError, match=r"is at schema revision 0001.*needs 0\d\d\d: run `tenantry migrate`"):
-        await tenantry_of(fresh_service).start()
-    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(fresh_service), owns_lifespan=True)
+        await tenantry_of(service, DATABASE_URL=conninfo).start()
+    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service, DATABASE_URL=conninfo), owns_lifespan=True)
     with pytest.raises(RuntimeError, match="is at schema revision 0001"):
         async with lifespan(app):
             pass
 
 
-async def test_newer_schema_is_no_obstacle(fresh_service: Service) -> None:
-    await _set_revision(fresh_service, "9999")
-    async with tenantry_of(fresh_service):
+async def test_newer_schema_is_no_obstacle(service: Service, conninfo: str) -> None:
+    await _set_revision(conninfo, "9999")
+    async with tenantry_of(service, DATABASE_URL=conninfo):
         pass
 
 
@@ -371,7 +371,7 @@ async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
 ) -> None:
     async with database_link(conninfo) as link, running_service(link.conninfo) as service:
         org = await service.organization()
-        await _set_revision(service, "0001")
+        await _set_revision(service.conninfo, "0001")
         await link.cut()
         app = TenantryMiddleware(answer_caller, tenantry=(tenantry := tenantry_of(service)))
         async with tenantry, client_of(app) as client:
@@ -381,10 +381,10 @@ async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
             with caplog.at_level(logging.ERROR):
                 assert refusal(await caller.get("/")) == (503, "auth_unavailable")
             assert "nobody is let in: the database is at schema revision 0001" in caplog.text
-            await _set_revision(service, "9999")
+            await _set_revision(service.conninfo, "9999")
             assert (await caller.get("/")).status_code == 200
 
 
-async def _set_revision(service: Service, revision: str) -> None:
-    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+async def _set_revision(conninfo: str, revision: str) -> None:
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))

@@ -15,7 +15,7 @@ from tests.support.billing import Provider, rows
 from tests.support.events import NOW
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
 from tests.support.service import Service
-from tests.support.truth import OVER, World, ids, reconciling, running_world
+from tests.support.truth import OVER, Stage, World, ids, reconciling
 
 FAILED: Final = "invoice.payment_failed"
 DELETED: Final = "customer.subscription.deleted"
@@ -23,8 +23,8 @@ DAY: Final = 24 * 3600
 
 
 @pytest.fixture
-async def world(conninfo: str) -> AsyncIterator[World]:
-    async with running_world(conninfo, rules=Rules(retry_days=(1, 1))) as world:
+async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
+    async with stage.world(rules=Rules(retry_days=(1, 1))) as world:
         yield world
 
 
@@ -158,8 +158,8 @@ async def server() -> AsyncIterator[ProviderServer]:
 
 
 @pytest.fixture
-def provider(fresh_service: Service) -> Provider:
-    return Provider(fresh_service)
+def provider(emptied_service: Service) -> Provider:
+    return Provider(emptied_service)
 
 
 async def listing(provider: Provider, server: ProviderServer, number: int) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from tenantry.kit.secret import Secret
 from tenantry.services.checkout import CheckoutService, provider_key
 from tenantry.store import tenants
 from tenantry.store.idempotency import Claim
+from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
 from tests.support.tenants import add_acme
 
@@ -51,15 +52,20 @@ async def server() -> AsyncIterator[ProviderServer]:
         yield server
 
 
-@pytest.fixture
-async def database(conninfo: str) -> AsyncIterator[Database]:
-    """With a single connection, and the tenant acme in it."""
-    database = Database(conninfo, pool_size=1)
+@pytest.fixture(scope="module")
+async def opened(shared_database: SharedDatabase) -> AsyncIterator[Database]:
+    database = Database(shared_database.conninfo, pool_size=1)
     await database.open()
-    async with database.transaction(of_tenant("acme")) as connection:
-        await add_acme(connection, NOW)
     yield database
     await database.close()
+
+
+@pytest.fixture
+async def database(opened: Database, emptied: str) -> Database:
+    """The file's database with a single connection; all that is in it is the tenant acme."""
+    async with opened.transaction(of_tenant("acme")) as connection:
+        await add_acme(connection, NOW)
+    return opened
 
 
 @pytest.fixture

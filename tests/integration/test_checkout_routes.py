@@ -14,6 +14,7 @@ from tenantry.kit.clock import system_clock
 from tenantry.services.api_keys import new_record, new_secret
 from tenantry.store import api_keys, tenants
 from tests.support.app import PEPPER, running_app
+from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.tenants import add_acme
 
@@ -21,16 +22,30 @@ CHECKOUT: Final = "/api/v1/billing/checkout-sessions"
 PORTAL: Final = "/api/v1/billing/portal-sessions"
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ProviderServer]:
+@pytest.fixture(scope="module")
+async def provider() -> AsyncIterator[ProviderServer]:
     async with running_provider() as server:
         yield server
 
 
 @pytest.fixture
-async def client(conninfo: str, server: ProviderServer) -> AsyncIterator[httpx2.AsyncClient]:
-    async with running_app(conninfo, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=server.url) as client:
+def server(provider: ProviderServer) -> ProviderServer:
+    """The file's provider, without the requests of earlier tests."""
+    provider.requests.clear()
+    return provider
+
+
+@pytest.fixture(scope="module")
+async def app(shared_database: SharedDatabase, provider: ProviderServer) -> AsyncIterator[httpx2.AsyncClient]:
+    conninfo = shared_database.conninfo
+    async with running_app(conninfo, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=provider.url) as client:
         yield client
+
+
+@pytest.fixture
+def client(app: httpx2.AsyncClient, server: ProviderServer) -> httpx2.AsyncClient:
+    """A client of the file's service."""
+    return app
 
 
 async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
@@ -48,27 +63,27 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
 
 
-async def test_a_checkout_begins(client: httpx2.AsyncClient, conninfo: str) -> None:
-    answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=await bearer(conninfo))
+async def test_a_checkout_begins(client: httpx2.AsyncClient, emptied: str) -> None:
+    answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=await bearer(emptied))
     assert (answer.status_code, answer.json()) == (201, {"url": "https://checkout.provider.example/c/1"})
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_the_portal_needs_no_body(client: httpx2.AsyncClient, conninfo: str) -> None:
-    answer = await client.post(PORTAL, headers=await bearer(conninfo))
+async def test_the_portal_needs_no_body(client: httpx2.AsyncClient, emptied: str) -> None:
+    answer = await client.post(PORTAL, headers=await bearer(emptied))
     assert (answer.status_code, answer.json()) == (201, {"url": "https://billing.provider.example/p/1"})
 
 
-async def test_addresses_are_handed_on(client: httpx2.AsyncClient, conninfo: str, server: ProviderServer) -> None:
+async def test_addresses_are_handed_on(client: httpx2.AsyncClient, emptied: str, server: ProviderServer) -> None:
     body = {"plan": "pro", "successUrl": "https://a.example/", "cancelUrl": "https://b.example/"}
-    await client.post(CHECKOUT, json=body, headers=await bearer(conninfo))
+    await client.post(CHECKOUT, json=body, headers=await bearer(emptied))
     params = server.requests[0].params
     assert (params["success_url"], params["cancel_url"]) == ("https://a.example/", "https://b.example/")
 
 
 @pytest.mark.parametrize("path", [CHECKOUT, PORTAL])
-async def test_reading_bills_does_not_let_anybody_pay(client: httpx2.AsyncClient, conninfo: str, path: str) -> None:
-    answer = await client.post(path, json={"plan": "pro"}, headers=await bearer(conninfo, "billing:read"))
+async def test_reading_bills_does_not_let_anybody_pay(client: httpx2.AsyncClient, emptied: str, path: str) -> None:
+    answer = await client.post(path, json={"plan": "pro"}, headers=await bearer(emptied, "billing:read"))
     assert (answer.status_code, answer.json()["code"]) == (403, "insufficient_scope")
 
 
@@ -83,14 +98,14 @@ async def test_reading_bills_does_not_let_anybody_pay(client: httpx2.AsyncClient
     ],
 )
 async def test_what_is_not_acceptable(
-    client: httpx2.AsyncClient, conninfo: str, path: str, body: dict[str, str]
+    client: httpx2.AsyncClient, emptied: str, path: str, body: dict[str, str]
 ) -> None:
-    answer = await client.post(path, json=body, headers=await bearer(conninfo))
+    answer = await client.post(path, json=body, headers=await bearer(emptied))
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
 
 
-async def test_the_idempotency_key_counts(client: httpx2.AsyncClient, conninfo: str) -> None:
-    headers = {**await bearer(conninfo), "Idempotency-Key": "k1"}
+async def test_the_idempotency_key_counts(client: httpx2.AsyncClient, emptied: str) -> None:
+    headers = {**await bearer(emptied), "Idempotency-Key": "k1"}
     first = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
     again = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
     other = await client.post(CHECKOUT, json={"plan": "business"}, headers=headers)
@@ -100,16 +115,16 @@ async def test_the_idempotency_key_counts(client: httpx2.AsyncClient, conninfo: 
     assert elsewhere.status_code == 201
 
 
-async def test_without_a_provider_key(conninfo: str) -> None:
-    headers = await bearer(conninfo)
-    async with running_app(conninfo) as client:
+async def test_without_a_provider_key(emptied: str) -> None:
+    headers = await bearer(emptied)
+    async with running_app(emptied) as client:
         answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (501, "provider_not_configured")
 
 
-async def test_a_provider_key_that_is_not_accepted(conninfo: str, server: ProviderServer) -> None:
-    headers = await bearer(conninfo)
-    async with running_app(conninfo, PROVIDER_SECRET_KEY="sk_test_wrong", PROVIDER_API_BASE=server.url) as client:
+async def test_a_provider_key_that_is_not_accepted(emptied: str, server: ProviderServer) -> None:
+    headers = await bearer(emptied)
+    async with running_app(emptied, PROVIDER_SECRET_KEY="sk_test_wrong", PROVIDER_API_BASE=server.url) as client:
         answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (502, "provider_refused")
     assert "sk_test_wrong" not in answer.text

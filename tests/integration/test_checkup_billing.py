@@ -1,6 +1,6 @@
 """The check-up of billing: what the ledger and the tenants' records tell, when, and what it says to do."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
 from tests.support.findings import billing_terms, levels, only
+from tests.support.postgres import PostgresServer
 from tests.support.service import Service, running_service
 
 HOUR: Final = timedelta(hours=1)
@@ -28,8 +29,8 @@ TEST_KEY: Final = "sk_test_OnlyForTests"
 
 
 @pytest.fixture
-def provider(fresh_service: Service) -> Provider:
-    return Provider(fresh_service)
+def provider(emptied_service: Service) -> Provider:
+    return Provider(emptied_service)
 
 
 async def check(provider: Provider, terms: BillingTerms | None = None, *, later: timedelta = HOUR) -> list[Finding]:
@@ -373,6 +374,13 @@ STATEMENTS: Final[list[tuple[str, dict[str, Any]]]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def empty(postgres: PostgresServer) -> Iterator[str]:
+    """A database without rows."""
+    with postgres.database() as conninfo:
+        yield conninfo
+
+
 async def plan_of(conninfo: str, statement: str, parameters: dict[str, Any] | None) -> str:
     lane = Lane(Succession(for_writes(conninfo)))
     async with lane.use() as connection:
@@ -383,17 +391,17 @@ async def plan_of(conninfo: str, statement: str, parameters: dict[str, Any] | No
 
 
 @pytest.mark.parametrize(("statement", "parameters"), STATEMENTS)
-async def test_anomalies_are_found_by_their_index(conninfo: str, statement: str, parameters: dict[str, Any]) -> None:
-    plan = await plan_of(conninfo, statement, parameters)
+async def test_anomalies_are_found_by_their_index(empty: str, statement: str, parameters: dict[str, Any]) -> None:
+    plan = await plan_of(empty, statement, parameters)
     assert "billing_events_with_anomalies" in plan
     assert "Seq Scan" not in plan
 
 
-async def test_modes_are_read_by_tenant(conninfo: str) -> None:
-    plan = await plan_of(conninfo, checkup.MODES, {"since": NOW, "tenants": 10_000, "most": 20})
+async def test_modes_are_read_by_tenant(empty: str) -> None:
+    plan = await plan_of(empty, checkup.MODES, {"since": NOW, "tenants": 10_000, "most": 20})
     assert "Index Scan Backward using billing_events_of_tenant" in plan
 
 
-async def test_the_oldest_body_is_the_first_of_its_index(conninfo: str) -> None:
-    plan = await plan_of(conninfo, checkup.OLDEST_BODY, None)
+async def test_the_oldest_body_is_the_first_of_its_index(empty: str) -> None:
+    plan = await plan_of(empty, checkup.OLDEST_BODY, None)
     assert "Index Scan using billing_bodies_pkey" in plan

@@ -27,14 +27,14 @@ async def about(conninfo: str, subject: str) -> list[Finding]:
     return [finding for finding in findings if finding.subject == subject]
 
 
-async def test_a_server_in_haste_is_told_of_by_each_setting(conninfo: str) -> None:
-    names = [finding.message for finding in await about(conninfo, "durability")]
+async def test_a_server_in_haste_is_told_of_by_each_setting(emptied: str) -> None:
+    names = [finding.message for finding in await about(emptied, "durability")]
     assert names == ["fsync is off", "full_page_writes is off", "synchronous_commit is off"]
 
 
 @pytest.mark.parametrize("subject", ["connections", "clock", "size", "upkeep", "jobs"])
-async def test_a_server_in_order(conninfo: str, subject: str) -> None:
-    assert [finding.level for finding in await about(conninfo, subject)] == [Level.OK]
+async def test_a_server_in_order(emptied: str, subject: str) -> None:
+    assert [finding.level for finding in await about(emptied, subject)] == [Level.OK]
 
 
 async def test_a_database_that_is_read_only_is_told_of(conninfo: str, connection: Connection) -> None:

@@ -1,7 +1,5 @@
 """``tenantry doctor``, as an operator runs it."""
 
-import asyncio
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +8,11 @@ import msgspec
 import pytest
 
 from tests.support.billing import rows
+from tests.support.commands import run
 from tests.support.findings import free_port
+from tests.support.in_process_command import invoked
 from tests.support.issuer import running_issuer
+from tests.support.postgres import as_url
 from tests.support.provider_api import KEY, endpoint, running_provider
 
 SECRETS = {
@@ -19,6 +20,12 @@ SECRETS = {
     "API_KEY_PEPPER": "pepper-of-the-doctors-0123456789abcdef",
     "SESSION_SECRET": "session-of-the-doctors-0123456789abcdef",
 }
+
+
+@pytest.fixture
+def database_url(emptied: str) -> str:
+    """The file's database without rows."""
+    return as_url(emptied)
 
 
 class Report(NamedTuple):
@@ -45,13 +52,8 @@ class Report(NamedTuple):
 
 
 async def doctor(folder: Path, values: Mapping[str, str], *options: str) -> Report:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tenantry", "doctor", *options,
-        cwd=folder, env={"PATH": "", **values}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    text, errors = await process.communicate()
-    assert process.returncode is not None
-    return Report(process.returncode, text.decode(), errors.decode())
+    """The command in this process."""
+    return Report(*await invoked("doctor", *options, folder=folder, **values))
 
 
 async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) -> None:
@@ -156,7 +158,7 @@ async def test_jobs_that_run_by_themselves_are_to_have_gone_well_lately(tmp_path
 
 async def test_what_does_not_work_is_a_failure(tmp_path: Path, database_url: str) -> None:
     values = {"SMTP_URL": f"smtp://app:hunter2@127.0.0.1:{free_port()}", "MAIL_FROM": "billing@example.com"}
-    report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url})
+    report = Report(*await run("doctor", folder=tmp_path, **SECRETS, **values, DATABASE_URL=database_url))
     assert report.code == 1
     assert "\nerror    mail: " in report.text
     assert "\n         -> Check SMTP_URL" in report.text

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -13,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 from tenantry.db.roles import ROLES
+from tests.support.cluster import copy_cluster
 
 
 def read(conninfo: str) -> int:
@@ -34,13 +36,37 @@ def write(conninfo: str) -> None:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS n")
 
 
+@pytest.fixture(scope="module")
+def running(empty_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server that runs, for tests that leave nothing behind."""
+    server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path_factory.mktemp("running")), ["work_mem=5MB"])
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def made(empty_cluster: Path, tmp_path: Path) -> Path:
+    """A folder with a cluster that does not run."""
+    return copy_cluster(empty_cluster, tmp_path / "made")
+
+
+def identity(conninfo: str) -> tuple[object, ...]:
+    """What tells this server and database from all others."""
+    with psycopg.connect(conninfo) as connection:
+        [row] = connection.execute(
+            "SELECT pg_postmaster_start_time(), system_identifier, current_database() FROM pg_control_system()"
+        ).fetchall()
+    return tuple(row)
+
+
 def postmaster(folder: Path) -> int:
     return int((folder / "postgres" / "postmaster.pid").read_text().splitlines()[0])
 
 
-def test_second_start_keeps_the_data(tmp_path: Path) -> None:
+def test_second_start_keeps_the_data(made: Path) -> None:
     for first in (True, False):
-        server = EmbeddedServer(tmp_path)
+        server = EmbeddedServer(made)
         server.start()
         if first:
             write(server.conninfo)
@@ -48,9 +74,9 @@ def test_second_start_keeps_the_data(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_a_cluster_of_before_there_were_roles_gets_them_at_the_next_start(tmp_path: Path) -> None:
+def test_a_cluster_of_before_there_were_roles_gets_them_at_the_next_start(made: Path) -> None:
     for _ in range(2):
-        server = EmbeddedServer(tmp_path)
+        server = EmbeddedServer(made)
         server.start()
         with psycopg.connect(server.conninfo, autocommit=True) as connection:
             found = {row[0] for row in connection.execute("SELECT rolname FROM pg_roles").fetchall()}
@@ -60,35 +86,34 @@ def test_a_cluster_of_before_there_were_roles_gets_them_at_the_next_start(tmp_pa
         server.stop()
 
 
-def test_stop_leaves_no_process(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path)
+def test_stop_leaves_no_process(made: Path) -> None:
+    server = EmbeddedServer(made)
     server.start()
-    pid = postmaster(tmp_path)
+    pid = postmaster(made)
     server.stop()
     assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize(("durable", "fsync"), [(True, "on"), (False, "off")])
-def test_server_waits_for_the_disk_unless_it_is_told_that_it_need_not(
-    tmp_path: Path, *, durable: bool, fsync: str
-) -> None:
-    server = EmbeddedServer(tmp_path, ["work_mem=5MB"], durable=durable)
+def synchronous_settings(conninfo: str) -> list[str]:
+    names = ("fsync", "synchronous_commit", "full_page_writes", "work_mem")
+    return [setting(conninfo, name) for name in names]
+
+
+def test_server_waits_for_the_disk(running: EmbeddedServer) -> None:
+    assert synchronous_settings(running.conninfo) == ["on", "on", "on", "5MB"]
+
+
+def test_server_that_is_told_so_does_not_wait_for_the_disk(made: Path) -> None:
+    server = EmbeddedServer(made, ["work_mem=5MB"], durable=False)
     server.start()
     try:
-        names = ("fsync", "synchronous_commit", "full_page_writes", "work_mem")
-        assert [setting(server.conninfo, name) for name in names] == [fsync, fsync, fsync, "5MB"]
+        assert synchronous_settings(server.conninfo) == ["off", "off", "off", "5MB"]
     finally:
         server.stop()
 
 
-def test_address_leads_to_the_same_database(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path)
-    server.start()
-    try:
-        write(server.conninfo)
-        assert read(server.url) == 42
-    finally:
-        server.stop()
+def test_address_leads_to_the_same_database(running: EmbeddedServer) -> None:
+    assert identity(running.url) == identity(running.conninfo)
 
 
 def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_path: Path) -> None:
@@ -104,8 +129,8 @@ def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_p
     assert shown.stdout.startswith("host=/tmp/tenantry-")
 
 
-def test_socket_elsewhere_goes_with_the_server(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / ("d" * 120))
+def test_socket_elsewhere_goes_with_the_server(empty_cluster: Path, tmp_path: Path) -> None:
+    server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)))
     server.start()
     sockets = Path(str(conninfo_to_dict(server.conninfo)["host"]))
     assert tmp_path not in sockets.parents
@@ -144,13 +169,13 @@ def test_variables_that_are_meant_for_another_server_change_nothing(tmp_path: Pa
         assert setting(conninfo, "DateStyle") == "ISO, MDY"
 
 
-def test_server_that_was_killed_starts_again(tmp_path: Path) -> None:
-    killed = EmbeddedServer(tmp_path)
+def test_server_that_was_killed_starts_again(made: Path) -> None:
+    killed = EmbeddedServer(made)
     killed.start()
     write(killed.conninfo)
-    os.kill(postmaster(tmp_path), signal.SIGKILL)
+    os.kill(postmaster(made), signal.SIGKILL)
     killed.stop()
-    server = EmbeddedServer(tmp_path)
+    server = EmbeddedServer(made)
     server.start()
     try:
         assert read(server.conninfo) == 42
@@ -158,8 +183,8 @@ def test_server_that_was_killed_starts_again(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_second_user_of_the_folder_shares_the_server_and_does_not_stop_it(tmp_path: Path) -> None:
-    owner, guest = EmbeddedServer(tmp_path), EmbeddedServer(tmp_path)
+def test_second_user_of_the_folder_shares_the_server_and_does_not_stop_it(made: Path) -> None:
+    owner, guest = EmbeddedServer(made), EmbeddedServer(made)
     owner.start()
     try:
         guest.start()
@@ -170,28 +195,21 @@ def test_second_user_of_the_folder_shares_the_server_and_does_not_stop_it(tmp_pa
         owner.stop()
 
 
-def test_server_listens_on_no_network_address_and_lets_nobody_else_into_its_folder(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path)
-    server.start()
-    try:
-        with psycopg.connect(server.conninfo) as connection:
-            row = connection.execute("SHOW listen_addresses").fetchone()
-        assert row == ("",)
-        assert (tmp_path / "run").stat().st_mode & 0o077 == 0
-    finally:
-        server.stop()
+def test_server_listens_on_no_network_address_and_lets_nobody_else_into_its_folder(running: EmbeddedServer) -> None:
+    assert setting(running.conninfo, "listen_addresses") == ""
+    sockets = Path(str(conninfo_to_dict(running.conninfo)["host"]))
+    assert sockets.stat().st_mode & 0o077 == 0
 
 
-def test_long_path_does_not_keep_the_server_from_starting(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 120)
-    server = EmbeddedServer(deep)
+def test_long_path_does_not_keep_the_server_from_starting(empty_cluster: Path, tmp_path: Path) -> None:
+    server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)))
     server.start()
     write(server.conninfo)
     server.stop()
 
 
-def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path, options=("shared_buffers=nonsense",))
+def test_server_that_cannot_start_says_why(made: Path) -> None:
+    server = EmbeddedServer(made, options=("shared_buffers=nonsense",))
     with pytest.raises(EmbeddedServerError, match="shared_buffers"):
         server.start()
 

@@ -21,7 +21,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 @pytest.fixture(scope="module")
 async def verifier(issuer: Issuer) -> AsyncIterator[TokenVerifier]:
     config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client, monotonic=lambda: 0.0)
         await keys.start()
         yield TokenVerifier(config, keys, clock=lambda: NOW)
@@ -59,7 +59,7 @@ async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_
     issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = OidcConfig(issuer=issuer.url, audience=CLIENT_ID, client_id=CLIENT_ID)
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client, monotonic=lambda: 0.0)
         verifier = TokenVerifier(config, keys, clock=lambda: NOW)
         reason = await _reason(verifier, issuer.mint(claims={"aud": [CLIENT_ID]}), caplog)

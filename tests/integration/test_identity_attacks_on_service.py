@@ -1,11 +1,12 @@
 """Tokens that must be refused, through the whole service: the check for gateways and the list of projects.
 
-The first rows are forged, and all of them get one and the same answer. The others are true tokens of people who may
-not come in.
+The first rows are forged, and all of them get one and the same answer; `test_identity_attacks` sends the whole table
+through the verifier. The other rows are true tokens of people who may not come in.
 """
 
-from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator
+from itertools import islice
+from typing import Final, NamedTuple
 
 import httpx2
 import pytest
@@ -21,6 +22,8 @@ from tests.support.service import PROJECTS, TENANTS, VERIFY, Caller, ManualClock
 
 ROUTES = (f"{VERIFY}projects:read", PROJECTS)
 FORGED = (401, "invalid_credential")
+OF_EACH_REASON: Final = 2
+"""How many forged tokens of each reason go through the service."""
 
 
 class Target(NamedTuple):
@@ -34,20 +37,24 @@ class Target(NamedTuple):
 @pytest.fixture(scope="module")
 async def target(postgres: PostgresServer) -> AsyncIterator[Target]:
     with postgres.database() as conninfo:
-        async with running_issuer(RSA, EC, ED25519) as issuer, running_issuer(STRANGER) as attacker:
-            identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
-            async with running_app(conninfo, clock=ManualClock(), **identity) as client:
-                operator = Caller(client, OPERATOR_TOKEN)
-                for org in ("acme", "suspended", "ended"):
-                    answer = await operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
-                    assert answer.status_code == 201
-                await operator.put(
-                    f"{TENANTS}/suspended", {"name": "s", "ownerEmail": "owner@x.example", "suspended": True}
-                )
-                await operator.delete(f"{TENANTS}/ended")
-                owner = Caller(client, issuer.mint(claims={"sub": "owner", "org_id": "acme", "org_role": "owner"}))
-                await remove_member(owner, await add_member(owner, "removed", "admin"))
-                yield Target(client, issuer, attacker)
+        async with (
+            running_issuer(RSA, EC, ED25519) as issuer,
+            running_issuer(STRANGER) as attacker,
+            running_app(
+                conninfo, clock=ManualClock(), OIDC_ISSUER=issuer.url, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID=CLIENT_ID
+            ) as client,
+        ):
+            operator = Caller(client, OPERATOR_TOKEN)
+            for org in ("acme", "suspended", "ended"):
+                answer = await operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
+                assert answer.status_code == 201
+            await operator.put(
+                f"{TENANTS}/suspended", {"name": "s", "ownerEmail": "owner@x.example", "suspended": True}
+            )
+            await operator.delete(f"{TENANTS}/ended")
+            owner = Caller(client, issuer.mint(claims={"sub": "owner", "org_id": "acme", "org_role": "owner"}))
+            await remove_member(owner, await add_member(owner, "removed", "admin"))
+            yield Target(client, issuer, attacker)
 
 
 async def _answer(target: Target, route: str, token: str, **headers: str) -> httpx2.Response:
@@ -55,13 +62,14 @@ async def _answer(target: Target, route: str, token: str, **headers: str) -> htt
     return await Caller(target.client, None, **headers).call("GET", route, headers={"Authorization": authorization})
 
 
-def _rows() -> Iterator[tuple[str, Forge]]:
-    for reason, forgeries in ATTACKS.items():
-        for name, forge in forgeries.items():
-            yield f"{reason}: {name}", forge
-
-
-@pytest.mark.parametrize("forge", [pytest.param(forge, id=name) for name, forge in _rows()])
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(forge, id=f"{reason}: {name}")
+        for reason, forgeries in ATTACKS.items()
+        for name, forge in islice(forgeries.items(), OF_EACH_REASON)
+    ],
+)
 async def test_a_forged_token_is_refused_and_told_nothing(
     target: Target, forge: Forge, record_property: RecordProperty
 ) -> None:

@@ -18,10 +18,10 @@ from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
 from tenantry.gateways.identity.explain import Result
 from tenantry.services.explain_token import Explanation, explain_token
 from tests.support.findings import free_port
-from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA, Forge
+from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 from tests.support.members import add_member, remove_member
-from tests.support.service import TENANTS, Service, running_service
+from tests.support.service import TENANTS, Service
 
 DOCS = Path(__file__).parents[2] / "docs" / "tokens.md"
 LATER = NOW + timedelta(minutes=2)
@@ -49,7 +49,7 @@ class Desk(NamedTuple):
 @contextlib.asynccontextmanager
 async def desk_of(issuer: Issuer, now: datetime = NOW) -> AsyncIterator[Desk]:
     config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client, monotonic=lambda: 0.0)
         await keys.refresh()
         yield Desk(issuer, config, TokenVerifier(config, keys, clock=lambda: now), now)
@@ -70,29 +70,23 @@ async def test_every_check_of_a_good_token_is_ok(desk: Desk) -> None:
     assert told.claims == await desk.verifier.verify(desk.issuer.mint())
 
 
-@pytest.mark.parametrize(
-    "forge",
-    [
-        pytest.param(forge, id=f"{reason}: {name}")
-        for reason, forgeries in ATTACKS.items()
-        for name, forge in forgeries.items()
-    ],
-)
+@pytest.mark.parametrize("reason", ATTACKS)
 async def test_the_reason_is_that_of_the_verifier_and_nothing_of_the_token_is_shown(
-    desk: Desk, caplog: pytest.LogCaptureFixture, forge: Forge
+    desk: Desk, caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
-    token = forge(desk.issuer)
-    with caplog.at_level(logging.DEBUG, "tenantry"), pytest.raises(InvalidCredentialError) as refused:
-        await desk.verifier.verify(token)
-    explanation = await desk.explained(token)
-    (failed,) = [step for step in explanation.steps if step.result is Result.FAILED]
-    assert caplog.messages[-1] == f"bearer token refused: {failed.reason}"
-    assert isinstance(explanation.refusal, refused.type)
-    text, document = desk.text(explanation), as_document(explanation, desk.config)
-    assert json.loads(document)["valid"] is False
-    assert all(line.isprintable() for line in text.splitlines())
-    for part in token.split("."):
-        assert len(part) < 20 or (part not in text and part not in document)
+    for name, forge in ATTACKS[reason].items():
+        token = forge(desk.issuer)
+        with caplog.at_level(logging.DEBUG, "tenantry"), pytest.raises(InvalidCredentialError) as refused:
+            await desk.verifier.verify(token)
+        explanation = await desk.explained(token)
+        (failed,) = [step for step in explanation.steps if step.result is Result.FAILED]
+        assert caplog.messages[-1] == f"bearer token refused: {failed.reason}", name
+        assert isinstance(explanation.refusal, refused.type), name
+        text, document = desk.text(explanation), as_document(explanation, desk.config)
+        assert json.loads(document)["valid"] is False, name
+        assert all(line.isprintable() for line in text.splitlines()), name
+        for part in token.split("."):
+            assert len(part) < 20 or (part not in text and part not in document), name
 
 
 async def test_checks_after_the_failing_one_are_not_reached(desk: Desk) -> None:
@@ -200,9 +194,9 @@ class Standing(NamedTuple):
             return await self.desk.explained(token, organization, database)
 
 
-@pytest.fixture
-async def standing(conninfo: str) -> AsyncIterator[Standing]:
-    async with running_service(conninfo) as service, desk_of(service.issuer, LATER) as desk:
+@pytest.fixture(scope="module")
+async def standing(service: Service) -> AsyncIterator[Standing]:
+    async with desk_of(service.issuer, LATER) as desk:
         for org in ("acme", "other", "suspended", "ended"):
             await service.operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
         owner = service.user("owner", org="acme", role="owner")

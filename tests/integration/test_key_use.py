@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-import pytest
-
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.api_keys import Pepper
@@ -24,57 +22,54 @@ def used_at(key_id: str, moment: datetime, address: str = "192.0.2.7") -> Use:
     return Use(key_id, moment, address, key_id.encode(), "pepper")
 
 
-async def test_use_of_a_key_is_shown_once_it_is_written(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        organization = await service.organization()
-        key = await service.key(organization.owner, organization.id, "projects:read")
-        unused = (await organization.owner.get(key.path)).json()
-        database = Database(conninfo, pool_size=1)
-        await database.open()
-        use = KeyUse(database)
-        use.record(used_at(key.id, NOW))
-        await use.write()
-        await database.close()
-        used = (await organization.owner.get(key.path)).json()
+async def test_use_of_a_key_is_shown_once_it_is_written(service: Service) -> None:
+    organization = await service.organization()
+    key = await service.key(organization.owner, organization.id, "projects:read")
+    unused = (await organization.owner.get(key.path)).json()
+    database = Database(service.conninfo, pool_size=1)
+    await database.open()
+    use = KeyUse(database)
+    use.record(used_at(key.id, NOW))
+    await use.write()
+    await database.close()
+    used = (await organization.owner.get(key.path)).json()
     assert (unused["lastUsedAt"], unused["lastUsedAddress"]) == (None, None)
     assert (used["lastUsedAt"], used["lastUsedAddress"]) == ("2026-03-01T12:00:00Z", "192.0.2.7")
 
 
-@pytest.mark.parametrize("path", [PROJECTS, WHOAMI, f"{VERIFY}projects:read"])
-async def test_uses_of_the_service_are_written_when_it_stops(conninfo: str, path: str) -> None:
-    async with running_service(conninfo) as service:
-        organization = await service.organization()
-        key = await service.key(organization.owner, organization.id, "projects:read")
-        await key.caller.get(path)
-    async with running_service(conninfo) as service:
-        shown = (await service.caller(organization.owner.credential).get(key.path)).json()
-    assert shown["lastUsedAt"] is not None
-    assert shown["lastUsedAddress"] == "127.0.0.1"
-
-
-async def test_refused_key_does_not_count_as_used(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        organization = await service.organization()
-        key = await service.key(organization.owner, organization.id, "projects:read")
-        await organization.owner.delete(key.path)
-        assert (await key.caller.get("/api/v1/projects")).status_code == 401
-    async with running_service(conninfo) as service:
-        shown = (await service.caller(organization.owner.credential).get(key.path)).json()
-    assert shown["lastUsedAt"] is None
-
-
-async def test_older_use_does_not_replace_a_newer_one(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        organization = await service.organization()
-        key = await service.key(organization.owner, organization.id, "projects:read")
-        database = Database(conninfo, pool_size=1)
-        await database.open()
-        use = KeyUse(database)
-        for moment in (NOW, NOW.replace(hour=11)):
-            use.record(used_at(key.id, moment))
-            await use.write()
-        await database.close()
+async def test_uses_of_the_service_are_written_when_it_stops(service: Service) -> None:
+    organization = await service.organization()
+    paths = (PROJECTS, WHOAMI, f"{VERIFY}projects:read")
+    keys = {path: await service.key(organization.owner, organization.id, "projects:read") for path in paths}
+    async with running_service(service.conninfo) as other:
+        for path, key in keys.items():
+            await other.caller(key.caller.credential).get(path)
+    for path, key in keys.items():
         shown = (await organization.owner.get(key.path)).json()
+        assert shown["lastUsedAt"] is not None, path
+        assert shown["lastUsedAddress"] == "127.0.0.1", path
+
+
+async def test_refused_key_does_not_count_as_used(service: Service) -> None:
+    organization = await service.organization()
+    key = await service.key(organization.owner, organization.id, "projects:read")
+    await organization.owner.delete(key.path)
+    async with running_service(service.conninfo) as other:
+        assert (await other.caller(key.caller.credential).get(PROJECTS)).status_code == 401
+    assert (await organization.owner.get(key.path)).json()["lastUsedAt"] is None
+
+
+async def test_older_use_does_not_replace_a_newer_one(service: Service) -> None:
+    organization = await service.organization()
+    key = await service.key(organization.owner, organization.id, "projects:read")
+    database = Database(service.conninfo, pool_size=1)
+    await database.open()
+    use = KeyUse(database)
+    for moment in (NOW, NOW.replace(hour=11)):
+        use.record(used_at(key.id, moment))
+        await use.write()
+    await database.close()
+    shown = (await organization.owner.get(key.path)).json()
     assert shown["lastUsedAt"] == "2026-03-01T12:00:00Z"
 
 
@@ -100,8 +95,8 @@ async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awai
     await database.close()
 
 
-async def test_key_that_is_in_use_is_written_once_a_minute(conninfo: str) -> None:
-    async with running_service(conninfo) as service, recording(service) as let_in:
+async def test_key_that_is_in_use_is_written_once_a_minute(service: Service) -> None:
+    async with recording(service) as let_in:
         key = (await service.organization()).key
         first = await let_in(key, "192.0.2.1")
         service.clock.advance(seconds=59)
@@ -112,24 +107,22 @@ async def test_key_that_is_in_use_is_written_once_a_minute(conninfo: str) -> Non
     assert after["lastUsedAt"] > first["lastUsedAt"]
 
 
-async def test_use_from_another_address_is_written_at_once(conninfo: str) -> None:
-    async with running_service(conninfo) as service, recording(service) as let_in:
+async def test_use_from_another_address_is_written_at_once(service: Service) -> None:
+    async with recording(service) as let_in:
         key = (await service.organization()).key
         shown = [await let_in(key, address) for address in ("192.0.2.1", "192.0.2.2")]
     assert [key["lastUsedAddress"] for key in shown] == ["192.0.2.1", "192.0.2.2"]
     assert shown[0]["lastUsedAt"] < shown[1]["lastUsedAt"]
 
 
-async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(conninfo: str) -> None:
-    async with running_service(conninfo) as service:
-        organization = await service.organization()
-        old = await service.key(organization.owner, organization.id, "projects:read")
-        new = (await organization.owner.post(f"{old.path}/rotate", {"overlapSeconds": 3600})).json()
-        await old.caller.get(PROJECTS)
-    async with running_service(conninfo) as service:
-        owner = service.caller(organization.owner.credential)
-        old_shown = (await owner.get(old.path)).json()
-        new_shown = (await owner.get(f"{KEYS}/{new['id']}")).json()
+async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(service: Service) -> None:
+    organization = await service.organization()
+    old = await service.key(organization.owner, organization.id, "projects:read")
+    new = (await organization.owner.post(f"{old.path}/rotate", {"overlapSeconds": 3600})).json()
+    async with running_service(service.conninfo) as other:
+        await other.caller(old.caller.credential).get(PROJECTS)
+    old_shown = (await organization.owner.get(old.path)).json()
+    new_shown = (await organization.owner.get(f"{KEYS}/{new['id']}")).json()
     assert old_shown["lastUsedAt"] is not None
     assert new_shown["rotatedFromLastUsedAt"] == old_shown["lastUsedAt"]
     assert new_shown["lastUsedAt"] is None

@@ -99,7 +99,7 @@ class World:
 def test_no_sequence_of_requests_gives_more_than_its_maker_holds_or_leaves_no_owner(conninfo: str) -> None:
     world = World(conninfo)
     bounded = settings(
-        max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     try:
         machine = cast("type[MembersThroughTheService]", lambda: MembersThroughTheService(world))

@@ -7,14 +7,18 @@ from typing import Final, TypeVar
 
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.state import PAST_DUE, BillingPolicy
+from tests.support import figures
 from tests.support.baselines import BASELINES, Kept
+from tests.support.events import Shape
 from tests.support.facts import ANY
-from tests.support.histories import History, Record
+from tests.support.histories import History, Plot, Record, told
 from tests.support.ledger import Ledger
 
 OURS: Final = "tenantry"
 MOST_DUPLICATES: Final = 3
 _MOST_EXAMPLES: Final = 5
+_ENDS_WITH_ITS_NEWEST_EVENT: Final = frozenset({"dunning_that_ends", "resubscribe"})
+"""Histories whose newest event alone says everything, so that the watermark is enough."""
 
 T = TypeVar("T")
 
@@ -100,6 +104,15 @@ def every_order(history: History) -> Endings:
     for run, order in _orders(Run(history), (), history.facts):
         endings.add(run, [[event] for event in order])
     return endings
+
+
+def check_every_order(plot: Plot, shape: Shape, record_property: figures.RecordProperty) -> None:
+    """Assert that a history ends in the truth in every order, and that the baselines do not."""
+    endings = every_order(told(plot, shape))
+    figures.record(record_property, "Every order", {"orders": endings.orders}, endings.wrong)
+    assert (endings.wrong[OURS], endings.examples) == (0, [])
+    assert endings.wrong["last arrival wins"]
+    assert bool(endings.wrong["created watermark"]) is (plot.name not in _ENDS_WITH_ITS_NEWEST_EVENT)
 
 
 def _orders(
