@@ -1,0 +1,18 @@
+"""The service does what its OpenAPI document says, as far as random requests can tell."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.conformance import AS_OPERATOR, described_service
+
+
+@pytest.mark.parametrize(("caller", "options"), [("owner", ()), ("operator", AS_OPERATOR)])
+async def test_service_conforms_to_its_description_when_fuzzed(
+    conninfo: str, tmp_path: Path, caller: str, options: tuple[str, ...]
+) -> None:
+    async with described_service(conninfo, tmp_path) as service:
+        credential = getattr(service, caller)
+        code, report = await service.conformance(credential, tmp_path, "--phases", "fuzzing", *options)
+    assert code == 0, report
+    assert "No issues found" in report
