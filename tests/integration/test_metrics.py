@@ -70,9 +70,9 @@ async def service(shared_database: SharedDatabase, plans: str) -> AsyncIterator[
 
 
 @pytest.fixture
-async def new_service(emptied: str, plans: str) -> AsyncIterator[Service]:
+async def new_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
     """A service that has counted nothing."""
-    async with running_service(emptied, TENANTRY_PLANS=plans) as service:
+    async with running_service(conninfo, TENANTRY_PLANS=plans) as service:
         yield service
 
 

@@ -11,6 +11,7 @@ import pytest
 from tenantry.kit.logs import ConsoleFormatter, JsonFormatter
 from tests.support import events
 from tests.support.billing import Provider
+from tests.support.emptying import SharedDatabase
 from tests.support.rate_limits import tenant_of, write_catalog
 from tests.support.service import PROJECTS, WHOAMI, Caller, Service, running_service
 
@@ -47,9 +48,9 @@ def lines() -> Iterator[Lines]:
     logger.removeHandler(lines)
 
 
-@pytest.fixture
-async def service(conninfo: str) -> AsyncIterator[Service]:
-    async with running_service(conninfo, LOG_REQUESTS="true") as service:
+@pytest.fixture(scope="module")
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    async with running_service(shared_database.conninfo, LOG_REQUESTS="true") as service:
         yield service
 
 
@@ -121,8 +122,8 @@ async def test_what_machines_ask_for_all_the_time_is_not_told(service: Service, 
     assert lines.written == []
 
 
-async def test_without_the_setting_no_request_is_told(conninfo: str, lines: Lines) -> None:
-    async with running_service(conninfo) as service:
+async def test_without_the_setting_no_request_is_told(emptied: str, lines: Lines) -> None:
+    async with running_service(emptied) as service:
         await service.nobody.get(PROJECTS)
         await service.nobody.get(WHOAMI)
     assert lines.written == []

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import httpx2
 import psycopg
@@ -17,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW
@@ -30,6 +32,8 @@ BEGIN
 END $$;
 CREATE TRIGGER refuse BEFORE INSERT ON billing_events FOR EACH ROW EXECUTE FUNCTION refuse();
 """
+SHORT: Final = Timeouts(request=2.4, batch=2.2, batch_start=1.0, rate_limits=1.0, connect=1.5, statement=2.0)
+"""Half of the defaults: time enough for a connection to a database that is back."""
 
 
 @pytest.fixture
@@ -124,12 +128,12 @@ def server() -> Iterator[EmbeddedServer]:
         server.stop()
 
 
-@pytest.fixture
-async def fragile(server: EmbeddedServer) -> AsyncIterator[Provider]:
+@asynccontextmanager
+async def fragile(server: EmbeddedServer, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> AsyncIterator[Provider]:
     """The provider of a service whose database may go away."""
     name = events.new_id("fragile").lower()
     await rows(server.conninfo, f"CREATE DATABASE {name} TEMPLATE migrated")
-    async with running_service(make_conninfo(server.conninfo, dbname=name), HURRIED) as service:
+    async with running_service(make_conninfo(server.conninfo, dbname=name), timeouts) as service:
         yield Provider(service)
 
 
@@ -168,62 +172,63 @@ async def taken(server: EmbeddedServer, deliver: Callable[[], Awaitable[httpx2.R
             await rows(server.conninfo, "SELECT 1")
 
 
-async def test_a_database_that_is_gone(server: EmbeddedServer, fragile: Provider) -> None:
-    subscriber = await fragile.subscriber()
-    await fragile.send(events.updated(**subscriber.names))
-    failure = events.failed(customer=subscriber.customer, created=NOW + 1)
-    assert subscriber.organization is not None
-    owner = subscriber.organization.owner
-    server.stop()
-    try:
-        answer = await fragile.post(failure)
-        assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (503, "Service unavailable", "1")
-        assert answer.headers["content-type"].startswith("text/plain")
-        assert await fragile.send_together([failure] * 20) == [503] * 20
-        answers = await asyncio.gather(
-            owner.get(PROJECTS), owner.get(subscriber.organization.path), fragile.service.client.get("/readyz")
-        )
-        assert [answer.status_code for answer in answers] == [503, 503, 503]
-    finally:
-        server.start()
-    await taken(server, lambda: fragile.post(failure))
-    assert (await owner.get(PROJECTS)).status_code == 200
-    assert await fragile.state(subscriber) == ("pro", "past_due")
-    assert len(await fragile.notifications(subscriber)) == 1
-
-
-async def test_a_restart_between_two_events_goes_unnoticed(server: EmbeddedServer, fragile: Provider) -> None:
-    subscriber = await fragile.subscriber()
-    assert subscriber.organization is not None
-    await fragile.send(events.updated(**subscriber.names))
-    server.stop()
-    server.start()
-    await fragile.send(events.failed(customer=subscriber.customer, created=NOW + 1))
-    assert (await subscriber.organization.owner.get(PROJECTS)).status_code == 200
-    assert (await subscriber.organization.owner.get(subscriber.organization.path)).status_code == 200
-
-
-async def test_a_database_that_hangs(
-    server: EmbeddedServer, fragile: Provider, caplog: pytest.LogCaptureFixture
-) -> None:
-    subscriber = await fragile.subscriber()
-    await fragile.send(events.updated(**subscriber.names))
-    failures = [events.failed(customer=subscriber.customer, created=NOW + number) for number in range(1, 4)]
-    assert subscriber.organization is not None
-    owner, tenant_path = subscriber.organization.owner, subscriber.organization.path
-    with caplog.at_level(logging.CRITICAL + 1), paused(server):
-        async with asyncio.timeout(5):
+async def test_a_database_that_is_gone(server: EmbeddedServer) -> None:
+    async with fragile(server, SHORT) as provider:
+        subscriber = await provider.subscriber()
+        await provider.send(events.updated(**subscriber.names))
+        failure = events.failed(customer=subscriber.customer, created=NOW + 1)
+        assert subscriber.organization is not None
+        owner = subscriber.organization.owner
+        server.stop()
+        try:
+            answer = await provider.post(failure)
+            assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (503, "Service unavailable", "1")
+            assert answer.headers["content-type"].startswith("text/plain")
+            assert await provider.send_together([failure] * 20) == [503] * 20
             answers = await asyncio.gather(
-                *(fragile.post(failure) for failure in failures),
-                owner.get(PROJECTS),
-                owner.get(tenant_path),
+                owner.get(PROJECTS), owner.get(subscriber.organization.path), provider.service.client.get("/readyz")
             )
-        assert {answer.status_code for answer in answers} == {503}
-        async with asyncio.timeout(5):
-            again = await fragile.post(failures[0])
-        assert (again.status_code, again.headers["retry-after"]) == (503, "1")
-    for failure in failures:
-        await taken(server, partial(fragile.post, failure))
-    assert await fragile.state(subscriber) == ("pro", "past_due")
-    assert len(await fragile.notifications(subscriber)) == 3
-    await taken(server, lambda: owner.get(tenant_path))
+            assert [answer.status_code for answer in answers] == [503, 503, 503]
+        finally:
+            server.start()
+        await taken(server, lambda: provider.post(failure))
+        assert (await owner.get(PROJECTS)).status_code == 200
+        assert await provider.state(subscriber) == ("pro", "past_due")
+        assert len(await provider.notifications(subscriber)) == 1
+
+
+async def test_a_restart_between_two_events_goes_unnoticed(server: EmbeddedServer) -> None:
+    async with fragile(server) as provider:
+        subscriber = await provider.subscriber()
+        assert subscriber.organization is not None
+        await provider.send(events.updated(**subscriber.names))
+        server.stop()
+        server.start()
+        await provider.send(events.failed(customer=subscriber.customer, created=NOW + 1))
+        assert (await subscriber.organization.owner.get(PROJECTS)).status_code == 200
+        assert (await subscriber.organization.owner.get(subscriber.organization.path)).status_code == 200
+
+
+async def test_a_database_that_hangs(server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
+    async with fragile(server, HURRIED) as provider:
+        subscriber = await provider.subscriber()
+        await provider.send(events.updated(**subscriber.names))
+        failures = [events.failed(customer=subscriber.customer, created=NOW + number) for number in range(1, 4)]
+        assert subscriber.organization is not None
+        owner, tenant_path = subscriber.organization.owner, subscriber.organization.path
+        with caplog.at_level(logging.CRITICAL + 1), paused(server):
+            async with asyncio.timeout(5):
+                answers = await asyncio.gather(
+                    *(provider.post(failure) for failure in failures),
+                    owner.get(PROJECTS),
+                    owner.get(tenant_path),
+                )
+            assert {answer.status_code for answer in answers} == {503}
+            async with asyncio.timeout(5):
+                again = await provider.post(failures[0])
+            assert (again.status_code, again.headers["retry-after"]) == (503, "1")
+        for failure in failures:
+            await taken(server, partial(provider.post, failure))
+        assert await provider.state(subscriber) == ("pro", "past_due")
+        assert len(await provider.notifications(subscriber)) == 3
+        await taken(server, lambda: owner.get(tenant_path))

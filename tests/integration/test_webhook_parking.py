@@ -1,9 +1,12 @@
 """Events whose tenant or customer is not known yet: they wait, and take their place as soon as it is (CONTRACT 6)."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
+from tests.support.emptying import SharedDatabase
 from tests.support.events import NOW
 from tests.support.service import Service, running_service
 
@@ -138,16 +141,21 @@ async def test_a_parked_failure_whose_invoice_was_paid_is_not_told_although_anot
     assert await told(provider, stranger) == [due["id"]]
 
 
+@pytest.fixture(scope="module")
+async def patient_provider(shared_database: SharedDatabase) -> AsyncIterator[Provider]:
+    """The provider of another service, whose clock tests move forward, and which mails failures of three hours."""
+    async with running_service(shared_database.conninfo, PARKED_MAIL_HOURS="3") as service:
+        yield Provider(service)
+
+
 @pytest.mark.parametrize(("hours", "expected"), [(2, 1), (3, 0), (4, 0)])
-async def test_a_parked_failure_is_told_only_while_young(conninfo: str, hours: int, expected: int) -> None:
-    async with running_service(conninfo, PARKED_MAIL_HOURS="3") as service:
-        provider = Provider(service)
-        stranger = provider.stranger()
-        await provider.send(events.failed(customer=stranger.customer))
-        service.clock.advance(hours=hours)
-        await provider.arrives(stranger, stripeCustomerId=stranger.customer)
-        assert await provider.state(stranger) == ("free", "past_due")
-        assert len(await provider.notifications(stranger)) == expected
+async def test_a_parked_failure_is_told_only_while_young(patient_provider: Provider, hours: int, expected: int) -> None:
+    stranger, clock = patient_provider.stranger(), patient_provider.service.clock
+    await patient_provider.send(events.failed(customer=stranger.customer, created=int(clock.now.timestamp())))
+    clock.advance(hours=hours)
+    await patient_provider.arrives(stranger, stripeCustomerId=stranger.customer)
+    assert await patient_provider.state(stranger) == ("free", "past_due")
+    assert len(await patient_provider.notifications(stranger)) == expected
 
 
 async def test_a_healed_event_is_not_told_again(provider: Provider) -> None:
@@ -172,13 +180,12 @@ async def test_two_claims_that_waited_are_taken_in_the_order_of_their_tenants(pr
     assert (await provider.tenant(second))["stripeCustomerId"] is None
 
 
-async def test_an_event_waits_for_thirty_days(fresh_service: Service) -> None:
-    provider = Provider(fresh_service)
-    stranger = provider.stranger()
-    await provider.send(events.updated(**stranger.names))
-    fresh_service.clock.advance(days=29)
-    await provider.arrives(stranger)
-    assert await provider.state(stranger) == ("pro", "active")
+async def test_an_event_waits_for_thirty_days(patient_provider: Provider) -> None:
+    stranger = patient_provider.stranger()
+    await patient_provider.send(events.updated(**stranger.names))
+    patient_provider.service.clock.advance(days=29)
+    await patient_provider.arrives(stranger)
+    assert await patient_provider.state(stranger) == ("pro", "active")
 
 
 @pytest.mark.parametrize("together", [True, False])
