@@ -106,7 +106,7 @@ async def test_completion_waits_for_no_new_token(entrance: Entrance) -> None:
     assert (await entrance.sign_in()).code == 0
     entrance.expire()
     before = entrance.kept
-    assert await offered(entrance.home, "keys", "show", "key_") == []
+    assert await offered(entrance.home, "keys", "show", "key_nobody") == []
     assert entrance.kept == before
 
 
