@@ -6,6 +6,7 @@ before you commit it.
 
 import difflib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -22,6 +23,7 @@ LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
 REFRESH: Final = ".venv/bin/python -m tests.contract.test_openapi"
 
 
+@cache
 def document() -> dict[str, Any]:
     """The document of this release."""
     front = build_app(make_settings(), "host=/nowhere")

@@ -219,8 +219,8 @@ async def test_while_it_runs_what_becomes_due_is_delivered() -> None:
         running.cancel()
 
 
-async def test_a_thousand_customers_at_once() -> None:
+async def test_two_hundred_customers_at_once() -> None:
     async with simulator_with_receiver(concurrency=32, prices=PRICES) as (sim, receiver):
-        ids = subscribe(sim, 1000)
-        assert await sim.deliver() == 7000
+        ids = subscribe(sim, 200)
+        assert await sim.deliver() == 1400
         assert sorted(receiver.ids) == sorted(ids)

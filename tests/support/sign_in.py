@@ -70,7 +70,7 @@ def running_provider(directory: Path, clock: Clock) -> Iterator[tuple[Companion,
         client_secret=Secret(CLIENT_SECRET),
         clock=clock,
     )
-    with companion, httpx2.Client(base_url=companion.http_url) as http:
+    with companion, httpx2.Client(base_url=companion.http_url, verify=False) as http:
         yield companion, http
 
 

@@ -1,6 +1,7 @@
 """Fixtures of the tests of the development companions."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -15,8 +16,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture(scope="module")
-def provider(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[tuple[Companion, httpx2.Client]]:
-    with running_provider(tmp_path_factory.mktemp("companion"), clock) as running:
+def provider(people: Path, clock: Clock) -> Iterator[tuple[Companion, httpx2.Client]]:
+    with running_provider(people, clock) as running:
         yield running
 
 

@@ -43,7 +43,7 @@ def listening_socket() -> socket.socket:
 
 def test_both_servers_answer_once_started(directory: Path) -> None:
     with make(directory) as companion:
-        assert httpx2.get(f"{companion.http_url}/jwks").status_code == 200
+        assert httpx2.get(f"{companion.http_url}/jwks", verify=False).status_code == 200
         with smtplib.SMTP("127.0.0.1", companion.smtp_port) as smtp:
             assert smtp.noop()[0] == 250
 
@@ -53,7 +53,10 @@ def test_a_payment_provider_has_a_port_of_its_own_and_its_address_is_known(direc
     with Companion(directory, users=[ADA], audience="api", client_id="dashboard", provider=provider) as companion:
         assert provider.url == f"http://127.0.0.1:{companion.provider_port}"
         answer = httpx2.get(
-            f"{provider.url}/v1/prices", headers={"Authorization": f"Bearer {provider.secret_key}"}, trust_env=False
+            f"{provider.url}/v1/prices",
+            headers={"Authorization": f"Bearer {provider.secret_key}"},
+            trust_env=False,
+            verify=False,
         )
         assert answer.status_code == 200
         assert len(answer.headers.get_list("date")) == 1
@@ -76,7 +79,10 @@ def test_stop_leaves_neither_thread_nor_listener(directory: Path) -> None:
 def test_stop_does_not_wait_for_idle_connections(directory: Path) -> None:
     companion = make(directory)
     companion.start()
-    with httpx2.Client(base_url=companion.http_url) as http, smtplib.SMTP("127.0.0.1", companion.smtp_port) as smtp:
+    with (
+        httpx2.Client(base_url=companion.http_url, verify=False) as http,
+        smtplib.SMTP("127.0.0.1", companion.smtp_port) as smtp,
+    ):
         http.get("/inbox")
         smtp.ehlo()
 
@@ -113,7 +119,7 @@ def test_ports_that_are_taken_are_replaced(directory: Path) -> None:
         with make(directory, *taken) as companion:
             assert companion.http_port not in {0, *taken}
             assert companion.smtp_port not in {0, *taken}
-            metadata = httpx2.get(f"{companion.http_url}/.well-known/openid-configuration").json()
+            metadata = httpx2.get(f"{companion.http_url}/.well-known/openid-configuration", verify=False).json()
     assert metadata["issuer"] == f"http://127.0.0.1:{companion.http_port}"
 
 
@@ -122,9 +128,12 @@ def test_port_that_cannot_be_is_replaced(directory: Path) -> None:
         assert 0 < companion.http_port < 65536
 
 
-def test_two_companions_run_side_by_side(directory: Path, tmp_path: Path) -> None:
-    with make(directory) as one, make(tmp_path / "other", one.http_port, one.smtp_port) as other:
-        assert httpx2.get(f"{one.http_url}/jwks").json() != httpx2.get(f"{other.http_url}/jwks").json()
+def test_two_companions_run_side_by_side(directory: Path, people: Path) -> None:
+    with make(directory) as one, make(people, one.http_port, one.smtp_port) as other:
+        assert (
+            httpx2.get(f"{one.http_url}/jwks", verify=False).json()
+            != httpx2.get(f"{other.http_url}/jwks", verify=False).json()
+        )
 
 
 def test_restart_keeps_mails_and_key(directory: Path) -> None:
@@ -134,7 +143,7 @@ def test_restart_keeps_mails_and_key(directory: Path) -> None:
             first.signing_key, issuer=first.issuer, audience="api", client_id="dashboard", user=ADA
         )
 
-    with make(directory, first.http_port) as second, httpx2.Client(base_url=second.http_url) as http:
+    with make(directory, first.http_port) as second, httpx2.Client(base_url=second.http_url, verify=False) as http:
         (mail,) = http.get("/inbox/messages.json").json()
         answer = http.get("/userinfo", headers={"Authorization": f"Bearer {token}"})
 

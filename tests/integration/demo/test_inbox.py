@@ -35,18 +35,43 @@ def make(
     return message
 
 
-@pytest.fixture
-def companion(tmp_path: Path) -> Iterator[Companion]:
+def companion_in(folder: Path, inbox: Inbox | None = None) -> Companion:
+    """A companion that keeps its files in a folder."""
     # Such a key is made in no time; the one that the companion would make itself takes longer.
-    signing_key_path(tmp_path).write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
-    with Companion(tmp_path, users=[], audience="api", client_id="dashboard", clock=lambda: NOW) as running:
+    signing_key_path(folder).write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
+    return Companion(folder, users=[], audience="api", client_id="dashboard", inbox=inbox, clock=lambda: NOW)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("companion")
+
+
+@pytest.fixture(scope="module")
+def shared_companion(folder: Path) -> Iterator[Companion]:
+    with companion_in(folder) as running:
         yield running
 
 
 @pytest.fixture
-def http(companion: Companion) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=companion.http_url) as client:
+def companion(shared_companion: Companion, folder: Path) -> Companion:
+    """A companion whose inbox is empty; the tests of this file share it."""
+    for message in (folder / "inbox").glob("*.eml"):
+        message.unlink()
+    return shared_companion
+
+
+@pytest.fixture(scope="module")
+def client(shared_companion: Companion) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=shared_companion.http_url, verify=False) as client:
         yield client
+
+
+@pytest.fixture
+def http(client: httpx2.Client, companion: Companion) -> httpx2.Client:
+    """An HTTP client of `companion`."""
+    assert companion.http_url == client.base_url
+    return client
 
 
 def send(companion: Companion, *messages: EmailMessage) -> None:
@@ -82,7 +107,7 @@ def test_sent_mail_is_read_as_json(companion: Companion, http: httpx2.Client) ->
 
 async def test_mail_of_the_services_own_library_arrives(companion: Companion) -> None:
     await aiosmtplib.send(make("By aiosmtplib"), hostname="127.0.0.1", port=companion.smtp_port)
-    async with httpx2.AsyncClient(base_url=companion.http_url) as http:
+    async with httpx2.AsyncClient(base_url=companion.http_url, verify=False) as http:
         (mail,) = (await http.get("/inbox/messages.json")).json()
     assert mail["subject"] == "By aiosmtplib"
 
@@ -201,10 +226,11 @@ def test_what_the_library_cannot_read_is_shown_as_it_came(companion: Companion, 
     assert "Still here" in http.get(f"/inbox/{mail['id']}").text
 
 
-def test_message_that_cannot_be_kept_is_refused_for_now(companion: Companion, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "inbox")
-    with pytest.raises(smtplib.SMTPDataError) as refusal:
-        send(companion, make())
+def test_message_that_cannot_be_kept_is_refused_for_now(tmp_path: Path) -> None:
+    with companion_in(tmp_path) as companion:
+        shutil.rmtree(tmp_path / "inbox")
+        with pytest.raises(smtplib.SMTPDataError) as refusal:
+            send(companion, make())
     assert refusal.value.smtp_code == 452
 
 
@@ -259,8 +285,7 @@ def test_a_message_that_does_not_come_is_not_waited_for_any_longer(tmp_path: Pat
 
 
 def test_mail_goes_to_another_inbox_where_one_is_given(tmp_path: Path) -> None:
-    signing_key_path(tmp_path).write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
     inbox = Inbox(tmp_path / "elsewhere")
-    with Companion(tmp_path, users=[], audience="api", client_id="dashboard", inbox=inbox) as companion:
+    with companion_in(tmp_path, inbox) as companion:
         send(companion, make("To the other"))
     assert [mail.subject for mail in inbox.mails()] == ["To the other"]

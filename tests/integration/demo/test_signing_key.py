@@ -61,7 +61,7 @@ def test_provider_without_a_client_secret_is_for_public_clients_alone(tmp_path: 
     path.write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
     with (
         Companion(tmp_path, users=[ADA], audience=AUDIENCE, client_id=CLIENT_ID) as companion,
-        httpx2.Client(base_url=companion.http_url) as http,
+        httpx2.Client(base_url=companion.http_url, verify=False) as http,
     ):
         metadata = http.get("/.well-known/openid-configuration").json()
         answer = http.post("/token", data={"grant_type": "client_credentials", "client_id": CLIENT_ID})

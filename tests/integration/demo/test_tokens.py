@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from joserfc.jwk import RSAKey
 
 from tenantry.demo.companion import Companion
 from tenantry.demo.identity_provider import DemoUser, mint_access_token
+from tests.support.issuer import signing_key
 from tests.support.sign_in import (
     ADA,
     AUDIENCE,
@@ -192,7 +192,7 @@ def test_userinfo_refuses_a_token_for_another(
 
 
 def test_userinfo_refuses_a_token_of_another_key(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
-    assert_invalid_token(userinfo(http, minted(companion, clock, signing_key=RSAKey.generate_key(2048))))
+    assert_invalid_token(userinfo(http, minted(companion, clock, signing_key=signing_key("RS256", "stranger").private)))
 
 
 def test_userinfo_refuses_an_id_token(http: httpx2.Client) -> None:
