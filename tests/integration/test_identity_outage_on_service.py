@@ -15,7 +15,7 @@ from tests.support.figures import RecordProperty
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, Issuer, running_issuer, signing_key
 from tests.support.service import PROJECTS, TENANTS, VERIFY, Caller, ManualClock, refusal
 
-REQUESTS = 1000
+REQUESTS = 100
 ROUNDS = 5
 NEW = signing_key("ES256", "new")
 

@@ -1,0 +1,30 @@
+"""More of the hostile requests that `tests/integration` sends."""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+
+from tests.integration.test_hostile_requests import CALLERS, METHODS, send_hostile_requests
+from tests.support.postgres import PostgresServer
+from tests.support.service import Service, running_service
+
+REQUESTS: Final = 200
+
+
+@pytest.fixture(scope="module")
+async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
+    with postgres.database() as conninfo:
+        async with running_service(conninfo) as service:
+            yield service
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("who", CALLERS)
+async def test_request_of_whatever_form_is_no_fault_of_ours(
+    service: Service, caplog: pytest.LogCaptureFixture, who: str, method: str
+) -> None:
+    caplog.set_level(logging.ERROR)
+    await send_hostile_requests(service, who, method, REQUESTS)
+    assert [record.getMessage() for record in caplog.records] == []
