@@ -1,60 +1,70 @@
 """Putting another pepper in front: no key ends, and it is known when the old one may go."""
 
-from typing import Final
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
 
+import httpx2
 import psycopg
 import pytest
 
 from tenantry.domain.api_keys import Pepper
 from tenantry.services.checkup.database import judge_peppers
 from tenantry.services.checkup.finding import Level
+from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, refusal, running_service
 
 OLD: Final = "old-pepper-0123456789-0123456789-0123"
 NEW: Final = "new-pepper-0123456789-0123456789-0123"
 
 
-async def test_keys_of_the_old_pepper_work_and_new_ones_are_under_the_first(emptied: str) -> None:
-    async with running_service(emptied, API_KEY_PEPPER=OLD) as before:
-        org = await before.organization()
-        kept = str(org.owner.credential)
-    async with running_service(emptied, API_KEY_PEPPER=f"{NEW},{OLD}") as during:
-        assert (await during.caller(kept).get(PROJECTS)).status_code == 200
-        made = str((await during.key(during.caller(kept), org.id, "projects:read")).caller.credential)
-    async with running_service(emptied, API_KEY_PEPPER=NEW) as after:
-        assert (await after.caller(made).get(PROJECTS)).status_code == 200
+class Rotation(NamedTuple):
+    """What became of keys while another pepper was put in front of the old one, and after the old one went."""
+
+    peppers_before: list[str | None]
+    """The ids of the peppers that the keys were under."""
+    during: dict[str, httpx2.Response]
+    """Answers while there were both peppers, by the key that was sent."""
+    after: dict[str, httpx2.Response]
+    """Answers while there was the new pepper alone."""
 
 
-async def test_key_that_was_used_meanwhile_no_longer_needs_the_old_pepper(emptied: str) -> None:
-    async with running_service(emptied, API_KEY_PEPPER=OLD) as before:
-        org = await before.organization()
-        used = await before.key(org.owner, org.id, "projects:read")
-        unused = await before.key(org.owner, org.id, "projects:read")
-    async with running_service(emptied, API_KEY_PEPPER=f"{NEW},{OLD}") as during:
-        assert (await during.caller(used.caller.credential).get(PROJECTS)).status_code == 200
-    async with running_service(emptied, API_KEY_PEPPER=NEW) as after:
-        assert (await after.caller(used.caller.credential).get(PROJECTS)).status_code == 200
-        assert refusal(await after.caller(unused.caller.credential).get(PROJECTS)) == (401, "invalid_credential")
+@pytest.fixture(scope="module")
+async def rotation(postgres: PostgresServer) -> AsyncIterator[Rotation]:
+    with postgres.database() as conninfo:
+        async with running_service(conninfo, API_KEY_PEPPER=OLD) as before:
+            org = await before.organization()
+            names = ("used meanwhile", "used before and meanwhile", "not used")
+            keys = {name: (await before.key(org.owner, org.id, "projects:read")).caller.credential for name in names}
+            assert (await before.caller(keys["used before and meanwhile"]).get(PROJECTS)).status_code == 200
+        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+            found = await (await connection.execute("SELECT DISTINCT pepper_id FROM api_keys")).fetchall()
+        async with running_service(conninfo, API_KEY_PEPPER=f"{NEW},{OLD}") as both:
+            both.clock.advance(seconds=1)
+            during = {name: await both.caller(keys[name]).get(PROJECTS) for name in names if name != "not used"}
+            made = await both.key(both.caller(org.owner.credential), org.id, "projects:read")
+            keys["made meanwhile"] = made.caller.credential
+        async with running_service(conninfo, API_KEY_PEPPER=NEW) as new:
+            after = {name: await new.caller(key).get(PROJECTS) for name, key in keys.items()}
+        yield Rotation([row[0] for row in found], during, after)
 
 
-async def test_key_moves_though_it_was_used_a_moment_before(emptied: str) -> None:
-    async with running_service(emptied, API_KEY_PEPPER=OLD) as before:
-        org = await before.organization()
-        assert (await org.owner.get(PROJECTS)).status_code == 200
-    async with running_service(emptied, API_KEY_PEPPER=f"{NEW},{OLD}") as during:
-        during.clock.advance(seconds=1)
-        assert (await during.caller(org.owner.credential).get(PROJECTS)).status_code == 200
-    async with running_service(emptied, API_KEY_PEPPER=NEW) as after:
-        assert (await after.caller(org.owner.credential).get(PROJECTS)).status_code == 200
+def test_keys_of_the_old_pepper_work_and_new_ones_are_under_the_first(rotation: Rotation) -> None:
+    assert {answer.status_code for answer in rotation.during.values()} == {200}
+    assert rotation.after["made meanwhile"].status_code == 200
 
 
-async def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(emptied: str) -> None:
-    async with running_service(emptied, API_KEY_PEPPER=OLD) as service:
-        await service.organization()
-    async with await psycopg.AsyncConnection.connect(emptied) as connection:
-        found = await (await connection.execute("SELECT DISTINCT pepper_id FROM api_keys")).fetchall()
-    assert found == [(Pepper(OLD.encode()).id,)]
-    assert found[0][0] not in OLD
+def test_key_that_was_used_meanwhile_no_longer_needs_the_old_pepper(rotation: Rotation) -> None:
+    assert rotation.after["used meanwhile"].status_code == 200
+    assert refusal(rotation.after["not used"]) == (401, "invalid_credential")
+
+
+def test_key_moves_though_it_was_used_a_moment_before(rotation: Rotation) -> None:
+    assert rotation.after["used before and meanwhile"].status_code == 200
+
+
+def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(rotation: Rotation) -> None:
+    assert rotation.peppers_before == [Pepper(OLD.encode()).id]
+    assert Pepper(OLD.encode()).id not in OLD
 
 
 @pytest.mark.parametrize(
