@@ -117,15 +117,17 @@ async def test_an_event_that_shares_its_second_is_no_beginning(emptied: str) -> 
 @pytest.mark.parametrize(
     "previous", [None, {"status": "trialing"}], ids=["saying nothing", "saying what they replaced"]
 )
-async def test_very_many_events_of_one_second_are_all_taken(service: Service, previous: dict[str, Any] | None) -> None:
-    provider = Provider(service)
+async def test_very_many_events_of_one_second_are_all_taken(
+    emptied_service: Service, previous: dict[str, Any] | None
+) -> None:
+    provider = Provider(emptied_service)
     subscriber = await provider.subscriber()
     flood = [
         events.updated(**subscriber.names, created=NOW, period_end=NOW + number, previous=previous)
         for number in range(600)
     ]
     await provider.deliver_together(flood)
-    database = Database(service.conninfo, pool_size=1)
+    database = Database(emptied_service.conninfo, pool_size=1)
     await database.open()
     assert await folded_right(database, ANY, subscriber.id)
     await database.close()
