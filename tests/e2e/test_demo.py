@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
@@ -13,6 +14,7 @@ import httpx2
 import psutil
 import psycopg
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from tests.support.commands import Running, run, running, still_running
 from tests.support.findings import free_port
@@ -47,11 +49,12 @@ async def demo(folder: Path, port: int) -> AsyncIterator[Running]:
 
 
 @pytest.fixture(scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shared]:
+async def shared() -> AsyncIterator[Shared]:
     """A demo for several tests, of which one uses its billing."""
-    folder, port = tmp_path_factory.mktemp("demo"), free_port()
-    async with demo(folder, port) as command:
-        yield Shared(command, folder, port)
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        async with demo(Path(folder), port) as command:
+            yield Shared(command, Path(folder), port)
 
 
 async def get(url: str, credential: str | None = None) -> Any:
@@ -62,8 +65,8 @@ async def get(url: str, credential: str | None = None) -> Any:
     return answer.json()
 
 
-async def token(folder: Path, *arguments: str) -> str:
-    minted = await invoked("demo", "token", *arguments, folder=folder)
+def token(folder: Path, *arguments: str) -> str:
+    minted = invoke("demo", "token", *arguments, folder=folder)
     assert (minted.code, minted.err) == (0, "")
     return minted.out.strip()
 
@@ -94,46 +97,62 @@ async def test_its_dashboard_is_a_click_away(shared: Shared) -> None:
         assert "<h1><bdi>Demo Company</bdi></h1>" in page.text
 
 
-async def test_demo_works_from_nothing_and_keeps_its_data(tmp_path: Path) -> None:
+def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
+    """The demo has an event loop in a thread: `trigger` handles signals, so it needs the main thread."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
-    async with demo(tmp_path, port) as first:
-        banner = first.text["out"]
-        for promised in (base, "tenant           demo", "cus_demo", "webhook secret   whsec_", "operator token   op_"):
-            assert promised in banner
-        keys = keys_in(banner)
-        assert keys["live"].startswith("svc_live_")
-        assert keys["test"].startswith("svc_test_")
-        projects = await get(f"{base}/api/v1/projects", keys["live"])
-        assert [project["name"] for project in projects["data"]] == ["First project"]
-        assert (await get(f"{base}/api/v1/projects", keys["test"]))["data"][0]["mode"] == "test"
-        assert (await get(f"{base}/readyz"))["status"] == "ok"
+    with (
+        start_blocking_portal() as portal,
+        httpx2.Client(base_url=base, trust_env=False, timeout=30, verify=False) as client,  # plain HTTP
+    ):
 
-        who = await get(f"{base}/api/v1/auth/whoami", await token(tmp_path))
-        assert (who["id"], who["orgId"], who["accessLevel"]) == ("olivia", "demo", "OWNER")
-        member = await get(f"{base}/api/v1/auth/whoami", await token(tmp_path, "--user", "mia"))
-        assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
+        def get(path: str, credential: str | None = None) -> Any:
+            headers = {"Authorization": f"Bearer {credential}"} if credential else {}
+            answer = client.get(path, headers=headers)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
 
-        sent = await run("trigger", "customer.subscription.updated", folder=tmp_path, PORT=str(port))
-        assert (sent.code, sent.err) == (0, "")
-        assert "plan                free -> pro" in sent.out
-        assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["plan"] == "pro"
-        # what `tenantry listen` signs is taken too
-        signed = await run(
-            "trigger", "invoice.payment_failed", "--sign-as", "listener", folder=tmp_path, PORT=str(port)
-        )  # fmt: skip
-        assert (signed.code, signed.err) == (0, "")
-        played = await run("trigger", "story:failed-renewal", folder=tmp_path, PORT=str(port))
-        assert (played.code, played.err) == (0, "")
-        assert played.out.count("mail: Payment failed for Story-") == 2
-        assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["subscriptionStatus"] == "past_due"
-        await end_without_a_trace(first, tmp_path, signal.SIGINT)
+        with portal.wrap_async_context_manager(demo(place, port)) as first:
+            banner = first.text["out"]
+            for promised in (
+                base,
+                "tenant           demo",
+                "cus_demo",
+                "webhook secret   whsec_",
+                "operator token   op_",
+            ):
+                assert promised in banner
+            keys = keys_in(banner)
+            assert keys["live"].startswith("svc_live_")
+            assert keys["test"].startswith("svc_test_")
+            projects = get("/api/v1/projects", keys["live"])
+            assert [project["name"] for project in projects["data"]] == ["First project"]
+            assert get("/api/v1/projects", keys["test"])["data"][0]["mode"] == "test"
+            assert get("/readyz")["status"] == "ok"
 
-    async with demo(tmp_path, port) as second:
-        assert keys_in(second.text["out"]) == keys
-        assert await get(f"{base}/api/v1/projects", keys["live"]) == projects
-        assert (await get(f"{base}/api/v1/tenants/demo", keys["live"]))["plan"] == "pro"
-        await end_without_a_trace(second, tmp_path, signal.SIGTERM)
+            who = get("/api/v1/auth/whoami", token(place))
+            assert (who["id"], who["orgId"], who["accessLevel"]) == ("olivia", "demo", "OWNER")
+            member = get("/api/v1/auth/whoami", token(place, "--user", "mia"))
+            assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
+
+            sent = invoke("trigger", "customer.subscription.updated", folder=place, PORT=str(port))
+            assert (sent.code, sent.err) == (0, "")
+            assert "plan                free -> pro" in sent.out
+            assert get("/api/v1/tenants/demo", keys["live"])["plan"] == "pro"
+            # what `tenantry listen` signs is taken too
+            signed = invoke("trigger", "invoice.payment_failed", "--sign-as", "listener", folder=place, PORT=str(port))
+            assert (signed.code, signed.err) == (0, "")
+            played = invoke("trigger", "story:failed-renewal", folder=place, PORT=str(port))
+            assert (played.code, played.err) == (0, "")
+            assert played.out.count("mail: Payment failed for Story-") == 2
+            assert get("/api/v1/tenants/demo", keys["live"])["subscriptionStatus"] == "past_due"
+            portal.call(end_without_a_trace, first, place, signal.SIGINT)
+
+        with portal.wrap_async_context_manager(demo(place, port)) as second:
+            assert keys_in(second.text["out"]) == keys
+            assert get("/api/v1/projects", keys["live"]) == projects
+            assert get("/api/v1/tenants/demo", keys["live"])["plan"] == "pro"
+            portal.call(end_without_a_trace, second, place, signal.SIGTERM)
 
 
 async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: Shared) -> None:

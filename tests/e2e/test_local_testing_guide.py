@@ -1,16 +1,19 @@
 """The commands of docs/local-testing.md, as they are printed there, beside a running demo."""
 
-import asyncio
 import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
+from anyio.from_thread import start_blocking_portal
+
 from tests.e2e.test_demo import demo
-from tests.support.commands import SECRETS, run, running
+from tests.support.commands import SECRETS, running
 from tests.support.findings import free_port
+from tests.support.in_process_command import invoke
 
 _PAGE = Path(__file__).parents[2] / "docs" / "local-testing.md"
 COMMANDS = [
@@ -19,35 +22,41 @@ COMMANDS = [
 RELAYS = [command for command in COMMANDS if command.startswith("tenantry listen")]
 
 
-async def test_every_command_of_the_guide_does_what_it_is_there_for(database_url: str, tmp_path: Path) -> None:
+def test_every_command_of_the_guide_does_what_it_is_there_for(database_url: str, place: Path) -> None:
+    """The demo has an event loop in a thread: the commands handle signals, so they need the main thread."""
     port = str(free_port())
     assert len(COMMANDS) == 11
-    async with demo(tmp_path, int(port)):
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(demo(place, int(port))):
         for command in COMMANDS:
             if command in RELAYS:
                 continue
             if not command.startswith("tenantry "):
-                assert await in_shell(command, tmp_path) == 0
+                assert in_shell(command, place) == 0
                 continue
-            done = await run(*shlex.split(command)[1:], folder=tmp_path, PORT=port)
+            done = invoke(*shlex.split(command)[1:], folder=place, PORT=port)
             assert (done.code, done.err) == (0, ""), (command, done)
-        plain, with_child = RELAYS
-        async with running(*shlex.split(plain)[1:], folder=tmp_path, PORT=port) as relay:
-            await relay.until("signing with", "err")
-            # what happens from now on: the relay has looked at the list before it says so
-            assert await relay.end(signal.SIGINT) == 0
-        values = {**SECRETS, "DATABASE_URL": database_url, "PORT": str(free_port())}
-        provider = dict(
-            line.split("=", 1)
-            for line in (tmp_path / ".tenantry" / "demo.env").read_text().splitlines()
-            if line.startswith(("PROVIDER_SECRET_KEY=", "PROVIDER_API_BASE="))
-        )
-        async with running(*shlex.split(with_child)[1:], folder=tmp_path, **values, **provider) as relay:
-            await relay.until("tenantry is ready", "err")
-            assert await relay.end(signal.SIGINT) == 0
+        portal.call(relays, place, port, database_url)
 
 
-async def in_shell(command: str, folder: Path) -> int:
+async def relays(folder: Path, port: str, database_url: str) -> None:
+    """Run both commands that relay events until they are ready, and interrupt them."""
+    plain, with_child = RELAYS
+    async with running(*shlex.split(plain)[1:], folder=folder, PORT=port) as relay:
+        await relay.until("signing with", "err")
+        # what happens from now on: the relay has looked at the list before it says so
+        assert await relay.end(signal.SIGINT) == 0
+    values = {**SECRETS, "DATABASE_URL": database_url, "PORT": str(free_port())}
+    provider = dict(
+        line.split("=", 1)
+        for line in (folder / ".tenantry" / "demo.env").read_text().splitlines()
+        if line.startswith(("PROVIDER_SECRET_KEY=", "PROVIDER_API_BASE="))
+    )
+    async with running(*shlex.split(with_child)[1:], folder=folder, **values, **provider) as relay:
+        await relay.until("tenantry is ready", "err")
+        assert await relay.end(signal.SIGINT) == 0
+
+
+def in_shell(command: str, folder: Path) -> int:
     """The exit code of a line for a shell that knows our command."""
     folder_of_ours = folder / "bin"
     folder_of_ours.mkdir()
@@ -56,5 +65,4 @@ async def in_shell(command: str, folder: Path) -> int:
     ours.chmod(0o700)
     values = {**os.environ, "PATH": f"{folder_of_ours}:{os.environ['PATH']}", "XDG_STATE_HOME": str(folder / "state")}
     checked = f'{command}\ncase "$PROVIDER_WEBHOOK_SECRET" in whsec_*) ;; *) exit 9 ;; esac'
-    process = await asyncio.create_subprocess_exec("sh", "-c", checked, cwd=folder, env=values)
-    return await process.wait()
+    return subprocess.run(["sh", "-c", checked], cwd=folder, env=values, check=False).returncode

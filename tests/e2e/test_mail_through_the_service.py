@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import httpx2
 import psycopg
 
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tests.support import events
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.signing import deliver
@@ -19,6 +20,11 @@ def clock() -> datetime:
     return datetime.fromtimestamp(events.NOW, UTC)
 
 
+def smtp(server: MailServer) -> dict[str, str]:
+    """The settings of a service that sends its mails to this server."""
+    return {"SMTP_URL": f"smtp://{LOOPBACK}:{server.port}"}
+
+
 async def put_tenant(client: httpx2.AsyncClient) -> None:
     tenant = {"name": "Müller & Söhne", "ownerEmail": "owner@acme.example", "stripeCustomerId": "cus_1"}
     answer = await client.put("/api/v1/tenants/acme", json=tenant, headers=OPERATOR)
@@ -29,7 +35,7 @@ async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_on
     event = events.failed(customer="cus_1", event_id="evt_failed")
     async with (
         running(MailServer()) as mail_server,
-        running_app(conninfo, clock=clock, SMTP_URL=f"smtp://{LOOPBACK}:{mail_server.port}", **WORKS) as client,
+        running_app(conninfo, clock=clock, timeouts=DEFAULT_TIMEOUTS, **WORKS, **smtp(mail_server)) as client,
     ):
         await put_tenant(client)
         answers = await asyncio.gather(*(deliver(client, event) for _ in range(50)))
@@ -68,7 +74,7 @@ async def test_mail_server_that_is_away_does_not_touch_the_webhooks_answer(conni
     away = MailServer()
     async with running(away):
         pass
-    async with running_app(conninfo, clock=clock, SMTP_URL=f"smtp://{LOOPBACK}:{away.port}", **WORKS) as client:
+    async with running_app(conninfo, clock=clock, timeouts=DEFAULT_TIMEOUTS, **WORKS, **smtp(away)) as client:
         await put_tenant(client)
         answer = await deliver(client, events.failed(customer="cus_1", event_id="evt_failed"))
         metrics = (await client.get("/metrics")).text

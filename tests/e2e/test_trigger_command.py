@@ -14,6 +14,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.kit.clock import system_clock
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.local.stories import STORIES
 from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
@@ -46,11 +47,11 @@ class Receiver:
 class Service:
     """The running service, and the command's way to it."""
 
-    def __init__(self, folder: Path, base: str, portal: BlockingPortal) -> None:
+    def __init__(self, folder: Path, base: str, portal: BlockingPortal, client: httpx2.Client) -> None:
         self._folder = folder
         self.base = base
         self.portal = portal
-        self._client = httpx2.Client(base_url=base, trust_env=False, verify=False)  # plain HTTP
+        self._client = client
 
     def trigger(self, *arguments: str, **values: str) -> Done:
         known = {"TENANTRY_BASE_URL": self.base, "OPERATOR_TOKEN": OPERATOR_TOKEN, **SECRETS}
@@ -74,9 +75,12 @@ class Service:
 @pytest.fixture(scope="module")
 def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with postgres.database() as conninfo, start_blocking_portal() as portal:
-        app = make_app(conninfo, OPERATOR_TOKEN=OPERATOR_TOKEN, **SECRETS)
-        with portal.wrap_async_context_manager(served(app)) as base:
-            yield Service(tmp_path_factory.mktemp("trigger"), base, portal)
+        app = make_app(conninfo, system_clock, DEFAULT_TIMEOUTS, **SECRETS)
+        with (
+            portal.wrap_async_context_manager(served(app)) as base,
+            httpx2.Client(base_url=base, trust_env=False, verify=False) as client,  # plain HTTP
+        ):
+            yield Service(tmp_path_factory.mktemp("trigger"), base, portal, client)
 
 
 def test_an_event_is_sent_and_the_tenant_shown_before_and_after(service: Service) -> None:

@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 import pytest
 
 from tenantry.db.connection import Connection
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tests.support.app import running_app
 from tests.support.backup import run_script
 from tests.support.billing import rows
-from tests.support.commands import Done, run
+from tests.support.commands import Done
+from tests.support.in_process_command import invoked
 from tests.support.issuer import AUDIENCE, CLIENT_ID
 from tests.support.members import add_member, change_role, owned, path_of, remove_member
 from tests.support.outbox import add_notification, delivery_of
@@ -57,9 +59,9 @@ class Loss:
             restored = await asyncio.to_thread(run_script, "restore.sh", self._backup, conninfo=conninfo)
             assert restored.returncode == 0, restored.stderr
             done = await self.after_restore(conninfo, *(arguments or ("--audit", str(self.trail))))
-            identity = {"OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
             issuer, clock = self.service.issuer, self.service.clock
-            async with running_app(conninfo, clock=clock, OIDC_ISSUER=issuer.url, **identity) as client:
+            identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+            async with running_app(conninfo, clock=clock, timeouts=DEFAULT_TIMEOUTS, **identity) as client:
                 yield Restored(Service(client, clock, issuer, conninfo), done)
 
     async def after_restore(self, conninfo: str, *arguments: str) -> Done:
@@ -68,7 +70,7 @@ class Loss:
 
     async def _admin(self, conninfo: str, *arguments: str) -> Done:
         identity = {"OIDC_ISSUER": self.service.issuer.url, "OIDC_AUDIENCE": AUDIENCE}
-        return await run("admin", *arguments, folder=self._folder, DATABASE_URL=as_url(conninfo), **identity)
+        return await invoked("admin", *arguments, folder=self._folder, DATABASE_URL=as_url(conninfo), **identity)
 
 
 @pytest.fixture
@@ -334,5 +336,7 @@ async def test_nothing_is_restored_into_a_database_that_holds_something(loss: Lo
 @pytest.mark.parametrize("arguments", [(), ("--no-audit", "--audit", "audit.ndjson"), ("--audit", "audit.ndjson")])
 async def test_wrong_use_exits_with_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "audit.ndjson").write_text('{"id": 1}\n')
-    done = await run("admin", "after-restore", *arguments, folder=tmp_path, DATABASE_URL="postgresql://127.0.0.1:1/a")
+    done = await invoked(
+        "admin", "after-restore", *arguments, folder=tmp_path, DATABASE_URL="postgresql://127.0.0.1:1/a"
+    )
     assert (done.code, done.out) == (2, "")

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with a real browser."""
+"""Fixtures of the tests that need more than Python."""
 
 from collections.abc import AsyncIterator
 
@@ -8,7 +8,7 @@ from playwright.async_api import Browser
 from tests.support.browser import running_browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """The system's chromium; a test makes its own contexts in it."""
     async with running_browser() as browser:

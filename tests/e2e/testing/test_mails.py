@@ -3,7 +3,6 @@
 import pytest
 
 from tenantry.db.connection import Connection
-from tenantry.demo.inbox import MAX_MESSAGES
 from tenantry.testing import MailError, Tenantry
 from tests.support.outbox import add_notification
 
@@ -41,13 +40,3 @@ async def test_a_mail_that_does_not_come_is_told_of_with_what_is_known(tenantry:
         notification = await add_notification(connection, tenant.id)
     with pytest.raises(MailError, match=rf"1 of 1 mails have not arrived within 0 s: {notification} is queued"):
         tenant.mails(within=0)
-
-
-def test_mails_of_more_events_than_a_development_inbox_keeps_messages(tenantry: Tenantry) -> None:
-    tenant = tenantry.tenant()
-    count = MAX_MESSAGES + 1
-    for number in range(count):
-        tenantry.events.payment_failed(tenant, invoice_url=f"https://pay.example/i/{number}/")
-    mails = tenant.mails(within=60)
-    assert len(mails) == count
-    assert all(f"/i/{number}/" in mail.text for number, mail in enumerate(mails))

@@ -1,4 +1,4 @@
-"""Suites that use the plugin: settings, several workers, starts that fail, surroundings and event loops."""
+"""Suites that use the plugin: settings, starts that fail, surroundings and event loops."""
 
 import pytest
 
@@ -134,27 +134,6 @@ def test_one_for_a_wider_scope_goes_on_after_a_test_with_another(together: pytes
         name: {"PASSED"}
         for name in ("test_wide", "test_own", "test_wide_again", "test_one_that_ended_before_the_newest")
     }
-
-
-def test_each_worker_has_a_service_of_its_own_and_starts_it_once(suite: Suite) -> None:
-    suite.write(
-        "test_workers.py",
-        """
-        import os
-        import pytest
-
-        @pytest.mark.parametrize("number", range(8))
-        def test_worker(tenantry, number):
-            assert tenantry.tenant(plan="pro", tenant_id=f"acme-{number}").plan == "pro"
-            with open("addresses", "a") as file:
-                file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {tenantry.base_url}\\n")
-        """,
-    )
-    suite.run("-n", "2", "--dist", "load").assert_outcomes(passed=8)
-    lines = (suite.folder / "addresses").read_text().splitlines()
-    used = {tuple(line.split()) for line in lines}
-    assert len(lines) == 8
-    assert len({worker for worker, _ in used}) == len({address for _, address in used}) == len(used) == 2
 
 
 def test_settings_and_a_catalog_of_the_suite_count(suite: Suite) -> None:

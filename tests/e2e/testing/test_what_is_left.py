@@ -1,6 +1,6 @@
 """However a session of pytest ends, neither processes nor files of the plugin outlive it.
 
-`tests/system/test_killed_suites.py` kills sessions.
+`tests/system/test_plugin_suites.py` kills sessions, and has tests that leave a child.
 """
 
 import os
@@ -107,7 +107,3 @@ async def check_forked_child(suite: Suite, place: Path, how: signal.Signals, cod
             with suppress(psutil.NoSuchProcess):
                 child.kill()
         assert await command.wait() == code
-
-
-async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files(suite: Suite, place: Path) -> None:
-    await check_forked_child(suite, place, signal.SIGUSR1, 0)

@@ -110,17 +110,37 @@ class Agreeable:
         writer.close()
 
 
-@pytest.fixture(scope="module")
-async def agreeing(
-    running: Gateway, behind: Backstage, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[Gateway, Agreeable]]:
-    """The gateway in front of an application that agrees to any other protocol."""
-    application, folder = Agreeable(), tmp_path_factory.mktemp("agreeing")
+@asynccontextmanager
+async def in_front_of_agreeable(name: str, behind: Backstage, folder: Path) -> AsyncIterator[tuple[Gateway, Agreeable]]:
+    """A gateway in front of an application that agrees to any other protocol."""
+    application = Agreeable()
     async with (
         application.listening() as address,
-        running_gateway(running.name, folder, behind.port, {"127.0.0.1:8000": address}) as gateway,
+        running_gateway(name, folder, behind.port, {"127.0.0.1:8000": address}) as gateway,
     ):
         yield gateway, application
+
+
+@pytest.fixture(scope="module")
+async def nginx_agreeing(
+    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Gateway, Agreeable]]:
+    async with in_front_of_agreeable("nginx", behind, tmp_path_factory.mktemp("agreeing")) as both:
+        yield both
+
+
+@pytest.fixture(scope="module")
+async def caddy_agreeing(
+    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Gateway, Agreeable]]:
+    async with in_front_of_agreeable("caddy", behind, tmp_path_factory.mktemp("agreeing")) as both:
+        yield both
+
+
+@pytest.fixture(params=["nginx_agreeing", "caddy_agreeing"])
+def agreeing(request: pytest.FixtureRequest) -> tuple[Gateway, Agreeable]:
+    both: tuple[Gateway, Agreeable] = request.getfixturevalue(request.param)
+    return both
 
 
 OTHER_PROTOCOLS: Final = {
