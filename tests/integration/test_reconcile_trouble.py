@@ -13,7 +13,7 @@ from tenantry.services.reconcile import Reconciler
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
-from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
+from tests.support.provider_api import KEY, Answer, ProviderServer, refusal, running_provider
 from tests.support.service import Service
 from tests.support.truth import Desk, drifted, reconciling
 
@@ -231,6 +231,22 @@ async def test_a_customer_that_is_linked_while_the_provider_is_asked_is_asked_fo
     await provider.send(
         events.updated(**{**subscriber.names, "customer": other, "subscription_id": "sub_b"}, created=NOW - 900)
     )  # fmt: skip
+    server.open.set()
+    found = await run
+    assert (found.compared, found.drifted, found.troubled) == (1, (), ())
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
+async def test_a_subscription_that_begins_while_the_provider_is_asked_is_asked_for_again(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    subscriber = await provider.subscriber()
+    server.open.clear()
+    server.answers.append(Answer(200, {"object": "list", "data": [], "has_more": False}))
+    run = asyncio.create_task(reconciler.run())
+    await server.until_requested(1)
+    await provider.send(events.updated(**subscriber.names, created=NOW - 60))
+    subscribes(server, subscriber)
     server.open.set()
     found = await run
     assert (found.compared, found.drifted, found.troubled) == (1, (), ())

@@ -261,8 +261,10 @@ class Reconciler:
     async def _ask(self, tenant: LinkedTenant, purpose: "_Purpose") -> Comparison:
         """Ask about all customers of a tenant and fold the answer.
 
-        Where the tenant has other customers by the time of the answer, it says too little, and is asked for again.
+        The provider is asked again where the answer is older than what events have reported since the question: the
+        tenant has other customers by then, or a subscription that the answer does not have.
         """
+        trouble = None
         for _ in range(_TRIES):
             async with self._database.transaction(ACROSS_TENANTS) as connection:
                 asked = await store.begin_question(connection, tenant.id)
@@ -274,10 +276,15 @@ class Reconciler:
                 present = await store.linked_tenant(connection, tenant.id)
                 if account is None or present is None:
                     return Comparison(tenant.id)  # it has ended meanwhile
-                if _customers(present) == _customers(tenant):
-                    return await self._fold(connection, account, present, asked, reply, purpose)
+                if _customers(present) != _customers(tenant):
+                    trouble = "its customers changed whenever the provider was asked"
+                elif comparison := await self._fold(connection, account, present, asked, reply, purpose):
+                    return comparison
+                else:
+                    told = account.state.subscription_id
+                    trouble = f"the provider does not know its subscription {told or '(without id)'}"
             tenant = present
-        return Comparison(tenant.id, trouble="its customers changed whenever the provider was asked")
+        return Comparison(tenant.id, trouble=trouble)
 
     async def _reply(self, tenant: LinkedTenant) -> "_Reply":
         """What the provider says of a tenant's customers together."""
@@ -301,8 +308,11 @@ class Reconciler:
         asked: Asked,
         reply: "_Reply",
         purpose: "_Purpose",
-    ) -> Comparison:
-        """Fold the answer into the locked account; what that changes (or would change) of the tenant record."""
+    ) -> Comparison | None:
+        """Fold the answer into the locked account; what that changes (or would change) of the tenant record.
+
+        None where the answer does not have the living subscription that the state came from: nothing is folded.
+        """
         now, answer = self._clock(), reply.answer
         assert answer is not None  # noqa: S101
         told = account.state.subscription_id
@@ -315,9 +325,7 @@ class Reconciler:
             strangers=() if tenant.stranger is None else (tenant.stranger,),
         )  # fmt: skip
         if event is None and account.state.provider_status not in (None, *ENDED):
-            return Comparison(
-                tenant.id, trouble=f"the provider does not know its subscription {told or '(without id)'}"
-            )
+            return None
         drift: dict[str, tuple[Fact, Fact]] = {}
         if event is not None:
             settlement = await ledger.settle(connection, [Arrival(event, now)], self._policy, now)
