@@ -12,7 +12,7 @@ import pytest
 from bench.fuzz.catalogue import NAMES, target
 from bench.fuzz.mutation import inputs
 
-INPUTS: Final = 300
+INPUTS: Final = 150
 
 
 @pytest.fixture(autouse=True)
