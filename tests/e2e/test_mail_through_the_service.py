@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 import httpx2
 import psycopg
 
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tests.support import events
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.signing import deliver
@@ -35,7 +34,7 @@ async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_on
     event = events.failed(customer="cus_1", event_id="evt_failed")
     async with (
         running(MailServer()) as mail_server,
-        running_app(conninfo, clock=clock, timeouts=DEFAULT_TIMEOUTS, **WORKS, **smtp(mail_server)) as client,
+        running_app(conninfo, clock=clock, **WORKS, **smtp(mail_server)) as client,
     ):
         await put_tenant(client)
         answers = await asyncio.gather(*(deliver(client, event) for _ in range(50)))
@@ -74,7 +73,7 @@ async def test_mail_server_that_is_away_does_not_touch_the_webhooks_answer(conni
     away = MailServer()
     async with running(away):
         pass
-    async with running_app(conninfo, clock=clock, timeouts=DEFAULT_TIMEOUTS, **WORKS, **smtp(away)) as client:
+    async with running_app(conninfo, clock=clock, **WORKS, **smtp(away)) as client:
         await put_tenant(client)
         answer = await deliver(client, events.failed(customer="cus_1", event_id="evt_failed"))
         metrics = (await client.get("/metrics")).text

@@ -1,6 +1,5 @@
 """Bearer tokens through the whole service; `tests/system` has those of a real provider."""
 
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tests.support.app import running_app
 from tests.support.issuer import AUDIENCE, NOW, running_issuer
 
@@ -15,7 +14,7 @@ async def test_a_provider_that_is_away_from_the_start_is_an_outage(conninfo: str
     async with running_issuer() as issuer:
         await issuer.stop()
         identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": "dashboard"}
-        async with running_app(conninfo, clock=lambda: NOW, timeouts=DEFAULT_TIMEOUTS, **identity) as client:
+        async with running_app(conninfo, clock=lambda: NOW, **identity) as client:
             ready = await client.get("/readyz")
             answer = await client.get(PROJECTS, headers=bearer(issuer.mint(claims={"org_id": "acme"})))
     assert ready.status_code == 200

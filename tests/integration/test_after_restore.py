@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import pytest
 
 from tenantry.db.connection import Connection
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tests.support.app import running_app
 from tests.support.backup import run_script
 from tests.support.billing import rows
@@ -61,7 +60,7 @@ class Loss:
             done = await self.after_restore(conninfo, *(arguments or ("--audit", str(self.trail))))
             issuer, clock = self.service.issuer, self.service.clock
             identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
-            async with running_app(conninfo, clock=clock, timeouts=DEFAULT_TIMEOUTS, **identity) as client:
+            async with running_app(conninfo, clock=clock, **identity) as client:
                 yield Restored(Service(client, clock, issuer, conninfo), done)
 
     async def after_restore(self, conninfo: str, *arguments: str) -> Done:

@@ -34,7 +34,7 @@ def make_settings(**values: str) -> Settings:
 
 @asynccontextmanager
 async def running_app(
-    conninfo: str, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS, **values: str
+    conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, *, clock: Clock = system_clock, **values: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the whole service on this database; ``values`` are settings, by variable name."""
     app = make_app(conninfo, clock, timeouts, **values)

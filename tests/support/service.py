@@ -168,7 +168,7 @@ async def running_service(
     clock = ManualClock()
     async with (
         running_issuer() as issuer,
-        running_app(conninfo, clock=clock, timeouts=timeouts, **{**identity_settings(issuer), **values}) as client,
+        running_app(conninfo, timeouts, clock=clock, **{**identity_settings(issuer), **values}) as client,
     ):
         yield Service(client, clock, issuer, conninfo)
 
