@@ -10,7 +10,7 @@ from tests.integration.test_hostile_requests import CALLERS, METHODS, send_hosti
 from tests.support.postgres import PostgresServer
 from tests.support.service import Service, running_service
 
-REQUESTS: Final = 200
+REQUESTS: Final = 120
 
 
 @pytest.fixture(scope="module")
