@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tenantry.kit.collector import set_for_serving
 from tests.support import figures
@@ -13,6 +14,9 @@ from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
 
 pytest_plugins = ["pytester", "tenantry.testing"]
+
+settings.register_profile("tenantry", deadline=None, max_examples=50)  # a busy machine is no failure
+settings.load_profile("tenantry")
 
 # What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those that tests end too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
