@@ -1,11 +1,23 @@
 """Fixtures of the tests that need more than Python."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from playwright.async_api import Browser
 
 from tests.support.browser import running_browser
+
+_LIMIT: Final = 600
+"""Seconds for a test that sets no limit of its own: these build images, start clusters and wait for supervisors."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this folder more time than others have."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_LIMIT))
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tests.e2e.test_immediate_revocation import WHAT, hammered, revocations, unlimited
 from tests.support import figures
 from tests.support.deployment import deployed
@@ -15,7 +13,6 @@ PROCESSES: Final = "4"
 REVOCATIONS: Final = 2000
 
 
-@pytest.mark.timeout(300)
 async def test_revoked_key_is_never_let_in_again(
     conninfo: str, tmp_path: Path, record_property: RecordProperty
 ) -> None:

@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.test_nothing_secret import check_full_run
 from tests.support import figures
 
 
-@pytest.mark.timeout(300)
 async def test_no_secret_of_a_full_run_is_left_anywhere(
     conninfo: str, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:

@@ -1,12 +1,9 @@
 """A thousand tenants of whose events one in twenty is lost, which takes most of a minute of one core."""
 
-import pytest
-
 from tests.support import figures
 from tests.support.drift import drift_is_repaired
 
 
-@pytest.mark.timeout(600)
 async def test_the_drifted_of_a_thousand_tenants_are_named_repaired_and_found_no_more(
     conninfo: str, record_property: figures.RecordProperty
 ) -> None:
