@@ -29,8 +29,8 @@ async def run(folder: Path, *command: str, **environment: str) -> str:
     return out.decode()
 
 
-async def test_lines_send_the_first_request_of_a_key(conninfo: str, tmp_path: Path) -> None:
-    async with running_dashboard(conninfo, tmp_path) as dashboard:
+async def test_lines_send_the_first_request_of_a_key(conninfo: str, people: Path, tmp_path: Path) -> None:
+    async with running_dashboard(conninfo, people) as dashboard:
         olivia = await dashboard.sign_in(OLIVIA)
         form = await olivia.open(f"{AT_ACME}/settings/api-keys/new")
         shown = await olivia.send(form, name="CI", scope=["projects:read"])

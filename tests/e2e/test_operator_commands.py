@@ -244,17 +244,10 @@ async def test_each_line_of_a_log_for_machines_is_an_object(
             await service.until("tenantry is ready at" if "serve" in command else "worker: running the jobs", "err")
             assert await service.end(signal.SIGTERM) == 0
     assert service.text["out"] == ""
+    assert "Traceback" not in service.text["err"]
     assert all(
         {"time", "level", "logger", "message"} <= json.loads(line).keys() for line in service.text["err"].splitlines()
     )
-
-
-async def test_worker_runs_until_it_is_told_to_end(tmp_path: Path, database_url: str) -> None:
-    async with running("worker", folder=tmp_path, DATABASE_URL=database_url, **SECRETS) as worker:
-        await worker.until("worker: running the jobs", "err")
-        assert await worker.end(signal.SIGTERM) == 0
-        assert "Traceback" not in worker.text["err"]
-        assert worker.text["out"] == ""
 
 
 async def test_worker_refuses_faulty_settings(tmp_path: Path) -> None:

@@ -144,21 +144,6 @@ async def test_connection_that_has_just_been_made_may_still_ask(
         assert (status, headers["connection"]) == (401, "close")
 
 
-async def test_signal_to_all_processes_lets_them_drain_once(
-    database_url: str, tmp_path: Path, connect: Connect
-) -> None:
-    async with deployed(database_url, tmp_path) as deployment:
-        line = await connect(deployment)
-        upload = Upload(line, "evt_kept")
-        await upload.begin()
-        for process in deployment.command.family():
-            process.send_signal(signal.SIGTERM)
-        await deployment.command.until("closing", "err")
-        status, _, _ = await upload.end()
-        assert status == 200
-        assert await deployment.command.wait() == 0
-
-
 @asynccontextmanager
 async def delivering(command: str, conninfo: str, folder: Path) -> AsyncIterator[tuple[Running, MailServer, UUID]]:
     """A command that runs the jobs, while it delivers a mail that is not taken yet; and the notification's id."""

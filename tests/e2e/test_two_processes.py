@@ -18,7 +18,7 @@ from tests.support.in_process_command import invoked
 from tests.support.metrics import Shown, documented
 from tests.support.postgres import PostgresServer, as_url
 
-TIMES: Final = 50
+TIMES: Final = 20
 POOL_SIZE: Final = 5
 MOST: Final = "tenantry_database_connections_max"
 PATIENCE: Final = 60

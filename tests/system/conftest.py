@@ -1,6 +1,7 @@
 """Fixtures of the tests that need more than Python."""
 
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,3 +26,10 @@ async def browser() -> AsyncIterator[Browser]:
     """The system's chromium; a test makes its own contexts in it."""
     async with running_browser() as browser:
         yield browser
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder for a PostgreSQL: not below pytest's own, which each session of pytest closes to other accounts."""
+    with tempfile.TemporaryDirectory(prefix="kept-") as folder:
+        yield Path(folder)

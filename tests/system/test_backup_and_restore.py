@@ -121,15 +121,15 @@ class PointInTime(Method):
 
 
 @pytest.fixture(params=[Dump, PointInTime])
-def method(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Method]:
+def method(request: pytest.FixtureRequest, place: Path) -> Iterator[Method]:
     """A cluster that runs until it is lost, and a way to have it back."""
-    method: Method = request.param(tmp_path)
+    method: Method = request.param(place)
     with method.lost.running(migrated=True):
         yield method
 
 
-def test_one_archive_leads_to_a_moment_though_an_earlier_one_was_tried_before(tmp_path: Path) -> None:
-    lost, kept = PointInTime(tmp_path), []
+def test_one_archive_leads_to_a_moment_though_an_earlier_one_was_tried_before(place: Path) -> None:
+    lost, kept = PointInTime(place), []
     with lost.lost.running(), psycopg.connect(lost.lost.conninfo, autocommit=True) as connection:
         connection.execute("CREATE TABLE written (n int)")
         lost.begin()
@@ -140,7 +140,7 @@ def test_one_archive_leads_to_a_moment_though_an_earlier_one_was_tried_before(tm
         connection.execute("INSERT INTO written VALUES (3)")
         lost.end()
     for number, moment in enumerate([*kept, None]):
-        folder = tmp_path / f"new{number}"
+        folder = place / f"new{number}"
         folder.mkdir()
         lost.new, lost.moment = Cluster(folder, debian_binaries()), moment
         with lost.restored() as conninfo, psycopg.connect(conninfo, autocommit=True) as connection:

@@ -1,23 +1,15 @@
 """Suites with the pytest plugin that take long: several workers, many mails, and sessions that are killed."""
 
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tenantry.demo.inbox import MAX_MESSAGES
 from tenantry.testing import Tenantry
+from tests.e2e.testing.test_nothing_secret import check_comparisons, check_log, run_both
 from tests.e2e.testing.test_what_is_left import check_ended_session, check_forked_child
 from tests.support.suites import Suite
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder for a PostgreSQL: not below pytest's own, which each session of pytest closes to other accounts."""
-    with tempfile.TemporaryDirectory(prefix="kept-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture
@@ -68,3 +60,9 @@ def test_mails_of_more_events_than_a_development_inbox_keeps_messages(tenantry: 
     mails = tenant.mails(within=60)
     assert len(mails) == count
     assert all(f"/i/{number}/" in mail.text for number, mail in enumerate(mails))
+
+
+def test_failed_tests_show_no_secret_without_options(tmp_path: Path) -> None:
+    run = run_both(tmp_path)
+    check_log(run)
+    check_comparisons(run)

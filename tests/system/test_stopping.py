@@ -79,3 +79,18 @@ async def test_request_that_never_ends_is_not_waited_for(
         assert await still_running(family) == []
     with psycopg.connect(conninfo) as connection:
         assert connection.execute("SELECT id FROM billing_events").fetchall() == []
+
+
+async def test_signal_to_all_processes_lets_them_drain_once(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
+    async with deployed(database_url, tmp_path) as deployment:
+        line = await connect(deployment)
+        upload = Upload(line, "evt_kept")
+        await upload.begin()
+        for process in deployment.command.family():
+            process.send_signal(signal.SIGTERM)
+        await deployment.command.until("closing", "err")
+        status, _, _ = await upload.end()
+        assert status == 200
+        assert await deployment.command.wait() == 0

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -27,6 +28,16 @@ def kept(folder: Path) -> Iterator[Kept]:
         yield kept
 
 
+def processes_of(folder: Path, *, recursive: bool = True) -> list[psutil.Process]:
+    """Processes below this one whose command line names the folder."""
+    found = []
+    for process in psutil.Process().children(recursive=recursive):
+        with suppress(psutil.NoSuchProcess):  # some of PostgreSQL's end meanwhile
+            if str(folder) in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
 def test_a_service_that_does_not_start_says_why(kept: Kept) -> None:
     kept.database()
     with pytest.raises(StartError, match="`tenantry serve` ended with code 1") as failed:
@@ -46,8 +57,7 @@ def test_what_is_kept_ends_with_its_folder(folder: Path) -> None:
         address = kept.serve({**complete({}), "DATABASE_URL": kept.database()})
         document = httpx2.get(f"{address}/api/v1/openapi.json", trust_env=False).json()
         assert document["servers"] == [{"url": address}]
-        started = psutil.Process().children(recursive=True)
-        ours = [process for process in started if str(folder) in " ".join(process.cmdline())]
+        ours = processes_of(folder)
         assert ours
     assert [process for process in ours if process.is_running()] == []
     assert not folder.exists()
@@ -65,7 +75,7 @@ def test_nothing_is_left_elsewhere_of_a_database_whose_folder_has_a_long_path(pl
 
 def test_a_keeper_that_was_killed_is_told_of(folder: Path, kept: Kept) -> None:
     kept.database()
-    [keeper] = [process for process in psutil.Process().children() if str(folder) in " ".join(process.cmdline())]
+    [keeper] = processes_of(folder, recursive=False)
     keeper.send_signal(signal.SIGTERM)
     keeper.wait(30)
     with pytest.raises(StartError, match="The process that keeps the service has ended"):

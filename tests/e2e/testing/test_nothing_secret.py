@@ -1,6 +1,10 @@
-"""What pytest shows of a test that failed holds no secret."""
+"""What pytest shows of a test that failed holds no secret.
+
+With the options that show most; `tests/system/test_plugin_suites.py` does it without options.
+"""
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -72,28 +76,43 @@ class Run(NamedTuple):
         return (self.suite.folder / name).read_text().split("\n")
 
 
-@pytest.fixture(scope="module", params=[(), ("-vv", "--showlocals", "--tb=long")], ids=["as-usual", "in-full"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The files, run once with the options that most people use and once with all that shows more."""
-    suite = Suite(tmp_path_factory.mktemp("suite"))
+def run_both(folder: Path, *options: str) -> Run:
+    """Run both files with these options."""
+    suite = Suite(folder)
     suite.write("test_failing.py", FAILING)
     suite.write("test_shown.py", SHOWN)
-    return Run(suite, suite.run(*request.param))
+    return Run(suite, suite.run(*options))
 
 
-def test_a_failed_test_shows_the_services_log_and_no_secret(run: Run) -> None:
+def check_log(run: Run) -> None:
+    """Assert that a failed test shows the service's log of its own time, and no secret."""
     assert outcomes(run.result, "test_failing.py") == {"test_before": {"PASSED"}, "test_failing": {"FAILED"}}
     run.result.stdout.fnmatch_lines(["*Captured tenantry call*", "*payment received*"])
     assert "tenant-of-the-test-before" not in run.shown
     assert [secret for secret in run.secrets("secrets-of-failing") if secret in run.shown] == []
 
 
-def test_a_failed_test_shows_nothing_of_a_secret_that_it_compares_or_uses(run: Run) -> None:
+def check_comparisons(run: Run) -> None:
+    """Assert that failed tests show nothing of a secret that they compare or use."""
     assert list(outcomes(run.result, "test_shown.py").values()) == [{"FAILED"}] * 8
     key, _, *others = run.secrets("secrets")
     assert [secret for secret in (key, *others) if secret in run.shown] == []
     assert re.findall(r"svc_live_\w{10}|(?:op|whsec|sk_test)_\w{10}", run.shown) == []
     run.result.stdout.fnmatch_lines(["*assert Credential(***) == 'x'", "*assert Credential(***) == '***x'"])
+
+
+@pytest.fixture(scope="module")
+def in_full(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with all options that show more."""
+    return run_both(tmp_path_factory.mktemp("suite"), "-vv", "--showlocals", "--tb=long")
+
+
+def test_a_failed_test_shows_the_services_log_and_no_secret(in_full: Run) -> None:
+    check_log(in_full)
+
+
+def test_a_failed_test_shows_nothing_of_a_secret_that_it_compares_or_uses(in_full: Run) -> None:
+    check_comparisons(in_full)
 
 
 def test_settings_that_are_refused_are_not_shown(suite: Suite) -> None:
