@@ -70,12 +70,14 @@ class Home(NamedTuple):
 
     async def run_with(self, waits: Waits, *arguments: str, **values: str) -> Done:
         """The same, with other waits than short ones."""
-        return await command_runner.run(*arguments, folder=self.folder, waits=waits, **{**self.values, **values})
+        values = {**self.values, **values}
+        async with command_runner.running(*arguments, folder=self.folder, waits=waits, **values) as command:
+            return await command.done()
 
     async def at_terminal(self, typed: str, *arguments: str, **values: str) -> Done:
         """The same for a command that takes its streams for a terminal of 80 columns, at which somebody types this."""
         values = {"TERM": "xterm-256color", "COLUMNS": "80", **self.values, **values}
-        return await command_runner.run(*arguments, folder=self.folder, waits=QUICK, typed=typed, **values)
+        return await command_runner.invoke_async(*arguments, folder=self.folder, typed=typed, **values)
 
     def running(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
         """The same for a command that goes on while the test does something."""

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import Running, run, running, still_running
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoke, invoked
 
 PATIENCE = 20.0
 
@@ -172,7 +172,7 @@ async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: 
             while (tenant := await get(tenant_url, key))["plan"] != "business":
                 pass
         assert tenant["subscriptionStatus"] == "active"
-        agrees = await invoked("reconcile", folder=shared.folder, PORT=str(shared.port))
+        agrees = await invoke_async("reconcile", folder=shared.folder, PORT=str(shared.port))
         assert (agrees.code, agrees.err) == (0, "")
 
         # an event by hand comes after those of a provider whose clock is ahead

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
-from tests.support.in_process_command import invoked
 from tests.support.issuer import AUDIENCE, CLIENT_ID, Issuer, running_issuer
 from tests.support.service import TENANTS, running_service
 
@@ -34,7 +34,7 @@ def token(issuer: Issuer, **claims: object) -> str:
 async def explain(folder: Path, text: str, *options: str, values: Mapping[str, str]) -> Done:
     file = folder / "token.txt"
     file.write_text(text)
-    return await invoked(*COMMAND, "--token-file", str(file), *options, folder=folder, **values)
+    return await invoke_async(*COMMAND, "--token-file", str(file), *options, folder=folder, **values)
 
 
 async def test_a_good_token(tmp_path: Path, issuer: Issuer) -> None:
@@ -98,13 +98,13 @@ async def test_the_token_comes_on_standard_input(
     tmp_path: Path, issuer: Issuer, before: str, arguments: tuple[str, ...]
 ) -> None:
     sent = f"{before}{token(issuer)}\n"
-    done = await invoked(*COMMAND, *arguments, folder=tmp_path, given=sent, **settings(issuer))
+    done = await invoke_async(*COMMAND, *arguments, folder=tmp_path, given=sent, **settings(issuer))
     assert (done.code, done.err) == (0, "")
 
 
 @pytest.mark.parametrize("sent", [b"svc_live_" + b"A" * 49, b"\xff\xfe\x00", b"x" * 5_000_000, b"\x1b[2Ja.b.c"])
 async def test_anything_else_is_refused_and_not_shown(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
-    done = await invoked(*COMMAND, folder=tmp_path, given=sent, **settings(issuer))
+    done = await invoke_async(*COMMAND, folder=tmp_path, given=sent, **settings(issuer))
     assert (done.code, done.err) == (4, "")
     assert "svc_live_" not in done.out
     assert "\x1b" not in done.out
@@ -112,14 +112,14 @@ async def test_anything_else_is_refused_and_not_shown(tmp_path: Path, issuer: Is
 
 @pytest.mark.parametrize("sent", [b"", b" \n"])
 async def test_without_a_token_it_was_called_wrongly(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
-    done = await invoked(*COMMAND, folder=tmp_path, given=sent, **settings(issuer))
+    done = await invoke_async(*COMMAND, folder=tmp_path, given=sent, **settings(issuer))
     assert done.code == 2
     assert "There is no token" in done.err
 
 
 async def test_a_token_on_the_command_line_is_not_taken_and_not_shown(tmp_path: Path, issuer: Issuer) -> None:
     sent = token(issuer)
-    done = await invoked(*COMMAND, sent, folder=tmp_path, **settings(issuer))
+    done = await invoke_async(*COMMAND, sent, folder=tmp_path, **settings(issuer))
     assert (done.code, done.out) == (2, "")
     assert "not on the command line" in done.err
     assert sent not in done.err

@@ -12,7 +12,7 @@ import pytest
 
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
-from tests.support.in_process_command import invoke
+from tests.support.command_runner import invoke
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 SHOWN: Final = f"{KEY[:13]}...{KEY[-4:]}"

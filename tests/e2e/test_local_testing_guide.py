@@ -11,9 +11,9 @@ from pathlib import Path
 from anyio.from_thread import start_blocking_portal
 
 from tests.e2e.test_demo import demo
+from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, running
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoke
 
 _PAGE = Path(__file__).parents[2] / "docs" / "local-testing.md"
 COMMANDS = [

@@ -12,9 +12,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Done, run, running
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoked
 from tests.support.postgres import PostgresServer, as_url
 
 TENANT: Final = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
@@ -25,19 +25,19 @@ PEPPER: Final = {"API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
 async def with_tenant(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> AsyncIterator[str]:
     """The address of a database with the tenant ``acme``."""
     with postgres.database() as conninfo:
-        made = await invoked(*TENANT, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo))
+        made = await invoke_async(*TENANT, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo))
         assert (made.code, made.err) == (0, "")
         yield as_url(conninfo)
 
 
 async def create_key(folder: Path, database_url: str, *arguments: str) -> Done:
     fixed = ("admin", "create-key", "--org", "acme", "--name", "key")
-    return await invoked(*fixed, *arguments, folder=folder, DATABASE_URL=database_url, **PEPPER)
+    return await invoke_async(*fixed, *arguments, folder=folder, DATABASE_URL=database_url, **PEPPER)
 
 
 async def test_tenant_is_made_and_shown_as_the_api_gives_it(tmp_path: Path, database_url: str) -> None:
     options = ("--owner-id", "user_7", "--customer", "cus_7", "--plan", "pro")
-    made = await invoked(*TENANT, *options, folder=tmp_path, DATABASE_URL=database_url)
+    made = await invoke_async(*TENANT, *options, folder=tmp_path, DATABASE_URL=database_url)
     assert (made.code, made.err) == (0, "")
     tenant = json.loads(made.out)
     assert tenant == {
@@ -52,13 +52,13 @@ async def test_tenant_is_made_and_shown_as_the_api_gives_it(tmp_path: Path, data
         "createdAt": tenant["createdAt"],
         "updatedAt": tenant["createdAt"],
     }
-    shown = await invoked("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
+    shown = await invoke_async("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
     assert (shown.code, shown.err, json.loads(shown.out)) == (0, "", tenant)
-    for_people = await invoked("admin", "show-tenant", "acme", folder=tmp_path, DATABASE_URL=database_url)
+    for_people = await invoke_async("admin", "show-tenant", "acme", folder=tmp_path, DATABASE_URL=database_url)
     said = dict(line.split(maxsplit=1) for line in for_people.out.splitlines())
     assert list(said) == list(tenant)
     assert (said["cancelAtPeriodEnd"], said["currentPeriodEnd"], said["plan"]) == ("false", "-", "pro")
-    again = await invoked(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    again = await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
     assert (again.code, again.out) == (1, "")
     assert "exists" in again.err
 
@@ -119,19 +119,19 @@ async def test_wrong_use_exits_with_2(tmp_path: Path, with_tenant: str, argument
 async def test_tenant_with_a_faulty_field_exits_with_2(
     tmp_path: Path, database_url: str, options: tuple[str, ...]
 ) -> None:
-    done = await invoked("admin", "create-tenant", *options, folder=tmp_path, DATABASE_URL=database_url)
+    done = await invoke_async("admin", "create-tenant", *options, folder=tmp_path, DATABASE_URL=database_url)
     assert (done.code, done.out) == (2, "")
 
 
 async def test_missing_tenant_exits_with_5(tmp_path: Path, database_url: str) -> None:
-    shown = await invoked("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
+    shown = await invoke_async("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
     assert (shown.code, shown.out) == (5, "")
     made = await create_key(tmp_path, database_url, "--owner")
     assert (made.code, made.out) == (5, "")
 
 
 async def test_ended_tenant_is_missing(tmp_path: Path, database_url: str) -> None:
-    await invoked(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE tenants SET deleted_at = now()")
     made = await create_key(tmp_path, database_url, "--owner")
@@ -140,7 +140,7 @@ async def test_ended_tenant_is_missing(tmp_path: Path, database_url: str) -> Non
 
 async def test_key_without_the_pepper_is_not_made(tmp_path: Path, with_tenant: str) -> None:
     arguments = ("admin", "create-key", "--org", "acme", "--name", "key", "--owner")
-    done = await invoked(*arguments, folder=tmp_path, DATABASE_URL=with_tenant)
+    done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=with_tenant)
     assert (done.code, done.out) == (1, "")
     assert "API_KEY_PEPPER: is missing" in done.err
 
@@ -148,7 +148,7 @@ async def test_key_without_the_pepper_is_not_made(tmp_path: Path, with_tenant: s
 async def test_database_out_of_reach_exits_with_1_and_no_traceback(tmp_path: Path) -> None:
     nowhere = f"postgresql://nobody:hunter2hunter2@127.0.0.1:{free_port()}/none"
     for arguments in (TENANT, ("migrate",), ("admin", "show-tenant", "acme")):
-        done = await invoked(*arguments, folder=tmp_path, DATABASE_URL=nowhere)
+        done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=nowhere)
         assert (done.code, done.out) == (1, "")
         assert "DATABASE_URL" in done.err
         assert "Traceback" not in done.err
@@ -157,13 +157,15 @@ async def test_database_out_of_reach_exits_with_1_and_no_traceback(tmp_path: Pat
 
 async def test_settings_are_read_from_the_env_file_too(tmp_path: Path, with_tenant: str) -> None:
     (tmp_path / ".env").write_text(f"DATABASE_URL={with_tenant}\nAPI_KEY_PEPPER={PEPPER['API_KEY_PEPPER']}\n")
-    done = await invoked("admin", "create-key", "--org", "acme", "--name", "key", "--owner", folder=tmp_path)
+    done = await invoke_async("admin", "create-key", "--org", "acme", "--name", "key", "--owner", folder=tmp_path)
     assert (done.code, done.err) == (0, "")
 
 
 async def test_migrate_says_what_it_did(tmp_path: Path, postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
-        first, second = [await invoked("migrate", folder=tmp_path, DATABASE_URL=as_url(conninfo)) for _ in range(2)]
+        first, second = [
+            await invoke_async("migrate", folder=tmp_path, DATABASE_URL=as_url(conninfo)) for _ in range(2)
+        ]
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("schema: none -> ")
     assert second.out.endswith("up to date\n")
@@ -178,11 +180,11 @@ async def test_migrate_lets_a_login_run_the_service_or_says_what_is_to_be_run(
         superuser.execute("GRANT ALL ON SCHEMA public TO lets_in")
         url = as_url(make_conninfo(conninfo, user="lets_in"))
         arguments = ("migrate", "--grant-to", "is_let_in")
-        refused = await invoked(*arguments, folder=tmp_path, DATABASE_URL=url)
+        refused = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=url)
         superuser.execute(refused.out.encode())
-        done = await invoked(*arguments, folder=tmp_path, DATABASE_URL=url)
+        done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=url)
         url = as_url(make_conninfo(conninfo, user="is_let_in"))
-        made = await invoked(*TENANT, folder=tmp_path, DATABASE_URL=url)
+        made = await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=url)
         superuser.execute("DROP OWNED BY lets_in, is_let_in")
         superuser.execute("DROP ROLE lets_in, is_let_in")
     assert (refused.code, "may not make or give roles" in refused.err) == (1, True)
@@ -196,7 +198,7 @@ async def test_migrate_as_a_role_that_may_not_create_tables_says_who_is_to_run_i
     with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
         superuser.execute("CREATE ROLE creates_nothing LOGIN")
         url = as_url(make_conninfo(conninfo, user="creates_nothing"))
-        done = await invoked("migrate", folder=tmp_path, DATABASE_URL=url)
+        done = await invoke_async("migrate", folder=tmp_path, DATABASE_URL=url)
         superuser.execute("DROP ROLE creates_nothing")
     assert (done.code, done.out) == (1, "")
     assert "permission denied for schema public" in done.err
@@ -205,7 +207,7 @@ async def test_migrate_as_a_role_that_may_not_create_tables_says_who_is_to_run_i
 
 
 async def test_grant_to_a_login_that_is_missing_says_so(tmp_path: Path, database_url: str) -> None:
-    done = await invoked("migrate", "--grant-to", "nobody_made_it", folder=tmp_path, DATABASE_URL=database_url)
+    done = await invoke_async("migrate", "--grant-to", "nobody_made_it", folder=tmp_path, DATABASE_URL=database_url)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("--grant-to: there is no role nobody_made_it. Make it first")
 
@@ -240,7 +242,7 @@ async def test_each_line_of_a_log_for_machines_is_an_object(
         async with running(*command, folder=tmp_path, LOG_FORMAT="json", **values) as service:
             if "serve" in command:
                 await service.until("There is no schema yet, and this release needs ", "err")
-                assert (await invoked("migrate", folder=tmp_path, **values)).code == 0
+                assert (await invoke_async("migrate", folder=tmp_path, **values)).code == 0
             await service.until("tenantry is ready at" if "serve" in command else "worker: running the jobs", "err")
             assert await service.end(signal.SIGTERM) == 0
     assert service.text["out"] == ""
@@ -251,6 +253,6 @@ async def test_each_line_of_a_log_for_machines_is_an_object(
 
 
 async def test_worker_refuses_faulty_settings(tmp_path: Path) -> None:
-    done = await invoked("worker", folder=tmp_path)
+    done = await invoke_async("worker", folder=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in done.err

@@ -13,9 +13,9 @@ from tenantry.cli import main
 from tenantry.kit.clock import system_clock
 from tenantry.simulator import SECRET_KEY
 from tests.support.billing import Subscriber
+from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoked
 from tests.support.truth import World, running_world
 
 WRONG_KEY: Final = "sk_test_NobodyShouldEverSeeThis"
@@ -31,7 +31,7 @@ class Operator(NamedTuple):
 
     async def runs(self, command: str, **values: str) -> Done:
         """What a command comes to; no secret is ever in what it writes."""
-        done = await invoked(*command.split(), folder=self.folder, **{**self.settings, **values})
+        done = await invoke_async(*command.split(), folder=self.folder, **{**self.settings, **values})
         assert SECRET_KEY not in done.out + done.err
         assert WRONG_KEY not in done.out + done.err
         return done
@@ -183,14 +183,14 @@ async def test_a_provider_out_of_reach_exits_with_6(operator: Operator) -> None:
 
 async def test_a_database_out_of_reach_exits_with_6(tmp_path: Path) -> None:
     nowhere = f"postgresql://127.0.0.1:{free_port()}/nothing"
-    done = await invoked("reconcile", folder=tmp_path, DATABASE_URL=nowhere, PROVIDER_SECRET_KEY=SECRET_KEY)
+    done = await invoke_async("reconcile", folder=tmp_path, DATABASE_URL=nowhere, PROVIDER_SECRET_KEY=SECRET_KEY)
     assert (done.code, done.out) == (6, "")
     assert done.err.startswith("DATABASE_URL: the database cannot be used: ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_without_a_key_it_says_which_setting_is_missing(tmp_path: Path, database_url: str, command: str) -> None:
-    done = await invoked(*command.split(), folder=tmp_path, DATABASE_URL=database_url)
+    done = await invoke_async(*command.split(), folder=tmp_path, DATABASE_URL=database_url)
     assert done.code == 1
     assert done.err.endswith(UNSET)
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from tenantry.cli import main
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
+from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
-from tests.support.in_process_command import invoked
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import running_service
 
@@ -77,13 +77,13 @@ def quoted_in_docs() -> str:
 
 
 async def test_the_docs_show_what_explain_prints(tmp_path: Path, after_a_late_update: str) -> None:
-    done = await invoked(*COMMAND.split()[1:], folder=tmp_path, DATABASE_URL=after_a_late_update)
+    done = await invoke_async(*COMMAND.split()[1:], folder=tmp_path, DATABASE_URL=after_a_late_update)
     assert (done.code, done.err) == (0, "")
     assert quoted_in_docs() == done.out
 
 
 async def test_explain_as_json_and_cut_short(tmp_path: Path, after_a_late_update: str) -> None:
-    done = await invoked(
+    done = await invoke_async(
         "tenants", "explain", "acme", "--json", "--limit", "2", folder=tmp_path, DATABASE_URL=after_a_late_update
     )
     document = json.loads(done.out)
@@ -98,7 +98,7 @@ async def test_explain_as_json_and_cut_short(tmp_path: Path, after_a_late_update
 
 
 async def replay(folder: Path, database_url: str, *options: str) -> Done:
-    return await invoked("events", "replay", *options, folder=folder, DATABASE_URL=database_url)
+    return await invoke_async("events", "replay", *options, folder=folder, DATABASE_URL=database_url)
 
 
 async def test_replay_shows_what_differs_and_sets_it_right(tmp_path: Path, after_a_late_update: str) -> None:
@@ -138,7 +138,7 @@ async def test_replay_shows_what_differs_and_sets_it_right(tmp_path: Path, after
 
 async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: str) -> None:
     damage(after_a_late_update)
-    done = await invoked("tenants", "rebuild", "acme", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    done = await invoke_async("tenants", "rebuild", "acme", folder=tmp_path, DATABASE_URL=after_a_late_update)
     assert (done.code, done.err) == (0, "")
     *lines, summary = done.out.splitlines()
     assert lines == [
@@ -153,7 +153,7 @@ async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: st
         "  tipCreated           2026-01-10T11:45:00Z",
     ]
     assert summary.endswith(": 1 differing, 1 repaired")
-    every = await invoked("tenants", "rebuild", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    every = await invoke_async("tenants", "rebuild", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update)
     assert every.code == 0
     assert every.out.startswith("1 tenant, 3 events folded in ")
 
@@ -170,7 +170,7 @@ async def test_a_tenant_that_does_not_exist_exits_with_5(
     tmp_path: Path, after_a_late_update: str, arguments: tuple[str, ...]
 ) -> None:
     damage(after_a_late_update)
-    done = await invoked(*arguments, folder=tmp_path, DATABASE_URL=after_a_late_update)
+    done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=after_a_late_update)
     assert (done.code, done.out) == (5, "")
     assert "nobody" in done.err
     with psycopg.connect(after_a_late_update) as connection:
@@ -192,8 +192,8 @@ def test_wrong_use_exits_with_2(arguments: str) -> None:
 
 
 async def test_body_is_printed_as_the_provider_sent_it(tmp_path: Path, after_a_late_update: str) -> None:
-    shown = await invoked("events", "body", "evt_subscribed", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    shown = await invoke_async("events", "body", "evt_subscribed", folder=tmp_path, DATABASE_URL=after_a_late_update)
     event = events.updated(**ACME.names, event_id="evt_subscribed", created=at(1, 12, 0))
     assert (shown.code, shown.out, shown.err) == (0, events.body(event).decode(), "")
-    missing = await invoked("events", "body", "evt_of_nobody", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    missing = await invoke_async("events", "body", "evt_of_nobody", folder=tmp_path, DATABASE_URL=after_a_late_update)
     assert (missing.code, missing.out, missing.err) == (5, "", "There is no such event: evt_of_nobody.\n")

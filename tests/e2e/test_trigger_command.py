@@ -19,9 +19,9 @@ from tenantry.local.stories import STORIES
 from tenantry.simulator.asgi import Receive, Scope, Send
 from tenantry.simulator.serving import serving
 from tests.support.app import OPERATOR_TOKEN, make_app
+from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, Done
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoke
 from tests.support.postgres import PostgresServer
 from tests.support.serving import served
 

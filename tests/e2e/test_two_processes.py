@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
+from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, running, still_running
 from tests.support.deployment import WORKERS, Deployment, add_owner, deployed
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoked
 from tests.support.metrics import Shown, documented
 from tests.support.postgres import PostgresServer, as_url
 
@@ -108,7 +108,7 @@ async def test_secrets_in_files_reach_every_process(address: str, tmp_path: Path
 
 
 async def test_a_database_whose_file_is_missing_is_not_taken_for_the_embedded_one(tmp_path: Path) -> None:
-    done = await invoked("migrate", folder=tmp_path, DATABASE_URL_FILE=str(tmp_path / "none"))
+    done = await invoke_async("migrate", folder=tmp_path, DATABASE_URL_FILE=str(tmp_path / "none"))
     assert done.code == 1
     assert "DATABASE_URL_FILE: " in done.err
     assert not (tmp_path / ".tenantry").exists()

@@ -13,8 +13,8 @@ from tenantry.db.connection import Connection
 from tests.support.app import running_app
 from tests.support.backup import run_script
 from tests.support.billing import rows
+from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
-from tests.support.in_process_command import invoked
 from tests.support.issuer import AUDIENCE, CLIENT_ID
 from tests.support.members import add_member, change_role, owned, path_of, remove_member
 from tests.support.outbox import add_notification, delivery_of
@@ -69,7 +69,7 @@ class Loss:
 
     async def _admin(self, conninfo: str, *arguments: str) -> Done:
         identity = {"OIDC_ISSUER": self.service.issuer.url, "OIDC_AUDIENCE": AUDIENCE}
-        return await invoked("admin", *arguments, folder=self._folder, DATABASE_URL=as_url(conninfo), **identity)
+        return await invoke_async("admin", *arguments, folder=self._folder, DATABASE_URL=as_url(conninfo), **identity)
 
 
 @pytest.fixture
@@ -335,7 +335,7 @@ async def test_nothing_is_restored_into_a_database_that_holds_something(loss: Lo
 @pytest.mark.parametrize("arguments", [(), ("--no-audit", "--audit", "audit.ndjson"), ("--audit", "audit.ndjson")])
 async def test_wrong_use_exits_with_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "audit.ndjson").write_text('{"id": 1}\n')
-    done = await invoked(
+    done = await invoke_async(
         "admin", "after-restore", *arguments, folder=tmp_path, DATABASE_URL="postgresql://127.0.0.1:1/a"
     )
     assert (done.code, done.out) == (2, "")

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.support.billing import rows
+from tests.support.command_runner import invoke_async
 from tests.support.commands import run
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoked
 from tests.support.issuer import running_issuer
 from tests.support.postgres import as_url
 from tests.support.provider_api import KEY, endpoint, running_provider
@@ -53,7 +53,7 @@ class Report(NamedTuple):
 
 async def doctor(folder: Path, values: Mapping[str, str], *options: str) -> Report:
     """The command in this process."""
-    return Report(*await invoked("doctor", *options, folder=folder, **values))
+    return Report(*await invoke_async("doctor", *options, folder=folder, **values))
 
 
 async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) -> None:

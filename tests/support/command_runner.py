@@ -1,13 +1,14 @@
-"""``tenantry`` in this process while the test goes on: for commands that use a service, which runs in the test's loop.
+"""``tenantry`` in this process, through click's runner: for tests of what a command writes, returns and does.
 
-It gives commands short waits, lets a test see what a command writes before it ends, and can look like a terminal.
-`tests.support.in_process_command` is the plainer one; `tests.support.commands` starts real processes.
+`tests.support.commands` starts real processes, for what only a process shows: signals, pipes, terminals, crashes.
 """
 
 import asyncio
 import importlib
 import io
+import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -21,36 +22,37 @@ from tenantry.cli import main
 from tenantry.cli.api.waits import Waits
 from tenantry_sdk._retry import Backoff
 from tests.support.commands import Done
-from tests.support.in_process_command import logging_as_before, surroundings
 
 QUICK: Final = Waits(backoff=Backoff(first=0.002, longest=0.02, in_flight=0.02), poll=0.02)
 """Waits that must pass are short; timeouts, which must not, are those of the commands."""
-_PATIENCE: Final = 60.0
-_ALONE: Final = threading.Lock()
-"""A command has the streams, the variables and the folder of the whole process: there is one at a time."""
+_LONGEST: Final = 60.0
+"""Seconds after which a command that has not ended fails its test."""
+_KEPT: Final = ("PATH", "LANG", "TMPDIR", "VIRTUAL_ENV")
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ONLY_COMMAND: Final = threading.Lock()
+"""Held by the command that runs: it has the streams, the variables and the folder of the whole process."""
 
 
 class Command:
     """A command that runs in a thread; the event loop of the test goes on, and the service in it."""
 
-    def __init__(
-        self, arguments: tuple[str, ...], folder: Path, values: Mapping[str, str], waits: Waits, typed: str | None
-    ) -> None:
-        """``values`` are the variables that the command sees; ``waits`` and ``typed`` are as in `run`."""
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, runner: "_Runner", arguments: Sequence[str]) -> None:
+        """Start it; there must be a running event loop."""
+        loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._runner = _Runner(self._notify, typed)
-        self._task = asyncio.create_task(asyncio.to_thread(self._run, arguments, folder, values, waits))
+        self._runner = runner
+        runner.call_on_flush(lambda: loop.call_soon_threadsafe(self._changed.set))
+        self._task = asyncio.create_task(asyncio.to_thread(runner.exit_code, arguments))
         self._task.add_done_callback(lambda _: self._changed.set())
 
     @property
     def text(self) -> dict[str, str]:
         """What the command has written on each stream."""
-        return self._runner.written()
+        return self._runner.written
 
     async def until(self, text: str, stream: str) -> None:
         """Return once the command has written this text; fail if it ends without it."""
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_LONGEST):
             while True:
                 self._changed.clear()
                 if text in self.text[stream]:
@@ -60,7 +62,7 @@ class Command:
 
     async def wait(self) -> int:
         """Wait for the end; returns the exit code. Raises what the command does not catch."""
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_LONGEST):
             return await asyncio.shield(self._task)
 
     async def done(self) -> Done:
@@ -68,58 +70,100 @@ class Command:
         code = await self.wait()
         return Done(code, self.text["out"], self.text["err"])
 
-    def _run(self, arguments: tuple[str, ...], folder: Path, values: Mapping[str, str], waits: Waits) -> int:
-        if not _ALONE.acquire(blocking=False):
-            raise RuntimeError("another command runs in this process: only one can")
-        try:
-            with logging_as_before(), surroundings(folder, values), _module_path(values.get("PYTHONPATH", "")):
-                return self._runner.exit_code(arguments, waits)
-        finally:
-            _ALONE.release()
-
-    def _notify(self) -> None:
-        self._loop.call_soon_threadsafe(self._changed.set)
-
 
 @asynccontextmanager
 async def running(*arguments: str, folder: Path, waits: Waits = QUICK, **values: str) -> AsyncIterator[Command]:
-    """``tenantry`` with these arguments, in this folder, with these variables and no others of ours.
+    """``tenantry`` with these arguments, beside the event loop, while the test goes on.
 
-    It has to end within the block, or soon after it: a thread cannot be killed.
+    It has this working directory and home, these variables and no others of ours. It has to end within the block, or
+    soon after it: a thread cannot be killed. A command that handles signals needs the main thread: see `invoke`.
     """
-    command = Command(arguments, folder, values, waits, None)
+    command = Command(_Runner(folder, values, waits), arguments)
     try:
         yield command
     finally:
         await command.wait()
 
 
-async def run(*arguments: str, folder: Path, waits: Waits = QUICK, typed: str | None = None, **values: str) -> Done:
-    """The same for a command that ends by itself.
+async def invoke_async(
+    *arguments: str,
+    folder: Path,
+    given: str | bytes | None = None,
+    typed: str | None = None,
+    **values: str,
+) -> Done:
+    """The same for a command that ends by itself; ``given`` is its standard input.
 
     With ``typed`` it takes its three streams for a terminal, at which somebody types that; its width is ``COLUMNS``.
     """
-    return await Command(arguments, folder, values, waits, typed).done()
+    return await Command(_Runner(folder, values, QUICK, given, typed), arguments).done()
+
+
+def invoke(*arguments: str, folder: Path, given: str | bytes | None = None, **values: str) -> Done:
+    """The same in this thread, which must have no running event loop: most commands run one themselves."""
+    runner = _Runner(folder, values, QUICK, given)
+    code = runner.exit_code(arguments)
+    return Done(code, runner.written["out"], runner.written["err"])
 
 
 class _Runner(CliRunner):
-    """Calls ``heard`` when the command has written something; an uncaught exception is no exit code here."""
+    """Runs one command; an exception that it does not catch is raised, and is no exit code."""
 
-    def __init__(self, heard: Callable[[], None], typed: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        values: Mapping[str, str],
+        waits: Waits,
+        given: str | bytes | None = None,
+        typed: str | None = None,
+    ) -> None:
         super().__init__(catch_exceptions=False)
-        self._heard = heard
-        self._typed = typed
+        self._folder = folder
+        self._values = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), **values}
+        self._waits = waits
+        self._given = given if typed is None else _Keyboard(typed.encode())
+        self._is_terminal = typed is not None
+        self._flushed: Callable[[], object] = lambda: None
         self._streams: tuple[io.BytesIO, io.BytesIO] | None = None
 
-    def exit_code(self, arguments: Sequence[str], waits: Waits) -> int:
-        """What a command ends with."""
-        typed = None if self._typed is None else _Keyboard(self._typed.encode())
-        return self.invoke(main, arguments, typed, prog_name="tenantry", obj=waits).exit_code
+    def call_on_flush(self, flushed: Callable[[], object]) -> None:
+        """Call this, in the command's thread, when it has written a line."""
+        self._flushed = flushed
 
+    def exit_code(self, arguments: Sequence[str]) -> int:
+        """Run the command to its end."""
+        if not _ONLY_COMMAND.acquire(blocking=False):
+            raise RuntimeError("another command runs in this process: only one can")
+        try:
+            with logging_as_before(), _surroundings(self._folder, self._values), self._module_path():
+                return self.invoke(main, arguments, self._given, prog_name="tenantry", obj=self._waits).exit_code
+        finally:
+            _ONLY_COMMAND.release()
+
+    @property
     def written(self) -> dict[str, str]:
         """What there is on each stream so far."""
         out, err = ("", "") if self._streams is None else (one.getvalue().decode() for one in self._streams)
         return {"out": out, "err": err}
+
+    @contextmanager
+    def _module_path(self) -> Iterator[None]:
+        """Find modules in the folders of ``PYTHONPATH`` too, and forget those that were found there after the block."""
+        path = self._values.get("PYTHONPATH", "").split(os.pathsep)
+        folders = [folder for folder in path if folder and folder not in sys.path]
+        if not folders:
+            yield
+            return
+        before = set(sys.modules)
+        sys.path[:0] = folders
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path[:] = [folder for folder in sys.path if folder not in folders]
+            for name in set(sys.modules) - before:
+                if (getattr(sys.modules[name], "__file__", None) or "").startswith(tuple(folders)):
+                    del sys.modules[name]
 
     @contextmanager
     def isolation(
@@ -130,8 +174,8 @@ class _Runner(CliRunner):
     ) -> Iterator[tuple[io.BytesIO, io.BytesIO, io.BytesIO]]:
         with super().isolation(input, env, color) as (out, err, both):
             for stream in (out, err):
-                stream.copy_to = _Ear(self._heard)  # type: ignore[attr-defined]  # each is a `BytesIOCopy`
-                if self._typed is not None:
+                stream.copy_to = _Flushes(self._flushed)  # type: ignore[attr-defined]  # each is a `BytesIOCopy`
+                if self._is_terminal:
                     stream.isatty = lambda: True  # type: ignore[method-assign]
             self._streams = out, err
             yield out, err, both
@@ -144,31 +188,50 @@ class _Keyboard(io.BytesIO):
         return True
 
 
-class _Ear(io.BytesIO):
-    """Hears that a stream was flushed, which commands do after each line."""
+class _Flushes(io.BytesIO):
+    """Calls a function when the stream is flushed, which commands do after each line."""
 
-    def __init__(self, heard: Callable[[], None]) -> None:
+    def __init__(self, flushed: Callable[[], object]) -> None:
         super().__init__()
-        self._heard = heard
+        self._flushed = flushed
 
     def flush(self) -> None:
-        self._heard()
+        self._flushed()
 
 
 @contextmanager
-def _module_path(path: str) -> Iterator[None]:
-    """Find modules in these folders too, as ``PYTHONPATH`` says; those that were found there are forgotten after it."""
-    folders = [folder for folder in path.split(os.pathsep) if folder and folder not in sys.path]
-    if not folders:
+def _surroundings(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
+    """Set the working directory and the environment for the block; put these and the signal handlers back."""
+    environment, before = dict(os.environ), Path.cwd()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
+    kept: dict[str, str] = {name: environment[name] for name in _KEPT if name in environment}
+    try:
+        os.chdir(folder)
+        _replace_environment({**kept, **values})
         yield
-        return
-    before = set(sys.modules)
-    sys.path[:0] = folders
-    importlib.invalidate_caches()
+    finally:
+        _replace_environment(environment)
+        os.chdir(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def logging_as_before() -> Iterator[None]:
+    """Put the root logger's handlers and the level of each logger back after the block."""
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    levels = {logger: logger.level for logger in (root, *map(logging.getLogger, list(root.manager.loggerDict)))}
     try:
         yield
     finally:
-        sys.path[:] = [folder for folder in sys.path if folder not in folders]
-        for name in set(sys.modules) - before:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(tuple(folders)):
-                del sys.modules[name]
+        root.handlers[:] = handlers
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
+def _replace_environment(values: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    os.environ.update(values)

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 import httpx2
 
+from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Running, running
 from tests.support.findings import free_port
-from tests.support.in_process_command import invoked
 
 WORKERS: Final = 2
 
@@ -47,6 +47,8 @@ async def add_owner(address: str, folder: Path) -> str:
     """The secret of an OWNER key of the new tenant ``acme`` in the database at this address."""
     tenant = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
     key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
-    [_, made] = [await invoked(*command, folder=folder, DATABASE_URL=address, **SECRETS) for command in (tenant, key)]
+    [_, made] = [
+        await invoke_async(*command, folder=folder, DATABASE_URL=address, **SECRETS) for command in (tenant, key)
+    ]
     assert (made.code, made.err) == (0, "")
     return made.out.strip()
