@@ -176,6 +176,19 @@ async def test_of_two_claims_on_a_customer_the_first_stands(conninfo: str, one: 
     assert await rows(conninfo, "SELECT tenant_id FROM customers") == [{"tenant_id": "first"}]
 
 
+async def test_an_older_event_at_another_process_revives_no_canceled_tenant(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
+    await one.put("acme")
+    async with held_back(conninfo, "billing_events"):
+        newer = asyncio.create_task(one.receive(events.deleted(created=NOW)))
+        await until_blocked(conninfo)
+        older = asyncio.create_task(two.receive(events.updated(created=NOW - 60)))
+        await until_blocked(conninfo, 2)
+    assert [await newer, await older] == [Outcome.APPLIED, Outcome.LATE]
+    assert await status(conninfo, "acme") == "canceled"
+
+
 async def test_the_same_event_at_two_instances_counts_once(conninfo: str, one: Instance, two: Instance) -> None:
     await one.put("acme", "cus_1")
     failure = events.failed(customer="cus_1")

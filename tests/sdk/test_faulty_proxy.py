@@ -171,7 +171,7 @@ async def test_no_key_is_made_twice_on_a_bad_day(
         return chance.choice(FAULTS) if chance.random() < 0.4 else Fault.NONE
 
     async with faulty_proxy(served.url, bad_day) as (url, proxy):
-        briefly = {"attempt_timeout": 2.0, "timeout": 60.0, "attempts": 6}
+        briefly = {"attempt_timeout": 0.7, "timeout": 60.0, "attempts": 6}
         async with flavour.client(str(organization.owner.credential), base_url=url, **briefly) as owner:
             room = asyncio.Semaphore(AT_ONCE)
 
