@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
-JOBS ?= logical
+# One test process more than there are cores: a test waits for the database or a command most of its time.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Python keeps the tests as pytest has compiled them, whatever the environment says: that takes 10 s in each process.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
 
