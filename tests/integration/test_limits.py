@@ -348,6 +348,11 @@ MALFORMED: Final = {
     "field without a colon": GET + b"abc\r\n" + END,
     "no host": GET + b"\r\n",
     "two hosts": GET + b"Host: b\r\n" + END,
+    "host whose port is no number": GET + b"Host: a:b\r\n\r\n",
+    "host whose port is out of range": GET + b"Host: a:65536\r\n\r\n",
+    "host with a path": GET + b"Host: a/b\r\n\r\n",
+    "host with a user": GET + b"Host: a@b\r\n\r\n",
+    "host that is not ASCII": GET + b"Host: \xe4\r\n\r\n",
     "two lengths": POST + b"Content-Length: 4\r\nContent-Length: 4\r\n" + END + b"body",
     "two different lengths": POST + b"Content-Length: 4\r\nContent-Length: 5\r\n" + END + b"body",
     "list of lengths": POST + b"Content-Length: 4, 4\r\n" + END + b"body",
@@ -381,6 +386,12 @@ async def test_what_is_no_request_is_refused(line: Line, application: Applicatio
     await line.send(MALFORMED[name].replace(b"/other", path) + GET + END)
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
+
+
+@pytest.mark.parametrize("host", [b"", b"a:", b"a_b.example:65535", b"[::1]:80", b"b%C3%BCcher"])
+async def test_every_form_of_a_host_is_taken(line: Line, host: bytes) -> None:
+    await line.send(GET + b"Host: " + host + b"\r\n\r\n")
+    assert (await line.answer())[0] == 200
 
 
 @pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])

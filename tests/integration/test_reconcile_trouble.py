@@ -136,6 +136,7 @@ async def test_a_subscription_is_not_over_because_it_is_not_listed(
     server.subscriptions |= {other: [], subscriber.customer: []}
     [troubled] = (await reconciler.run()).troubled
     assert troubled.trouble == f"the provider does not know its subscription sub_{subscriber.id}"
+    assert len(server.requests) == len((subscriber.customer, other))  # nothing has happened that would change an answer
     assert await provider.state(subscriber) == ("pro", "active")
 
 
@@ -247,6 +248,30 @@ async def test_a_subscription_that_begins_while_the_provider_is_asked_is_asked_f
     await server.until_requested(1)
     await provider.send(events.updated(**subscriber.names, created=NOW - 60))
     subscribes(server, subscriber)
+    server.open.set()
+    found = await run
+    assert (found.compared, found.drifted, found.troubled) == (1, (), ())
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
+async def test_a_subscription_that_begins_meanwhile_is_asked_for_again_though_another_customer_is_unknown(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    subscriber = await provider.subscriber()
+    other = f"{subscriber.customer}_b"
+    await provider.arrives(subscriber, stripeCustomerId=other)
+    names = {**subscriber.names, "customer": other}
+    server.open.clear()
+    server.answers.extend(
+        [
+            refusal(400, code="resource_missing", param="customer", message="No such customer"),
+            Answer(200, {"object": "list", "data": [], "has_more": False}),
+        ]
+    )
+    run = asyncio.create_task(reconciler.run())
+    await server.until_requested(1)
+    await provider.send(events.updated(**names, created=NOW - 60))
+    server.subscriptions[other] = [events.subscription(**names)]
     server.open.set()
     found = await run
     assert (found.compared, found.drifted, found.troubled) == (1, (), ())

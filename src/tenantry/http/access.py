@@ -164,7 +164,7 @@ async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
     if redact(key) != key:  # a credential that is sent as one by mistake must not be stored
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
     digest = hashlib.sha256(await request.body()).digest()
-    return Claim(caller, f"{request.method} {request.scope['path']}", key, digest)
+    return Claim(caller, f"{request.method} {request.url.path}", key, digest)
 
 
 def claimant(principal: Principal) -> str:

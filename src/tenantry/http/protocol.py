@@ -45,6 +45,8 @@ LAST_WAIT: Final = 0.5
 """Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""
 
 _VERSIONS: Final = ("1.1", "1.0")
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
+_MAX_PORT: Final = 65_535
 _NOTHING: Final = Wait.NOTHING
 _NEXT: Final = Wait.NEXT
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
@@ -366,6 +368,8 @@ class LeanProtocol(HttpToolsProtocol):
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
+                if not _is_host(value):
+                    raise UnfitError(unfit.HOST)
             elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
                 raise UnfitError(unfit.CODING)
         if hosts > 1 or (hosts == 0 and version == "1.1"):
@@ -450,7 +454,8 @@ class LeanProtocol(HttpToolsProtocol):
         length = header(b"content-length")
         if length is not None and (len(length) > _LENGTH_DIGITS or method != "POST"):
             return None
-        if header(b"transfer-encoding") is not None or header(b"expect") is not None or not request.has_one(b"host"):
+        # several Host fields are joined by a comma and a space, which no host contains
+        if header(b"transfer-encoding") is not None or header(b"expect") is not None or not _is_host(header(b"host")):
             return None
         keep_alive = version != "1.0" and parser.should_keep_alive() and not self._ending.is_draining
         return HotCycle(route, request, keep_alive=keep_alive)
@@ -510,6 +515,13 @@ class HotCycle:
     def response_started(self) -> bool:
         """Whether some of the answer was sent; it is sent in one."""
         return self.response_complete
+
+
+@lru_cache(256)
+def _is_host(value: bytes | None) -> bool:
+    """Whether a Host field has a valid value (RFC 9110 section 7.2): libraries fail on URLs with any other port."""
+    match = None if value is None else _HOST.fullmatch(value)
+    return match is not None and int(match[1] or 0) <= _MAX_PORT
 
 
 @lru_cache(256)

@@ -82,12 +82,6 @@ class RawRequest:
         """The value of a header, as `header_of` has it."""
         return header_of(self.scope, name) if self._headers is None else self._headers.get(name)
 
-    def has_one(self, name: bytes) -> bool:
-        """Whether there is one header of this name, and no more."""
-        if self._headers is not None:
-            return name in self._headers
-        return [key for key, _ in self.scope["headers"]].count(name) == 1
-
     async def body(self) -> bytes:
         """The body; raises `PayloadTooLargeError` past 1 MiB, before it is read whole, and `ClientGoneError`."""
         if self._receive is None:

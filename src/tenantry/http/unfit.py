@@ -47,6 +47,7 @@ CODING: Final = Unfit(
     "malformed", 400, INVALID_REQUEST, "A Transfer-Encoding is not understood but for chunked, and not in HTTP/1.0."
 )
 HOSTS: Final = Unfit("malformed", 400, INVALID_REQUEST, "There must be one Host field.")
+HOST: Final = Unfit("malformed", 400, INVALID_REQUEST, "The Host field must be a host, and a port where there is one.")
 PIPELINED: Final = Unfit("pipelined", 400, INVALID_REQUEST, f"More than {MOST_PIPELINED} requests wait in line.")
 CHUNKS: Final = Unfit("chunks", 400, INVALID_REQUEST, f"The body has more than {MOST_CHUNKS} chunks.")
 LATE_HEAD: Final = Unfit("head_seconds", 408, REQUEST_TIMEOUT, "The request's head took too long to arrive.")

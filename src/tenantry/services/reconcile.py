@@ -261,30 +261,28 @@ class Reconciler:
     async def _ask(self, tenant: LinkedTenant, purpose: "_Purpose") -> Comparison:
         """Ask about all customers of a tenant and fold the answer.
 
-        The provider is asked again where the answer is older than what events have reported since the question: the
-        tenant has other customers by then, or a subscription that the answer does not have.
+        The provider is asked again where the tenant's customers changed meanwhile, or where the answer is of no use
+        and an event changed the tenant's state meanwhile: the answer may be older than the event.
         """
-        trouble = None
+        comparison = Comparison(tenant.id)
         for _ in range(_TRIES):
             async with self._database.transaction(ACROSS_TENANTS) as connection:
+                before = await billing.lock_account(connection, tenant.id)
                 asked = await store.begin_question(connection, tenant.id)
             reply = await self._reply(tenant)
-            if reply.answer is None:
-                return Comparison(tenant.id, trouble=f"{_UNKNOWN_CUSTOMER}: {', '.join(reply.unknown)}")
             async with self._database.transaction(ACROSS_TENANTS) as connection:
                 account = await billing.lock_account(connection, tenant.id)
                 present = await store.linked_tenant(connection, tenant.id)
-                if account is None or present is None:
+                if before is None or account is None or present is None:
                     return Comparison(tenant.id)  # it has ended meanwhile
                 if _customers(present) != _customers(tenant):
-                    trouble = "its customers changed whenever the provider was asked"
-                elif comparison := await self._fold(connection, account, present, asked, reply, purpose):
-                    return comparison
+                    comparison = Comparison(tenant.id, trouble="its customers changed while the provider was asked")
                 else:
-                    told = account.state.subscription_id
-                    trouble = f"the provider does not know its subscription {told or '(without id)'}"
+                    comparison = await self._fold(connection, account, present, asked, reply, purpose)
+                    if comparison.trouble is None or account.state == before.state:
+                        return comparison
             tenant = present
-        return Comparison(tenant.id, trouble=trouble)
+        return comparison
 
     async def _reply(self, tenant: LinkedTenant) -> "_Reply":
         """What the provider says of a tenant's customers together."""
@@ -308,15 +306,17 @@ class Reconciler:
         asked: Asked,
         reply: "_Reply",
         purpose: "_Purpose",
-    ) -> Comparison | None:
+    ) -> Comparison:
         """Fold the answer into the locked account; what that changes (or would change) of the tenant record.
 
-        None where the answer does not have the living subscription that the state came from: nothing is folded.
+        A comparison with trouble has folded nothing: the provider does not know a customer, or the subscription that
+        the tenant's state is from, which has not ended.
         """
         now, answer = self._clock(), reply.answer
-        assert answer is not None  # noqa: S101
         told = account.state.subscription_id
-        if reply.unknown and told is not None and all(each.id != told for each in answer.subscriptions):
+        if answer is None or (
+            reply.unknown and told is not None and all(each.id != told for each in answer.subscriptions)
+        ):
             return Comparison(tenant.id, trouble=f"{_UNKNOWN_CUSTOMER}: {', '.join(reply.unknown)}")
         event = snapshot(
             answer.subscriptions, account, self._policy, event_id=new_id("snapshot"),
@@ -325,7 +325,8 @@ class Reconciler:
             strangers=() if tenant.stranger is None else (tenant.stranger,),
         )  # fmt: skip
         if event is None and account.state.provider_status not in (None, *ENDED):
-            return None
+            trouble = f"the provider does not know its subscription {told or '(without id)'}"
+            return Comparison(tenant.id, trouble=trouble)
         drift: dict[str, tuple[Fact, Fact]] = {}
         if event is not None:
             settlement = await ledger.settle(connection, [Arrival(event, now)], self._policy, now)

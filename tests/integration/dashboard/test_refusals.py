@@ -56,14 +56,6 @@ async def test_unknown_address_is_a_page_to_a_browser_and_a_problem_to_a_program
     assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
 
 
-@pytest.mark.parametrize("host", ["x:y", "x:99999999"])
-async def test_host_whose_port_is_no_number_is_answered_as_any_other(client: httpx2.AsyncClient, host: str) -> None:
-    headers = {**BROWSER, "host": host, "sec-fetch-mode": "navigate"}
-    answers = [await client.get(path, headers=headers) for path in (f"{AT_ACME}?page=2", "/sign-in/start?return_to=/")]
-    assert [answer.status_code for answer in answers] == [303, 303]
-    assert answers[0].headers["location"] == "/sign-in?return_to=%2Forgs%2Facme%3Fpage%3D2"
-
-
 @pytest.mark.parametrize("path", ["/orgs/acme/nothing", "/orgs/acme/settings", "/orgs/a/b/c/d/e"])
 async def test_unknown_address_among_the_pages_is_a_page_to_all(client: httpx2.AsyncClient, path: str) -> None:
     answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]

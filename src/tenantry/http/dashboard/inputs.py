@@ -103,7 +103,7 @@ async def form_claim(request: AnyRequest, principal: Principal, form: Form) -> C
     if len(form.text(ONCE_FIELD)) < _SHORTEST_ONCE:
         raise InvalidIdempotencyKeyError("The form has no token of its own: open the page again.")
     digest = hashlib.sha256(await request.body())
-    return Claim(claimant(principal), f"POST {request.scope['path']}", f"form:{digest.hexdigest()}", digest.digest())
+    return Claim(claimant(principal), f"POST {request.url.path}", f"form:{digest.hexdigest()}", digest.digest())
 
 
 async def patiently(act: Callable[[], Awaitable[Made]]) -> Made:

@@ -170,7 +170,7 @@ class Refusals:
             visitor=visitor,
             layout=_layout(visitor),
             section=None,
-            path=request.scope["path"],
+            path=request.url.path,
             typed=typed,
             shown=[(_LABELS[name], text) for name, text in typed if text and name in _LABELS],
         )
@@ -203,6 +203,5 @@ def _is_at(path: str, place: str) -> bool:
 
 
 def _address(request: AnyRequest) -> str:
-    # not `request.url`, which fails where the port in the Host header is no number
-    path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
-    return f"{path}?{query}" if query else path
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")

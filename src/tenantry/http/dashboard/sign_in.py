@@ -83,8 +83,7 @@ class SignInPages:
                 return self._look.redirect(SIGN_IN)
             if request.headers.get("host", "") != urlsplit(self._base_url).netloc and not here:
                 # the provider leads back to the one address that it knows, where cookies of another are not sent
-                query = request.scope["query_string"].decode("latin-1")
-                return self._look.redirect(f"{self._base_url}{START}?{query}&here=1")
+                return self._look.redirect(f"{self._base_url}{START}?{request.url.query}&here=1")
             return await self._start(self._sign_in, request, return_to, hint, silent=bool(silent))
 
         @get(CALLBACK, opt={"public": True}, before_request=answer_head)
