@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk._async._compat import Guard
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx2
 
 _WITHOUT_PROXY: Final = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
@@ -55,12 +52,4 @@ class AsyncHttp:
 def _new() -> httpx2.AsyncClient:
     from httpx2 import AsyncClient  # noqa: PLC0415  # slow to import
 
-    return AsyncClient(mounts=_WITHOUT_PROXY, verify=_trust())
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    """The certificates that this process trusts: reading them takes 20 ms, so all clients share them."""
-    from httpx2 import create_ssl_context  # noqa: PLC0415  # slow to import
-
-    return create_ssl_context()
+    return AsyncClient(mounts=_WITHOUT_PROXY)

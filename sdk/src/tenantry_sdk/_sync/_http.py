@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk._sync._compat import Guard
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx2
 
 _WITHOUT_PROXY: Final = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
@@ -56,12 +53,4 @@ class Http:
 def _new() -> httpx2.Client:
     from httpx2 import Client  # noqa: PLC0415  # slow to import
 
-    return Client(mounts=_WITHOUT_PROXY, verify=_trust())
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    """The certificates that this process trusts: reading them takes 20 ms, so all clients share them."""
-    from httpx2 import create_ssl_context  # noqa: PLC0415  # slow to import
-
-    return create_ssl_context()
+    return Client(mounts=_WITHOUT_PROXY)
