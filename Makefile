@@ -9,6 +9,8 @@ TESTS ?= tests
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Python keeps the tests as pytest has compiled them, whatever the environment says: that takes 10 s in each process.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
+ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py hosts_that_stand_still.py \
+  clocks_that_differ.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-system faults check format bench fuzz audit clean
@@ -26,7 +28,8 @@ test: $(VENV)/.dev ## Run the test suite (TESTS=tests/unit for a part of it, JOB
 
 test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
 	@$(PYTEST) tests/system
-	@tests/system/run-on-oldest-postgres $(PYTEST) tests/integration
+	@$(PYTEST) --hypothesis-profile thorough --timeout 600 tests/laws
+	@tests/system/run-on-oldest-postgres $(PYTEST) tests/integration $(ON_OLDEST_POSTGRES)
 
 faults: $(VENV)/.dev ## Put known faults into a copy of the code, and show which test catches each
 	@$(BIN)/python -m tests.faults $(FAULTS)

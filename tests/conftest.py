@@ -16,6 +16,7 @@ from tests.support.postgres import PostgresServer, as_url, running_server
 pytest_plugins = ["pytester", "tenantry.testing"]
 
 settings.register_profile("tenantry", deadline=None, max_examples=50)  # a busy machine is no failure
+settings.register_profile("thorough", deadline=None, max_examples=500)  # of `make test-system`
 settings.load_profile("tenantry")
 
 # What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those that tests end too.

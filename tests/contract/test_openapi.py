@@ -28,7 +28,7 @@ def document() -> dict[str, Any]:
     """The document of this release."""
     front = build_app(make_settings(), "host=/nowhere")
     described = OpenApiDocument("https://tenantry.example")
-    return cast("dict[str, Any]", json.loads(described.encoded_of(cast("Litestar", front._app))))
+    return cast("dict[str, Any]", json.loads(described.describe_as_json(cast("Litestar", front._app))))
 
 
 def as_text(described: dict[str, Any]) -> str:

@@ -141,13 +141,43 @@ async def hammered(base_url: str, takings: Sequence[Taking], taker: str) -> tupl
     return tally.sent_afterwards, tally.let_in
 
 
+async def check_keys(conninfo: str, deployment: Deployment, number: int, record_property: RecordProperty) -> None:
+    """Revoke so many keys while clients use them; none is let in afterwards."""
+    takings, owner = revocations(conninfo, number)
+    sent, let_in = await hammered(deployment.base_url, takings, owner)
+    figures.record(record_property, WHAT, {"requests": sent, "revocations": number}, {"let in": let_in})
+    assert let_in == 0
+
+
+async def check_tenants(conninfo: str, deployment: Deployment, number: int, record_property: RecordProperty) -> None:
+    """The same for the keys of so many tenants, one half suspended and the other ended."""
+    tenants = add_tenants(conninfo, number)
+    suspended, ended = tenants[: number // 2], tenants[number // 2 :]
+    takings = [Taking(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND) for tenant_id, secret in suspended]
+    takings += [Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended]
+    sent, let_in = await hammered(deployment.base_url, takings, OPERATOR)
+    counts = {"requests": sent, "suspensions": len(suspended), "ends of tenants": len(ended)}
+    figures.record(record_property, f"{WHAT}: tenants", counts, {"let in": let_in})
+    assert let_in == 0
+
+
+async def check_members(
+    conninfo: str, issuer: Issuer, deployment: Deployment, number: int, record_property: RecordProperty
+) -> None:
+    """The same for the tokens of so many members who are removed."""
+    ((tenant_id, owner),) = add_tenants(conninfo, 1)
+    members = add_members(conninfo, issuer, tenant_id, number)
+    takings = [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
+    sent, let_in = await hammered(deployment.base_url, takings, owner)
+    counts = {"requests": sent, "removals": len(members)}
+    figures.record(record_property, f"{WHAT}: members", counts, {"let in": let_in})
+    assert let_in == 0
+
+
 async def test_revoked_key_is_never_let_in_again(
     conninfo_here: str, deployment: Deployment, record_property: RecordProperty
 ) -> None:
-    takings, owner = revocations(conninfo_here, REVOCATIONS)
-    sent, let_in = await hammered(deployment.base_url, takings, owner)
-    figures.record(record_property, WHAT, {"requests": sent, "revocations": REVOCATIONS}, {"let in": let_in})
-    assert let_in == 0
+    await check_keys(conninfo_here, deployment, REVOCATIONS, record_property)
 
 
 async def test_a_cache_of_ten_seconds_lets_them_in(
@@ -164,26 +194,13 @@ async def test_a_cache_of_ten_seconds_lets_them_in(
 async def test_tenant_that_is_suspended_or_has_ended_is_shut_out_at_once(
     conninfo_here: str, deployment: Deployment, record_property: RecordProperty
 ) -> None:
-    tenants = add_tenants(conninfo_here, OTHERS)
-    suspended, ended = tenants[: OTHERS // 2], tenants[OTHERS // 2 :]
-    takings = [Taking(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND) for tenant_id, secret in suspended]
-    takings += [Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended]
-    sent, let_in = await hammered(deployment.base_url, takings, OPERATOR)
-    counts = {"requests": sent, "suspensions": len(suspended), "ends of tenants": len(ended)}
-    figures.record(record_property, f"{WHAT}: tenants", counts, {"let in": let_in})
-    assert let_in == 0
+    await check_tenants(conninfo_here, deployment, OTHERS, record_property)
 
 
 async def test_member_who_is_removed_is_shut_out_at_once(
     conninfo_here: str, issuer: Issuer, deployment: Deployment, record_property: RecordProperty
 ) -> None:
-    ((tenant_id, owner),) = add_tenants(conninfo_here, 1)
-    members = add_members(conninfo_here, issuer, tenant_id, OTHERS)
-    takings = [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
-    sent, let_in = await hammered(deployment.base_url, takings, owner)
-    counts = {"requests": sent, "removals": len(members)}
-    figures.record(record_property, f"{WHAT}: members", counts, {"let in": let_in})
-    assert let_in == 0
+    await check_members(conninfo_here, issuer, deployment, OTHERS, record_property)
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from tests.support.service import TENANTS
 from tests.support.signing import deliver
 
 EACH: Final = 6
-"""Tenants for each plot."""
+"""Tenants for each plot; `tests/system/test_orders_over_http.py` has more."""
 SENDERS: Final = 24
 LEAST_DELIVERIES: Final = 500
 SEED: Final = 3
@@ -78,13 +78,17 @@ class Postman:
 async def test_random_orders_with_duplicates_to_two_processes_end_in_the_truth(
     conninfo: str, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:
+    assert await check_orders(conninfo, tmp_path, record_property, EACH) >= LEAST_DELIVERIES
+
+
+async def check_orders(conninfo: str, folder: Path, record_property: figures.RecordProperty, each: int) -> int:
+    """Deliver the histories of so many tenants for each plot in random orders; returns the number of deliveries."""
     rng = random.Random(SEED)  # noqa: S311  # the same sample in every run
-    deliveries = _deliveries(rng, start=int(time.time()) - 100 * DAY)
+    deliveries = _deliveries(rng, each, start=int(time.time()) - 100 * DAY)
     subscribers = {delivery.subscriber.org: delivery.subscriber for delivery in deliveries}
-    assert len(deliveries) >= LEAST_DELIVERIES
     settings = {"OPERATOR_TOKEN": OPERATOR_TOKEN, "PARKED_MAIL_HOURS": str(200 * 24)}
     async with (
-        deployed(as_url(conninfo), tmp_path, credential=OPERATOR_TOKEN, **settings) as deployment,
+        deployed(as_url(conninfo), folder, credential=OPERATOR_TOKEN, **settings) as deployment,
         deployment.client() as client,
     ):
         for subscriber in subscribers.values():
@@ -104,12 +108,13 @@ async def test_random_orders_with_duplicates_to_two_processes_end_in_the_truth(
     assert postman.answers == {(200, "OK"): len(deliveries)}
     assert wrong == []
     assert await _ledger(conninfo) == (len({delivery.event["id"] for delivery in deliveries}), 0)
+    return len(deliveries)
 
 
-def _deliveries(rng: random.Random, start: int) -> list[Delivery]:
+def _deliveries(rng: random.Random, each: int, start: int) -> list[Delivery]:
     """Every plot happens to many subscribers; each has an order of its own, and they are mixed."""
     streams = []
-    for number in range(EACH):
+    for number in range(each):
         for place, plot in enumerate(PLOTS):
             org = f"org-{place}-{number}"
             endpoints = [told(plot, shape, org=org, start=start) for shape in Shape]

@@ -326,6 +326,7 @@ EVERYWHERE: Final = frozenset(
         "expired token", "forged token", "ID token",
         # the tenant and its member
         "suspended a moment ago", "user suspended a moment ago", "removed member", "user asking for another tenant",
+        "ended a moment ago", "user of an ended tenant", "stranger", "test key",
         # the scope, and the limits
         "reader who writes", "owner who is a member only", "third of two requests",
         "owner", "reader who reads", "narrowed owner who writes",

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 from bench.fuzz.catalogue import NAMES, target
 from bench.fuzz.mutation import inputs
 
-INPUTS: Final = 150
+INPUTS: Final = 3 * settings().max_examples
 
 
 @pytest.fixture(autouse=True)

@@ -99,5 +99,5 @@ class KeysMakingKeys(RuleBasedStateMachine):
             assert not all(exceeds(key, root) for root in self.roots), (key, self.roots)
 
 
-KeysMakingKeys.TestCase.settings = settings(max_examples=50, stateful_step_count=15, deadline=None)
+KeysMakingKeys.TestCase.settings = settings(stateful_step_count=15)
 TestKeysMakingKeys = KeysMakingKeys.TestCase

@@ -97,15 +97,9 @@ class World:
 
 
 def test_no_sequence_of_requests_gives_more_than_its_maker_holds_or_leaves_no_owner(conninfo: str) -> None:
-    run_member_operations(conninfo, sequences=15)
-
-
-def run_member_operations(conninfo: str, *, sequences: int) -> None:
-    """Run so many random sequences of requests."""
     world = World(conninfo)
-    bounded = settings(
-        max_examples=sequences, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    sequences = settings().max_examples // 3
+    bounded = settings(max_examples=sequences, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow])
     try:
         machine = cast("type[MembersThroughTheService]", lambda: MembersThroughTheService(world))
         run_state_machine_as_test(machine, settings=bounded)

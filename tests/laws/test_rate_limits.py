@@ -103,7 +103,7 @@ def most_in_a_window(through: Sequence[tuple[datetime, int]], window: timedelta)
     )
 
 
-BOUNDED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_no_window_ever_sees_more_than_the_limit(conninfo: str, record_property: figures.RecordProperty) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantry.gateways.provider.api import mode_of_key
@@ -26,6 +26,7 @@ def test_the_question_came_before_the_answer_by_no_more_than_what_passed(elapsed
     assert second_asked(DATE, elapsed, OURS) == NOW - earlier
 
 
+@settings(max_examples=100)
 @given(
     asked=st.integers(10**15, 4 * 10**15),
     until_written=st.integers(0, 60 * 10**6),
@@ -65,6 +66,7 @@ def test_without_a_usable_date_our_clock_counts(date: str | None) -> None:
     assert second_asked(date, 0.5, OURS) == OUR_SECOND
 
 
+@settings(max_examples=100)
 @given(st.text(), st.floats(0, 100))
 def test_any_text_is_a_date_or_none(date: str, elapsed: float) -> None:
     assert 0 <= second_asked(date, elapsed, OURS) <= EPOCH_MAX

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.snapshot import Subscription
@@ -117,6 +117,7 @@ def test_the_reason_holds_no_values() -> None:
     assert str(refused.value) == "metadata.orgId is not a tenant id"
 
 
+@settings(max_examples=100)
 @given(st.sampled_from(FIELDS), json_values)
 def test_any_value_of_a_field_is_read_or_refused(field: str, value: Any) -> None:
     with suppress(NotASubscriptionError):

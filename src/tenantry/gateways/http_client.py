@@ -23,18 +23,18 @@ def new_http_client(timeout: float = 5.0, *, peer: str = "", tracing: Tracing | 
     """
     if tracing is not None:
         return _TracedClient(peer, tracing, timeout)
-    return httpx2.AsyncClient(timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_trust())
+    return httpx2.AsyncClient(timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_ssl_context())
 
 
 @cache
-def _trust() -> ssl.SSLContext:
-    """The certificates that this process trusts: reading them takes 20 ms, so all clients share them."""
+def _ssl_context() -> ssl.SSLContext:
+    """Read the certificates that this process trusts, once: that takes 20 ms."""
     return httpx2.create_ssl_context()
 
 
 class _TracedClient(httpx2.AsyncClient):
     def __init__(self, peer: str, tracing: Tracing, timeout: float) -> None:
-        super().__init__(timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_trust())
+        super().__init__(timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_ssl_context())
         self._peer = peer
         self._tracing = tracing
 

@@ -8,16 +8,16 @@ from tenantry_sdk._retry import BACKOFF, Backoff
 
 
 class Waits(NamedTuple):
-    """How long a command waits, in seconds. Tests hand in shorter ones, as click's ``obj``."""
+    """How long a command waits, in seconds. Tests pass shorter values, as click's ``obj``."""
 
     backoff: Backoff = BACKOFF
     """Between the attempts of a call of the service."""
     provider: float = 10.0
     """For an answer of the identity provider."""
     poll: float = 1.0
-    """At least, from one question to the next whether the user has entered the code."""
+    """Minimum polling interval of the device flow (RFC 8628)."""
 
 
 def waits() -> Waits:
-    """How long the command that runs now waits."""
+    """Return the waits of the command that runs now."""
     return click.get_current_context().find_object(Waits) or Waits()

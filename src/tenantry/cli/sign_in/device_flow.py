@@ -14,7 +14,6 @@ from tenantry_sdk import Token
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 EXPIRED: Final = "The code has expired before anybody entered it. Try again."
 _INTERVAL: Final = 5.0
-_SHORTEST_INTERVAL: Final = 1.0
 _MINUTE: Final = 60
 _SLOWER: Final = 5.0
 _LONGEST_INTERVAL: Final = 60.0
@@ -38,7 +37,7 @@ class Started(msgspec.Struct, frozen=True):
 class Polling:
     """When to ask for the token, and what the answers mean (RFC 8628, 3.4 and 3.5). It asks nobody itself."""
 
-    def __init__(self, interval: float, ends: float, over: str = EXPIRED, shortest: float = _SHORTEST_INTERVAL) -> None:
+    def __init__(self, interval: float, ends: float, over: str, shortest: float) -> None:
         """``over`` is what is said where it ``ends`` without a token; ``shortest`` bounds the interval from below."""
         self._interval = min(max(interval, shortest), _LONGEST_INTERVAL)
         self._ends = ends
@@ -83,11 +82,11 @@ def sign_in(
     *,
     patience: float,
     tell: Callable[[str], None],
-    poll: float = _SHORTEST_INTERVAL,
+    poll: float,
 ) -> Token:
-    """The tokens of whoever enters the code, while that is good. Raises `CommandError`.
+    """Show a code, and return the tokens of the user who enters it. Raises `CommandError`.
 
-    ``poll`` is the shortest interval in seconds at which the identity provider is asked, whatever it allows.
+    ``poll`` is the minimum interval in seconds between two requests, whatever the identity provider allows.
     """
     started = _started(provider, scope)
     seconds = min(started.expires_in, patience)

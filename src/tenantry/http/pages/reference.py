@@ -38,7 +38,7 @@ def reference_routes(document: OpenApiDocument, look: Look) -> Sequence[HTTPRout
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_reference(request: AnyRequest) -> Response[bytes]:
         if not made:
-            page = render(document.of(request.app), document.base_url, look.assets).encode()
+            page = render(document.describe(request.app), document.base_url, look.assets).encode()
             made.append((page, gzip.compress(page)))  # it holds nothing secret that its length could tell
         [(plain, compressed)] = made
         if takes_gzip(request.headers.get("accept-encoding", "")):

@@ -1,0 +1,11 @@
+"""A database that hangs, with the time limits of production: every request is answered within 5 s."""
+
+import pytest
+
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
+from tests.integration.test_webhook_failures import check_hanging, migrated_server
+
+
+async def test_a_database_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    with migrated_server() as server:
+        await check_hanging(server, caplog, DEFAULT_TIMEOUTS)

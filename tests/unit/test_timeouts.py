@@ -1,0 +1,10 @@
+"""The time limits of production: each ends before the one that contains it, and all within 5 s."""
+
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
+
+
+def test_what_a_request_waits_for_ends_before_the_request_and_that_within_5_s() -> None:
+    limits = DEFAULT_TIMEOUTS
+    parts = (limits.batch_start, limits.rate_limits, limits.connect, limits.statement, limits.identity_provider)
+    assert max(parts) < limits.batch < limits.request < 5
+    assert limits.token_endpoint < limits.request
