@@ -75,8 +75,8 @@ class Command:
 async def running(*arguments: str, folder: Path, waits: Waits = QUICK, **values: str) -> AsyncIterator[Command]:
     """``tenantry`` with these arguments, beside the event loop, while the test goes on.
 
-    It has this working directory and home, these variables and no others of ours. It has to end within the block, or
-    soon after it: a thread cannot be killed. A command that handles signals needs the main thread: see `invoke`.
+    It has this working directory and home, these variables and no others of the test. It has to end within the block,
+    or soon after it: a thread cannot be killed. A command that handles signals needs the main thread: see `invoke`.
     """
     command = Command(_Runner(folder, values, waits), arguments)
     try:
@@ -94,7 +94,7 @@ async def invoke_async(
 ) -> Done:
     """The same for a command that ends by itself; ``given`` is its standard input.
 
-    With ``typed`` it takes its three streams for a terminal, at which somebody types that; its width is ``COLUMNS``.
+    With ``typed`` it takes its three streams for a terminal, at which a user types that; its width is ``COLUMNS``.
     """
     return await Command(_Runner(folder, values, QUICK, given, typed), arguments).done()
 

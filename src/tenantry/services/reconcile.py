@@ -261,8 +261,8 @@ class Reconciler:
     async def _ask(self, tenant: LinkedTenant, purpose: "_Purpose") -> Comparison:
         """Ask about all customers of a tenant and fold the answer.
 
-        The provider is asked again where the tenant's customers changed meanwhile, or where the answer is of no use
-        and an event changed the tenant's state meanwhile: the answer may be older than the event.
+        The provider is asked again where the tenant's customers changed meanwhile, or where the answer cannot be
+        applied and an event changed the tenant's state meanwhile: the answer may be older than the event.
         """
         comparison = Comparison(tenant.id)
         for _ in range(_TRIES):
