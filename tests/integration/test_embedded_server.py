@@ -129,6 +129,18 @@ def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_p
     assert shown.stdout.startswith("host=/tmp/tenantry-")
 
 
+@pytest.mark.parametrize("name", ["a b", "a,b", 'a"b', "a'b", "a\\b", "a+b", "ä%41"])
+def test_folder_may_have_any_name(empty_cluster: Path, tmp_path: Path, name: str) -> None:
+    server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / name), durable=False)
+    server.start()
+    try:
+        for address in (server.conninfo, server.url):
+            with psycopg.connect(address) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        server.stop()
+
+
 def test_socket_elsewhere_goes_with_the_server(empty_cluster: Path, tmp_path: Path) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)))
     server.start()

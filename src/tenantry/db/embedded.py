@@ -18,9 +18,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from tenantry.db.roles import make_roles
 
@@ -65,12 +66,13 @@ class EmbeddedServer:
     @property
     def conninfo(self) -> str:
         """The connection string of the default database."""
-        return f"host={self._sockets} port={_PORT} user={_SUPERUSER} dbname=postgres"
+        return make_conninfo(host=str(self._sockets), port=_PORT, user=_SUPERUSER, dbname="postgres")
 
     @property
     def url(self) -> str:
         """The same as a ``postgresql://`` address."""
-        return f"postgresql:///postgres?{urlencode({'host': self._sockets, 'port': _PORT, 'user': _SUPERUSER})}"
+        parts = {"host": str(self._sockets), "port": _PORT, "user": _SUPERUSER}
+        return f"postgresql:///postgres?{urlencode(parts, quote_via=quote)}"  # libpq takes "+" for itself
 
     def start(self) -> None:
         """Start the server, or use the one that another process runs. Raises `EmbeddedServerError`."""
@@ -218,10 +220,11 @@ def _account(cluster: Path) -> pwd.struct_passwd | None:
 
 
 def _socket_directory(cluster: Path) -> Path:
-    """Beside the cluster, or, where that path is too long for a socket, under a temporary folder."""
+    """Beside the cluster, or under a temporary folder where that path is too long, or is a list to PostgreSQL."""
     name = f"tenantry-{os.geteuid()}-{hashlib.sha256(str(cluster).encode()).hexdigest()[:16]}"
     places = (cluster.parent / "run", Path(tempfile.gettempdir()) / name)
-    return next((place for place in places if len(str(place)) <= _LONGEST_SOCKET_PATH), _SHORTEST / name)
+    fits = (place for place in places if len(str(place)) <= _LONGEST_SOCKET_PATH and "," not in str(place))
+    return next(fits, _SHORTEST / name)
 
 
 def _open_the_way_to(path: Path) -> None:
