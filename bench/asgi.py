@@ -8,7 +8,12 @@ from tenantry.http.raw import AsgiApp
 from tenantry.kit import collector
 from tenantry.settings import load
 
-_SETTINGS = {"PROVIDER_WEBHOOK_SECRET": PEPPER, "API_KEY_PEPPER": PEPPER, "SESSION_SECRET": PEPPER}
+_SETTINGS = {
+    "DATABASE_URL": "embedded",
+    "PROVIDER_WEBHOOK_SECRET": PEPPER,
+    "API_KEY_PEPPER": PEPPER,
+    "SESSION_SECRET": PEPPER,
+}
 
 
 def serve(app: AsgiApp, port: int) -> None:

@@ -88,7 +88,7 @@ def build(secret: str, catalog: str) -> AsgiApp:
     authentication.find_keys = _find_keys  # type: ignore[assignment, attr-defined]
     ledger.settle, ledger.write = _settle, _write  # type: ignore[assignment]
     secrets = {"PROVIDER_WEBHOOK_SECRET": secret, "API_KEY_PEPPER": PEPPER, "SESSION_SECRET": PEPPER}
-    service = build_app(load({**secrets, "TENANTRY_PLANS": catalog}), "")
+    service = build_app(load({**secrets, "DATABASE_URL": "embedded", "TENANTRY_PLANS": catalog}), "")
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":

@@ -143,6 +143,7 @@ async def _served(conninfo: str, issuer: Issuer, seconds: Seconds) -> AsyncItera
     """The service on a port of this machine, in this process, so that its clock can be put forward."""
     settings = load(
         {
+            "DATABASE_URL": conninfo,
             "PROVIDER_WEBHOOK_SECRET": SECRET,
             "API_KEY_PEPPER": SECRET,
             "SESSION_SECRET": SECRET,

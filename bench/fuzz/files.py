@@ -9,6 +9,7 @@ from tenantry.settings import SettingsError, load
 
 _SECRET: Final = "s3cr3t-of-the-fuzzer-0123456789abcdef"  # noqa: S105  # of nothing
 _GOOD: Final = {
+    "DATABASE_URL": variables.EMBEDDED,
     "PROVIDER_WEBHOOK_SECRET": f"whsec_{_SECRET}",
     "API_KEY_PEPPER": f"pepper-{_SECRET}",
     "SESSION_SECRET": f"session-{_SECRET}",

@@ -151,7 +151,7 @@ def read_environment() -> dict[str, str]:
 def load_database_url(values: Mapping[str, str]) -> str | None:
     """Read where the database is, and nothing else; None where it is the embedded one. Raises `SettingsError`."""
     reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
-    url = reader.text(variables.DATABASE_URL)
+    url = reader.database_url()
     if reader.faults:
         raise SettingsError(reader.faults)
     return url
@@ -184,7 +184,7 @@ def load(values: Mapping[str, str]) -> Settings:
     reader = _Reader(values, demo=demo)
     settings = Settings(
         demo=demo,
-        database_url=reader.text(variables.DATABASE_URL),
+        database_url=reader.database_url(),
         database_pooler_url=reader.pooler_url(),
         database_pool_size=reader.number(variables.DATABASE_POOL_SIZE),
         data_dir=Path(reader.word(variables.TENANTRY_DATA_DIR)),
@@ -239,7 +239,7 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSet
     """Read the few settings that operator commands need. Raises `SettingsError`."""
     reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
     settings = AdminSettings(
-        database_url=reader.text(variables.DATABASE_URL),
+        database_url=reader.database_url(is_required=False),
         data_dir=Path(reader.word(variables.TENANTRY_DATA_DIR)),
         billing=reader.billing(),
         peppers=reader.secrets(variables.API_KEY_PEPPER) if needs_pepper else (),
@@ -324,9 +324,17 @@ class _Reader:
             self._missing(variable)
         return text or ""
 
+    def database_url(self, *, is_required: bool = True) -> str | None:
+        """The address of the database; None for the embedded one, which only the demo takes without being asked."""
+        text = self.text(variables.DATABASE_URL)
+        if text is None and is_required and not self._demo and _file_of(variables.DATABASE_URL, self._values) is None:
+            wanted = "the address of a PostgreSQL, or `embedded` for one that this command starts"
+            self._fault(variables.DATABASE_URL.name, f"is missing: {wanted}")
+        return None if text == variables.EMBEDDED else text
+
     def pooler_url(self) -> str | None:
         text = self.text(variables.DATABASE_POOLER_URL)
-        if text is not None and self.text(variables.DATABASE_URL) is None:
+        if text is not None and self.text(variables.DATABASE_URL) in (None, variables.EMBEDDED):
             self._fault(variables.DATABASE_POOLER_URL.name, "needs DATABASE_URL too, which leads past the pooler")
         return text
 

@@ -164,9 +164,13 @@ SESSION_SECRET: Final = SecretText(
 DATABASE_URL: Final = Variable(
     name="DATABASE_URL",
     secret=True,
+    default_text="required",
     meaning="A PostgreSQL, 15 or newer: `postgresql://user:password@host:port/name`, or a `key=value` connection "
-    "string. Unset: an embedded PostgreSQL is started.",
+    "string. `embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts, for development. Only "
+    "`tenantry demo` does without.",
 )
+EMBEDDED: Final = "embedded"
+"""The `DATABASE_URL` of a PostgreSQL that the command itself starts."""
 DATABASE_POOLER_URL: Final = Variable(
     name="DATABASE_POOLER_URL",
     secret=True,

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.support.command_runner import invoke_async
+from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import SECRETS, Done, run, running
 from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
@@ -214,6 +214,7 @@ async def test_grant_to_a_login_that_is_missing_says_so(tmp_path: Path, database
 
 async def test_serve_refuses_with_one_message_that_names_every_faulty_setting(tmp_path: Path) -> None:
     values = {"API_KEY_PEPPER": "short", "PORT": "x", "OIDC_ISSUER": "http://id.example", "WORKERS": "0"}
+    values["DATABASE_URL"] = "embedded"
     done = await run("serve", folder=tmp_path, **values)
     assert (done.code, done.out) == (1, "")
     named = [line.split(":")[0].strip() for line in done.err.splitlines()[1:]]
@@ -253,6 +254,28 @@ async def test_each_line_of_a_log_for_machines_is_an_object(
 
 
 async def test_worker_refuses_faulty_settings(tmp_path: Path) -> None:
-    done = await invoke_async("worker", folder=tmp_path)
+    done = await invoke_async("worker", folder=tmp_path, DATABASE_URL="embedded")
     assert (done.code, done.out) == (1, "")
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve",
+        "worker",
+        "migrate",
+        "doctor",
+        "reconcile",
+        "backfill --since 2026-11-20T00:00:00Z",
+        "admin create-tenant --id a --name A --owner-email a@x.example",
+        "admin show-tenant a",
+        "admin create-key --org a --name key --owner",
+        "events replay",
+        "tenants explain a",
+    ],
+)
+def test_no_command_makes_a_database_unless_asked(tmp_path: Path, command: str) -> None:
+    done = invoke(*command.split(), folder=tmp_path, **SECRETS)
+    assert (done.code, "DATABASE_URL" in done.err + done.out) == (2, True)
+    assert list(tmp_path.rglob("postgres*")) == []

@@ -31,7 +31,7 @@ def test_each_faulty_setting_is_a_finding() -> None:
     with pytest.raises(SettingsError) as refused:
         load({"PORT": "many", "SESSION_SECRET": "short-secret", "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef"})
     findings = judge_settings(refused.value.faults)
-    assert {finding.subject for finding in findings} == {"PORT", "SESSION_SECRET", "API_KEY_PEPPER"}
+    assert {finding.subject for finding in findings} == {"DATABASE_URL", "PORT", "SESSION_SECRET", "API_KEY_PEPPER"}
     assert levels(findings) == {Level.ERROR}
     assert all(finding.remedy for finding in findings)
     assert "short-secret" not in repr(findings)

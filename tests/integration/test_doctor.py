@@ -177,9 +177,16 @@ async def test_faulty_settings_do_not_hide_the_database(tmp_path: Path, database
 async def test_an_embedded_database_that_does_not_start(tmp_path: Path) -> None:
     in_the_way = tmp_path / "data"
     in_the_way.touch()
-    report = await doctor(tmp_path, {**SECRETS, "TENANTRY_DATA_DIR": str(in_the_way)}, "--json")
+    values = {**SECRETS, "DATABASE_URL": "embedded", "TENANTRY_DATA_DIR": str(in_the_way)}
+    report = await doctor(tmp_path, values, "--json")
     assert report.levels()["database"] == "error"
     assert report.code == 1
+
+
+async def test_without_a_database_it_says_so(tmp_path: Path) -> None:
+    report = await doctor(tmp_path, SECRETS, "--json")
+    assert report.levels()["DATABASE_URL"] == "error"
+    assert report.code == 2
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])

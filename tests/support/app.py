@@ -12,6 +12,7 @@ from tenantry.kit.clock import Clock, system_clock
 from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.main import build_app
 from tenantry.settings import Settings, load
+from tenantry.variables import EMBEDDED
 from tests.support.pgbouncer import pooler_of
 
 WEBHOOK_SECRET: Final = "whsec_of_the_tests_0123456789"
@@ -23,6 +24,7 @@ BASE_URL: Final = "http://tenantry.test"
 def make_settings(**values: str) -> Settings:
     """Settings as the environment would give them; names are those of the variables."""
     defaults = {
+        "DATABASE_URL": EMBEDDED,
         "PROVIDER_WEBHOOK_SECRET": WEBHOOK_SECRET,
         "API_KEY_PEPPER": PEPPER,
         "SESSION_SECRET": "session-secret-of-the-tests-0123456789",

@@ -6,27 +6,29 @@ from pathlib import Path
 import pytest
 
 from tenantry import variables
-from tenantry.settings import Settings, SettingsError, load, load_database_url, load_for_admin
+from tenantry.settings import DEMO_FLAG, Settings, SettingsError, load, load_database_url, load_for_admin
 
 SECRETS = {
     "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef",
     "API_KEY_PEPPER": "pepper-0123456789-0123456789-0123456789",
     "SESSION_SECRET": "session-0123456789-0123456789-0123456789",
 }
+DATABASE = {"DATABASE_URL": variables.EMBEDDED}
+NEEDED = {**DATABASE, **SECRETS}
 
 
 def faults_of(**values: str) -> list[str]:
     with pytest.raises(SettingsError) as error:
-        load({**SECRETS, **values})
+        load({**NEEDED, **values})
     assert str(error.value) == "\n".join(error.value.faults)
     return error.value.faults
 
 
 def loaded(**values: str) -> Settings:
-    return load({**SECRETS, **values})
+    return load({**NEEDED, **values})
 
 
-def test_three_secrets_are_enough() -> None:
+def test_a_database_and_three_secrets_are_enough() -> None:
     settings = loaded()
     assert (settings.host, settings.port, settings.base_url) == ("127.0.0.1", 3001, "http://127.0.0.1:3001")
     assert (settings.workers, settings.database_pool_size, settings.webhook_tolerance) == (1, 5, 300)
@@ -48,7 +50,13 @@ def test_three_secrets_are_enough() -> None:
 def test_one_message_names_everything_that_is_missing() -> None:
     with pytest.raises(SettingsError) as error:
         load({})
-    assert error.value.faults == [f"{name}: is missing" for name in SECRETS]
+    missing_database, *others = error.value.faults
+    assert missing_database.startswith("DATABASE_URL: is missing: ")
+    assert others == [f"{name}: is missing" for name in SECRETS]
+
+
+def test_the_demo_alone_does_without_a_database() -> None:
+    assert load({**SECRETS, DEMO_FLAG: "true"}).database_url is None
 
 
 def test_one_message_names_faults_of_every_kind() -> None:
@@ -312,7 +320,8 @@ def test_operator_commands_need_neither_webhook_nor_session_secret() -> None:
 
 
 def test_operator_commands_read_what_they_need_of_billing() -> None:
-    settings = load_for_admin({"PERIOD_NEWS_HOURS": "2", "PROVIDER_SECRET_KEY": "sk_live_1"}, needs_pepper=False)
+    values = {"PERIOD_NEWS_HOURS": "2", "PROVIDER_SECRET_KEY": "sk_live_1"}
+    settings = load_for_admin(values, needs_pepper=False)
     assert (settings.period_news_hours, settings.billing.livemode) == (2, True)
     with pytest.raises(SettingsError) as error:
         load_for_admin({"PERIOD_NEWS_HOURS": "0"}, needs_pepper=False)
@@ -339,7 +348,7 @@ class Watched(Mapping[str, str]):
 
 def test_the_table_of_variables_has_every_setting_that_is_read_and_no_other() -> None:
     values = Watched(
-        {**SECRETS, "OIDC_ISSUER": "https://id.example", "OIDC_AUDIENCE": "api", "SMTP_URL": "smtp://127.0.0.1:25",
+        {**NEEDED, "OIDC_ISSUER": "https://id.example", "OIDC_AUDIENCE": "api", "SMTP_URL": "smtp://127.0.0.1:25",
          "MAIL_FROM": "a@b.example"}
     )  # fmt: skip
     load(values)
@@ -368,7 +377,7 @@ def test_a_setting_that_is_no_secret_is_in_no_file(tmp_path: Path) -> None:
 
 
 def faults_of_file(path: Path, **values: str) -> list[str]:
-    rest = {name: value for name, value in SECRETS.items() if name != "API_KEY_PEPPER"}
+    rest = {name: value for name, value in NEEDED.items() if name != "API_KEY_PEPPER"}
     with pytest.raises(SettingsError) as error:
         load({**rest, "API_KEY_PEPPER_FILE": str(path), **values})
     return error.value.faults
@@ -410,7 +419,7 @@ def test_an_empty_name_of_a_file_and_an_empty_secret_beside_a_file_count_as_unse
 
 
 def test_what_only_asks_for_the_database_finds_the_fault_of_its_file(tmp_path: Path) -> None:
-    assert load_database_url({}) is None
+    assert load_database_url(DATABASE) is None
     with pytest.raises(SettingsError) as error:
         load_database_url({"DATABASE_URL_FILE": str(tmp_path / "none")})
     assert error.value.faults[0].startswith("DATABASE_URL_FILE: ")

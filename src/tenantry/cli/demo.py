@@ -50,7 +50,7 @@ from tenantry.settings import (
     read_environment,
 )
 from tenantry.simulator import Simulator
-from tenantry.variables import DATABASE_URL
+from tenantry.variables import DATABASE_URL, EMBEDDED
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _ISSUER: Final = "OIDC_ISSUER"
@@ -104,8 +104,9 @@ def _run_alone(environment: dict[str, str], directory: Path) -> None:
     file.load()
     with ExitStack() as stack:
         client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
-        conninfo = stack.enter_context(database(environment))
-        if DATABASE_URL.name in environment and not inherited((DATABASE_URL.name, DATABASE_URL.file_name)):
+        conninfo = stack.enter_context(database({**environment, DEMO_FLAG: "true"}))
+        is_named = environment.get(DATABASE_URL.name, EMBEDDED) != EMBEDDED
+        if is_named and not inherited((DATABASE_URL.name, DATABASE_URL.file_name)):
             _leave_others_alone(conninfo)
         migrated(conninfo)
         start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))

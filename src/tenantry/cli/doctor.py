@@ -14,8 +14,8 @@ from typing import Final
 import click
 import msgspec
 
-from tenantry.cli.environment import command_values, database
-from tenantry.cli.exit_codes import FAILED
+from tenantry.cli.environment import command_values, database, lacks_database
+from tenantry.cli.exit_codes import FAILED, USAGE
 from tenantry.domain.api_keys import Pepper
 from tenantry.gateways.provider.api import ProviderApi
 from tenantry.http.webhooks import PATH as WEBHOOK_PATH
@@ -36,8 +36,12 @@ from tenantry.services.checkup.settings import (
     judge_traces,
 )
 from tenantry.settings import AdminSettings, Settings, SettingsError, load, load_for_admin
+from tenantry.variables import DATABASE_URL
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+_SKIPPED: Final = warning(
+    "connections", "not all checked", "Mend the settings first, then check again.", why="What else there is is hidden."
+)
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
 
 
@@ -46,7 +50,8 @@ _ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
 def doctor(*, as_json: bool) -> None:
     """Check each setting and connection, and say how to mend what is wrong.
 
-    Exits with 1 if something does not work; warnings alone leave it at 0. Secrets are never shown.
+    Exits with 1 if something does not work, and with 2 if no database is named; warnings alone leave it at 0. Secrets
+    are never shown.
     """
     # What the checks would log is in the findings.
     logs.configure("console", logging.CRITICAL)
@@ -55,7 +60,13 @@ def doctor(*, as_json: bool) -> None:
         click.echo(msgspec.json.encode({"status": _worst(findings), "findings": findings}).decode())
     else:
         _show(findings)
-    sys.exit(FAILED if _worst(findings) is Level.ERROR else 0)
+    sys.exit(_exit_code(findings))
+
+
+def _exit_code(findings: Sequence[Finding]) -> int:
+    if any(finding.subject == DATABASE_URL.name and finding.message.startswith("is missing") for finding in findings):
+        return USAGE
+    return FAILED if _worst(findings) is Level.ERROR else 0
 
 
 def _check() -> list[Finding]:
@@ -64,7 +75,8 @@ def _check() -> list[Finding]:
     try:
         settings = load(values)
     except SettingsError as faults:
-        return whose + judge_settings(faults.faults) + _check_database_alone(values)
+        alone = [_SKIPPED] if lacks_database(faults) else _check_database_alone(values)
+        return whose + judge_settings(faults.faults) + alone
     findings = [
         *whose,
         *judge_settings([]),
@@ -98,20 +110,14 @@ async def _check_provider(settings: Settings) -> list[Finding]:
 
 def _check_database_alone(values: dict[str, str]) -> list[Finding]:
     """What can still be checked while other settings are faulty."""
-    skipped = warning(
-        "connections",
-        "not all checked",
-        "Mend the settings first, then check again.",
-        why="What else there is is hidden.",
-    )
     try:
         settings = load_for_admin(values, needs_pepper=False)
     except SettingsError:
-        return [skipped]
+        return [_SKIPPED]
     with ExitStack() as stack:
         conninfo = _entered(stack, values)
         sends_mail = bool(values.get("SMTP_URL", "").strip())
-        return [*asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail)), skipped]
+        return [*asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail)), _SKIPPED]
 
 
 async def _check_database(

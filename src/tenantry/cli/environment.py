@@ -9,7 +9,7 @@ from dotenv import dotenv_values
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.cli.demo_folder import DEMO_FILE, data_dir
-from tenantry.cli.exit_codes import FAILED, fail
+from tenantry.cli.exit_codes import FAILED, USAGE, fail
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 from tenantry.kit.logs import redact
 from tenantry.settings import DEMO_FLAG, SettingsError, load_database_url, read_environment
@@ -17,9 +17,15 @@ from tenantry.variables import DATABASE_URL
 
 
 def fail_on_settings(error: SettingsError) -> NoReturn:
-    """Name every faulty setting in one message and exit."""
+    """Name every faulty setting in one message and exit: with 2 where no database is named."""
     lines = "\n".join(f"  {fault}" for fault in error.faults)
-    fail(f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}")
+    code = USAGE if lacks_database(error) else FAILED
+    fail(f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}", code)
+
+
+def lacks_database(error: SettingsError) -> bool:
+    """Whether `DATABASE_URL` is among what is missing."""
+    return any(fault.startswith(f"{DATABASE_URL.name}: is missing") for fault in error.faults)
 
 
 def command_values() -> tuple[dict[str, str], bool]:

@@ -10,7 +10,7 @@ from tenantry.cli.exit_codes import fail
 @click.command()
 @click.option("--grant-to", "login", metavar="LOGIN", help="Then let this database role run the service.")
 def migrate(login: str | None) -> None:
-    """Bring the schema of DATABASE_URL (or of the embedded database) up to date.
+    """Bring the schema of DATABASE_URL up to date.
 
     With --grant-to the service can run as a role that owns nothing. It works in roles that may do what is needed and no
     more, and of which the one for requests meets one tenant's rows at a time. They are made if they are missing; where

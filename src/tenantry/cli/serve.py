@@ -19,7 +19,7 @@ from tenantry.settings import Settings, SettingsError, load, read_environment
 def serve(*, jobs: bool | None, migrate: bool) -> None:
     """Run the service at HOST:PORT on DATABASE_URL, in WORKERS processes.
 
-    Without DATABASE_URL an embedded PostgreSQL under TENANTRY_DATA_DIR is used.
+    DATABASE_URL=embedded starts a PostgreSQL under TENANTRY_DATA_DIR, for development.
     """
     values = read_environment()
     if jobs is not None:

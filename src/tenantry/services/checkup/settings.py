@@ -16,6 +16,7 @@ _MAKE_ONE: Final = "Make a secret with `openssl rand -hex 32` and keep it: the s
 _REMEDIES: Final = {
     "PROVIDER_WEBHOOK_SECRET": "Copy the endpoint's signing secret (whsec_...) from the payment provider's dashboard, "
     "or from the tool that forwards events to a local address.",
+    "DATABASE_URL": "Set it in the environment or in .env.",
     "API_KEY_PEPPER": _MAKE_ONE,
     "SESSION_SECRET": _MAKE_ONE,
     "OPERATOR_TOKEN": _MAKE_ONE,
