@@ -67,8 +67,10 @@ async def test_metrics_are_those_of_both_processes_together(deployment: Deployme
 
 async def test_metrics_tell_how_both_processes_stand_and_nothing_that_is_not_documented(deployment: Deployment) -> None:
     async with deployment.client() as client, asyncio.timeout(PATIENCE):
-        while (shown := Shown((await client.get("/metrics")).text)).value(MOST, pool="ordinary") < WORKERS * POOL_SIZE:
+        shown = None
+        while shown is None or shown.value(MOST, pool="ordinary") < WORKERS * POOL_SIZE:
             assert (await client.get("/api/v1/projects")).status_code == 200
+            shown = Shown((await client.get("/metrics")).text)
     assert shown.value(MOST, pool="ordinary") == WORKERS * POOL_SIZE
     assert shown.value("tenantry_batch_items_count", lane="keys") > 0
     assert shown.described().keys() <= documented().keys()
