@@ -24,29 +24,29 @@ async def kept(conninfo: str, event_id: str) -> bytes:
         await database.close()
 
 
-async def test_body_is_kept_byte_for_byte_in_less_room(service: Service) -> None:
+async def test_body_is_kept_byte_for_byte_in_less_room(emptied_service: Service) -> None:
     event = events.updated(event_id="evt_1") | {"note": "Zürich " * 500}
     body = json.dumps(event, indent=3, ensure_ascii=False).encode() + b" \r\n"
-    await deliver(service.client, body)
-    assert await kept(service.conninfo, "evt_1") == body
-    [stored] = await rows(service.conninfo, BODIES)
+    await deliver(emptied_service.client, body)
+    assert await kept(emptied_service.conninfo, "evt_1") == body
+    [stored] = await rows(emptied_service.conninfo, BODIES)
     assert len(stored["body"]) < len(body) / 3
 
 
-async def test_body_of_before_they_were_compressed_is_read_as_it_is(service: Service) -> None:
+async def test_body_of_before_they_were_compressed_is_read_as_it_is(emptied_service: Service) -> None:
     event = events.updated(event_id="evt_1")
-    await deliver(service.client, events.body(event))
-    await rows(service.conninfo, "UPDATE billing_bodies SET body = %s", events.body(event))
-    assert await kept(service.conninfo, "evt_1") == events.body(event)
+    await deliver(emptied_service.client, events.body(event))
+    await rows(emptied_service.conninfo, "UPDATE billing_bodies SET body = %s", events.body(event))
+    assert await kept(emptied_service.conninfo, "evt_1") == events.body(event)
 
 
-async def test_body_that_is_gone_and_event_that_never_was_are_not_found(service: Service) -> None:
-    await deliver(service.client, events.body(events.updated(event_id="evt_1")))
-    await rows(service.conninfo, "DELETE FROM billing_bodies")
+async def test_body_that_is_gone_and_event_that_never_was_are_not_found(emptied_service: Service) -> None:
+    await deliver(emptied_service.client, events.body(events.updated(event_id="evt_1")))
+    await rows(emptied_service.conninfo, "DELETE FROM billing_bodies")
     with pytest.raises(
         NotFoundError,
         match=r"^There is no such body: evt_1 is older than RAW_BODY_DAYS, or an answer that was asked for\.$",
     ):
-        await kept(service.conninfo, "evt_1")
+        await kept(emptied_service.conninfo, "evt_1")
     with pytest.raises(NotFoundError, match=r"^There is no such event: evt_2\.$"):
-        await kept(service.conninfo, "evt_2")
+        await kept(emptied_service.conninfo, "evt_2")

@@ -8,6 +8,7 @@ from typing import Final
 from tenantry.settings import Settings, SettingsError, load
 from tenantry.testing.errors import StartError
 from tenantry.testing.masking import Variables
+from tenantry.variables import DATABASE_URL, EMBEDDED
 
 AUDIENCE: Final = "tenantry-api"
 CLIENT_ID: Final = "tenantry-tests"
@@ -62,7 +63,7 @@ def complete(given: Mapping[str, str]) -> Variables:
 def checked(values: Variables) -> Settings:
     """The settings as the service will read them. Raises `StartError`, which names every fault."""
     try:
-        return load(values)
+        return load({**values, DATABASE_URL.name: EMBEDDED})
     except SettingsError as error:
         faults = "\n".join(f"  {fault}" for fault in error.faults)
         raise StartError(f"tenantry_settings: {len(error.faults)} setting(s) are faulty.\n{faults}") from None

@@ -40,7 +40,7 @@ def processes_of(folder: Path, *, recursive: bool = True) -> list[psutil.Process
 
 def test_a_service_that_does_not_start_says_why(kept: Kept) -> None:
     kept.database()
-    with pytest.raises(StartError, match="`tenantry serve` ended with code 1") as failed:
+    with pytest.raises(StartError, match="`tenantry serve` ended with code 2") as failed:
         kept.serve({"API_KEY_PEPPER": "short"})
     assert "API_KEY_PEPPER: is shorter than 32 characters" in str(failed.value)
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in str(failed.value)

@@ -96,11 +96,11 @@ def test_sent_mail_is_read_as_json(companion: Companion, http: httpx2.Client) ->
     send(companion, make(text="Grüße, see http://127.0.0.1:3001/in"))
     (mail,) = listed(http)
     assert mail.pop("id").isdigit()
+    assert mail.pop("date").startswith("2026-01-01T12:00:00")  # and the microseconds that tell mails apart
     assert mail == {
         "to": "ada@demo.example",
         "from": "Billing <billing@demo.example>",
         "subject": "Payment failed",
-        "date": "2026-01-01T12:00:00Z",
         "text": "Grüße, see http://127.0.0.1:3001/in\n",
     }
 
