@@ -271,7 +271,7 @@ def load_for_authentication(values: Mapping[str, str]) -> AuthenticationSettings
     """
     reader = _Reader(values, demo=values.get(DEMO_FLAG) == "true")
     settings = AuthenticationSettings(
-        database_url=reader.required(variables.DATABASE_URL),
+        database_url=reader.shared_database_url(),
         database_pooler_url=reader.pooler_url(),
         database_pool_size=reader.number(variables.DATABASE_POOL_SIZE),
         catalog=reader.catalog(),
@@ -331,6 +331,13 @@ class _Reader:
             wanted = "the address of a PostgreSQL, or `embedded` for one that this command starts"
             self._fault(variables.DATABASE_URL.name, f"is missing: {wanted}")
         return None if text == variables.EMBEDDED else text
+
+    def shared_database_url(self) -> str:
+        """The address of a database that another process runs."""
+        text = self.required(variables.DATABASE_URL)
+        if text == variables.EMBEDDED:
+            self._fault(variables.DATABASE_URL.name, "must be the address of the service's database, not `embedded`")
+        return text
 
     def pooler_url(self) -> str | None:
         text = self.text(variables.DATABASE_POOLER_URL)

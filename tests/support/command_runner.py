@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from click.testing import CliRunner
+from click.testing import BytesIOCopy, CliRunner
 
 from tenantry.cli import main
 from tenantry.cli.api.waits import Waits
@@ -174,7 +174,8 @@ class _Runner(CliRunner):
     ) -> Iterator[tuple[io.BytesIO, io.BytesIO, io.BytesIO]]:
         with super().isolation(input, env, color) as (out, err, both):
             for stream in (out, err):
-                stream.copy_to = _Flushes(self._flushed)  # type: ignore[attr-defined]  # each is a `BytesIOCopy`
+                assert isinstance(stream, BytesIOCopy)
+                stream.copy_to = _Flushes(self._flushed)
                 if self._is_terminal:
                     stream.isatty = lambda: True  # type: ignore[method-assign]
             self._streams = out, err

@@ -33,6 +33,11 @@ def test_faults_are_all_named_and_no_other_setting_is_missed() -> None:
     ]
 
 
+def test_an_embedded_database_cannot_be_shared() -> None:
+    with pytest.raises(SettingsError, match=r"^DATABASE_URL: must be the address of the service's database"):
+        load_for_authentication({**NEEDED, "DATABASE_URL": "embedded"})
+
+
 def test_faults_of_settings_that_do_not_matter_here_are_not_looked_for() -> None:
     others = {"PROVIDER_WEBHOOK_SECRET": "", "SUBSCRIPTIONS": "nonsense", "PORT": "x", "SMTP_URL": "x"}
     load_for_authentication({**NEEDED, **others})
