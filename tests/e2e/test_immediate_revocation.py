@@ -4,11 +4,11 @@
 """
 
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 import pytest
@@ -36,28 +36,29 @@ SUSPEND: Final = b'{"name": "n", "ownerEmail": "a@b.example", "suspended": true}
 WHAT: Final = "Requests sent after something was taken away"
 
 
-@pytest.fixture(scope="module")
-def conninfo_here(postgres: PostgresServer) -> Iterator[str]:
+class Site(NamedTuple):
+    """A deployment whose plans limit nothing, its database, its settings, and its identity provider."""
+
+    conninfo: str
+    issuer: Issuer
+    values: dict[str, str]
+    deployment: Deployment
+
+
+@asynccontextmanager
+async def running_site(postgres: PostgresServer, folder: Path, processes: str) -> AsyncIterator[Site]:
+    """A site of so many processes; its files are in ``folder``."""
     with postgres.database() as conninfo:
-        yield conninfo
+        async with running_issuer() as issuer:
+            values = unlimited(conninfo, issuer, folder, processes)
+            async with deployed(values["DATABASE_URL"], folder, **values) as deployment:
+                yield Site(conninfo, issuer, values, deployment)
 
 
 @pytest.fixture(scope="module")
-async def issuer() -> AsyncIterator[Issuer]:
-    async with running_issuer() as issuer:
-        yield issuer
-
-
-@pytest.fixture(scope="module")
-def values(conninfo_here: str, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The settings of a deployment whose plans limit nothing."""
-    return unlimited(conninfo_here, issuer, tmp_path_factory.mktemp("plans"), PROCESSES)
-
-
-@pytest.fixture(scope="module")
-async def deployment(values: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
-    async with deployed(values["DATABASE_URL"], tmp_path_factory.mktemp("deployment"), **values) as deployment:
-        yield deployment
+async def site(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with running_site(postgres, tmp_path_factory.mktemp("site"), PROCESSES) as site:
+        yield site
 
 
 def unlimited(conninfo: str, issuer: Issuer, folder: Path, processes: str) -> dict[str, str]:
@@ -141,50 +142,44 @@ async def hammered(base_url: str, takings: Sequence[Taking], taker: str) -> tupl
     return tally.sent_afterwards, tally.let_in
 
 
-async def check_keys(conninfo: str, deployment: Deployment, number: int, record_property: RecordProperty) -> None:
+async def check_keys(site: Site, number: int, record_property: RecordProperty) -> None:
     """Revoke so many keys while clients use them; none is let in afterwards."""
-    takings, owner = revocations(conninfo, number)
-    sent, let_in = await hammered(deployment.base_url, takings, owner)
+    takings, owner = revocations(site.conninfo, number)
+    sent, let_in = await hammered(site.deployment.base_url, takings, owner)
     figures.record(record_property, WHAT, {"requests": sent, "revocations": number}, {"let in": let_in})
     assert let_in == 0
 
 
-async def check_tenants(conninfo: str, deployment: Deployment, number: int, record_property: RecordProperty) -> None:
+async def check_tenants(site: Site, number: int, record_property: RecordProperty) -> None:
     """The same for the keys of so many tenants, one half suspended and the other ended."""
-    tenants = add_tenants(conninfo, number)
+    tenants = add_tenants(site.conninfo, number)
     suspended, ended = tenants[: number // 2], tenants[number // 2 :]
     takings = [Taking(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND) for tenant_id, secret in suspended]
     takings += [Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended]
-    sent, let_in = await hammered(deployment.base_url, takings, OPERATOR)
+    sent, let_in = await hammered(site.deployment.base_url, takings, OPERATOR)
     counts = {"requests": sent, "suspensions": len(suspended), "ends of tenants": len(ended)}
     figures.record(record_property, f"{WHAT}: tenants", counts, {"let in": let_in})
     assert let_in == 0
 
 
-async def check_members(
-    conninfo: str, issuer: Issuer, deployment: Deployment, number: int, record_property: RecordProperty
-) -> None:
+async def check_members(site: Site, number: int, record_property: RecordProperty) -> None:
     """The same for the tokens of so many members who are removed."""
-    ((tenant_id, owner),) = add_tenants(conninfo, 1)
-    members = add_members(conninfo, issuer, tenant_id, number)
+    ((tenant_id, owner),) = add_tenants(site.conninfo, 1)
+    members = add_members(site.conninfo, site.issuer, tenant_id, number)
     takings = [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
-    sent, let_in = await hammered(deployment.base_url, takings, owner)
+    sent, let_in = await hammered(site.deployment.base_url, takings, owner)
     counts = {"requests": sent, "removals": len(members)}
     figures.record(record_property, f"{WHAT}: members", counts, {"let in": let_in})
     assert let_in == 0
 
 
-async def test_revoked_key_is_never_let_in_again(
-    conninfo_here: str, deployment: Deployment, record_property: RecordProperty
-) -> None:
-    await check_keys(conninfo_here, deployment, REVOCATIONS, record_property)
+async def test_revoked_key_is_never_let_in_again(site: Site, record_property: RecordProperty) -> None:
+    await check_keys(site, REVOCATIONS, record_property)
 
 
-async def test_a_cache_of_ten_seconds_lets_them_in(
-    conninfo_here: str, values: dict[str, str], tmp_path: Path, record_property: RecordProperty
-) -> None:
-    takings, owner = revocations(conninfo_here, OTHERS)
-    async with caching_service(values, tmp_path) as base_url:
+async def test_a_cache_of_ten_seconds_lets_them_in(site: Site, tmp_path: Path, record_property: RecordProperty) -> None:
+    takings, owner = revocations(site.conninfo, OTHERS)
+    async with caching_service(site.values, tmp_path) as base_url:
         sent, let_in = await hammered(base_url, takings, owner)
     what = f"{WHAT}, behind a cache of 10 s"
     figures.record(record_property, what, {"requests": sent, "revocations": OTHERS}, {"let in": let_in})
@@ -192,15 +187,13 @@ async def test_a_cache_of_ten_seconds_lets_them_in(
 
 
 async def test_tenant_that_is_suspended_or_has_ended_is_shut_out_at_once(
-    conninfo_here: str, deployment: Deployment, record_property: RecordProperty
+    site: Site, record_property: RecordProperty
 ) -> None:
-    await check_tenants(conninfo_here, deployment, OTHERS, record_property)
+    await check_tenants(site, OTHERS, record_property)
 
 
-async def test_member_who_is_removed_is_shut_out_at_once(
-    conninfo_here: str, issuer: Issuer, deployment: Deployment, record_property: RecordProperty
-) -> None:
-    await check_members(conninfo_here, issuer, deployment, OTHERS, record_property)
+async def test_member_who_is_removed_is_shut_out_at_once(site: Site, record_property: RecordProperty) -> None:
+    await check_members(site, OTHERS, record_property)
 
 
 @asynccontextmanager
