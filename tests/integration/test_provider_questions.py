@@ -123,7 +123,7 @@ async def test_an_undecided_order_is_marked_and_asked_about_a_moment_later(world
     [end] = world.simulator.events(DELETED)
     [failure] = world.simulator.events(FAILED)
     ledger = await world.provider.ledger(subscriber)
-    assert ledger[failure.id]["anomalies"] == ["undecidable_order"]
+    assert ledger[failure.id]["anomalies"] == ["ambiguous_order"]
     assert end.id in ledger[failure.id]["reason"]
     assert [job["args"] for job in await questions(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
     [job] = await rows(world.service.conninfo, WAITS)

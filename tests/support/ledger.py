@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, BillingEvent, Outcome
+from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Account, Arrival, Standing
 from tenantry.domain.billing.settlement import Need, Settlement, reaches, tenant_of, useless, wants_link
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, telling_everything
@@ -20,7 +20,10 @@ NOW: Final = datetime.fromtimestamp(10**6, UTC)
 
 
 class Ledger:
-    """A tenant, its customers and its events; ``told`` are the failures that its owner was told of, in order."""
+    """A tenant, its customers and its events.
+
+    ``told`` are the failures that its owner was told of, in order; ``ambiguous`` the events where arrival decided.
+    """
 
     def __init__(self, policy: BillingPolicy, customers: Sequence[str] = (CUSTOMER,)) -> None:
         self._policy = policy
@@ -31,6 +34,7 @@ class Ledger:
         self._parked: dict[str, Arrival] = {}
         self.account: Account = account(TENANT, customer_id=customers[-1] if customers else None)
         self.told: tuple[str, ...] = ()
+        self.ambiguous: tuple[str, ...] = ()
 
     def fork(self) -> "Ledger":
         """A ledger that goes on from here on its own."""
@@ -108,6 +112,8 @@ class Ledger:
     def _write(self, settlement: Settlement) -> None:
         for entry in (*settlement.entries, *settlement.healed):
             event = entry.arrival.event
+            if Anomaly.AMBIGUOUS_ORDER in entry.anomalies:
+                self.ambiguous += (event.id,)
             if entry.outcome is Outcome.PARKED:
                 self._parked[event.id] = entry.arrival
             elif entry.tenant_id is not None and event.type in FOLDED_TYPES:

@@ -1,13 +1,15 @@
 """The order in which events count."""
 
+import random
 from itertools import permutations
+from typing import Any
 
 import msgspec
 import pytest
 
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.order import in_order
-from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.state import BillingState, KnownSubscription
 from tests.support.facts import ANY, deleted, failed, succeeded, updated
 
 FRESH = BillingState()
@@ -147,3 +149,73 @@ def test_very_many_events_in_one_second_are_in_the_order_of_arrival() -> None:
         for number in range(1, 66)
     ]
     assert ids(*reversed(steps)) == [event.id for event in reversed(steps)]
+
+
+def test_seven_events_of_one_second_keep_their_order() -> None:
+    note: dict[str, Any] = {"previous": {}}
+    steps = [
+        updated(event_id="1", price_id="price_business", **note),
+        updated(event_id="2", price_id="price_pro", previous={"price_id": "price_business"}),
+        updated(event_id="3", price_id="price_pro", **note),
+        updated(event_id="4", price_id="price_pro", **note),
+        updated(event_id="5", price_id="price_business", previous={"price_id": "price_pro"}),
+        updated(event_id="6", price_id="price_business", **note),
+        deleted(event_id="7", price_id="price_business"),
+    ]
+    before = BillingState("business", "active", 5000, False, "active", "sub_1", 10)
+    assert ids(*steps, before=before) == ["1", "2", "3", "4", "5", "6", "7"]
+    assert {order[-1] for order in sampled_orders(*steps, before=before)} == {"7"}
+
+
+def sampled_orders(*events: BillingEvent, before: BillingState) -> set[tuple[str, ...]]:
+    rng = random.Random(8)  # noqa: S311  # the same sample in every run
+    return {
+        tuple(event.id for event in in_order(arriving(tuple(rng.sample(events, len(events)))), before, ANY))
+        for _ in range(200)
+    }
+
+
+def test_the_order_that_sets_each_replaced_value_wins_over_one_that_needs_a_state_never_seen() -> None:
+    first = updated(event_id="1", status="active")
+    second = updated(event_id="2", status="past_due", previous={"status": "active"})
+    assert orders(first, second) == {("1", "2")}
+
+
+def test_each_subscription_is_compared_with_its_own_last_event() -> None:
+    on, off = TOGGLE
+    other = KnownSubscription("sub_1", "active", "pro", 5000, cancel_at_period_end=True)
+    before = BillingState("pro", "active", 5000, False, "active", "sub_2", 20, (other,))
+    assert orders(on, off, before=before) == {("off", "on")}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (failed(event_id="1", subscription_id="sub_1"), deleted(event_id="2")),
+        (succeeded(event_id="1", subscription_id="sub_1"), deleted(event_id="2")),
+        (failed(event_id="1"), succeeded(event_id="2")),
+        (failed(event_id="1", attempt_count=2, status="open"), succeeded(event_id="2", attempt_count=1, status="paid")),
+        (failed(event_id="1", attempt_count=1), failed(event_id="2", attempt_count=2)),
+        (succeeded(event_id="1", attempt_count=1, status="open"), failed(event_id="2", attempt_count=2)),
+        (updated(event_id="1", status="unpaid"), deleted(event_id="2")),
+        (updated(event_id="1", status="unpaid", previous={"status": "past_due"}), deleted(event_id="2")),
+    ],
+)
+def test_what_two_payloads_prove_of_each_other(first: BillingEvent, second: BillingEvent) -> None:
+    assert orders(first, second) == {("1", "2")}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (failed(event_id="1", subscription_id="sub_2"), deleted(event_id="2")),
+        (failed(event_id="1"), deleted(event_id="2")),
+        (failed(event_id="1", invoice_id="in_1"), succeeded(event_id="2", invoice_id="in_2")),
+        (failed(event_id="1", invoice_id=None), succeeded(event_id="2", invoice_id=None)),
+        (updated(event_id="1", subscription_id="sub_2"), deleted(event_id="2")),
+    ],
+)
+def test_events_that_do_not_refer_to_each_other_keep_their_order_of_arrival(
+    first: BillingEvent, second: BillingEvent
+) -> None:
+    assert orders(first, second) == {("1", "2"), ("2", "1")}

@@ -41,7 +41,7 @@ def test_where_every_order_leads_to_one_state_the_order_is_decided(events: list[
     "events",
     [
         [failed(), deleted()],
-        [failed(), succeeded()],
+        [failed(invoice_id="in_1"), succeeded(invoice_id="in_2")],
         [updated(event_id="evt_1", status="trialing"), updated(event_id="evt_2")],
         [deleted(), updated(subscription_id="sub_2")],
         [updated(event_id=f"evt_{number}", current_period_end=number) for number in range(7)],
@@ -94,7 +94,7 @@ def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
         "The subscription has ended. Nothing proves the order of this and evt_f, of the same second: "
         "the order of arrival counts."
     )
-    assert entry.anomalies == (Anomaly.UNDECIDABLE_ORDER,)
+    assert entry.anomalies == (Anomaly.AMBIGUOUS_ORDER,)
     assert settlement.questions == [Question("acme", later=True)]
 
 

@@ -147,3 +147,32 @@ def test_a_shorter_look_back_comes_to_the_same(event: BillingEvent, far: Reach, 
 
 def test_a_tenant_begins_with_its_own_plan() -> None:
     assert account(base_plan="business").checkpoint(Reach.BEGINNING).plan == "business"
+
+
+def test_a_failure_is_not_told_where_a_success_of_its_invoice_in_the_same_second_came_in_before() -> None:
+    placement = placed(updated(100), succeeded(200), failed(200))
+    assert (placement.notify, placement.is_ambiguous, status(placement)) == (False, False, "active")
+
+
+ON = updated(200, "on", cancel_at_period_end=True, previous={"cancel_at_period_end": False})
+OFF = updated(200, "off", cancel_at_period_end=False, previous={"cancel_at_period_end": True})
+
+
+def test_a_later_second_is_judged_anew_after_a_late_event() -> None:
+    known = [updated(100), OFF, ON]
+    assert [event.id for event in placed(*known).timeline.second(200)] == ["on", "off"]
+    assert not placed(*known).is_ambiguous
+    placement = placed(*known, updated(150, "late", status="past_due"))
+    assert placement.is_ambiguous
+    assert "Nothing proves the order of off, on, of a later second, after it" in placement.reason
+
+
+def test_a_late_event_of_another_subscription_leaves_an_order_proven() -> None:
+    placement = placed(updated(100), OFF, ON, updated(150, "late", subscription_id="sub_2", subscription_created=20))
+    assert [event.id for event in placement.timeline.second(200)] == ["on", "off"]
+    assert not placement.is_ambiguous
+
+
+def test_a_late_event_is_judged_by_its_own_subscriptions_last_event() -> None:
+    other = updated(150, "other", subscription_id="sub_2", subscription_created=20)
+    assert [event.id for event in placed(updated(100), other, OFF, ON).timeline.second(200)] == ["on", "off"]

@@ -29,7 +29,7 @@ _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _WITHOUT_INHERITING: Final = 160_000
 """The server version since which a membership says for itself whether it is inherited."""
 
-EDITION: Final = 1
+EDITION: Final = 2
 """Of the three lists below. It rises with each change of them: then the release before does not bring back its own."""
 
 # FOR UPDATE needs the privilege to update some column, also where nothing but DELETE follows.
@@ -41,11 +41,11 @@ TABLES: Final[Mapping[str, Grants]] = {
         PEOPLE: "SELECT (id, name, plan, subscription_status, current_period_end, cancel_at_period_end, "
         "stripe_customer_id, owner_id, created_at, updated_at, suspended_at, deleted_at)",
         BATCH: "SELECT, UPDATE (plan, subscription_status, current_period_end, cancel_at_period_end, provider_status, "
-        "subscription_id, subscription_created, stripe_customer_id, tip_created, tip_state, reconciled_at, "
-        "owner_email, owner_email_token_issued, updated_at)",
+        "subscription_id, subscription_created, other_subscriptions, stripe_customer_id, tip_created, tip_state, "
+        "reconciled_at, owner_email, owner_email_token_issued, updated_at)",
         READ: "SELECT (id, name, owner_id, stripe_customer_id, created_at, updated_at, suspended_at, deleted_at, "
         "base_plan, plan, subscription_status, current_period_end, cancel_at_period_end, provider_status, "
-        "subscription_id, subscription_created, tip_created, tip_state, reconciled_at)",
+        "subscription_id, subscription_created, other_subscriptions, tip_created, tip_state, reconciled_at)",
     },
     "customers": {API: "SELECT, INSERT", BATCH: "SELECT, INSERT", READ: "SELECT"},
     "memberships": {
@@ -74,8 +74,8 @@ TABLES: Final[Mapping[str, Grants]] = {
         BATCH: "SELECT, INSERT, UPDATE (tenant_id, outcome, reason, before, after, anomalies), DELETE",
         READ: "SELECT (id, arrival, type, created, received_at, livemode, api_version, org_id, customer_id, "
         "subscription_id, subscription_created, status, price_id, current_period_end, cancel_at_period_end, "
-        "previous, invoice_id, amount_due, currency, checkout_mode, problem, tenant_id, outcome, reason, before, "
-        "after, anomalies)",
+        "previous, invoice_id, amount_due, attempt_count, currency, checkout_mode, problem, tenant_id, "
+        "outcome, reason, before, after, anomalies)",
     },
     "billing_bodies": {BATCH: "SELECT (arrival, received_at), INSERT, DELETE", READ: "SELECT (arrival, received_at)"},
     "billing_findings": {BATCH: "SELECT, INSERT, UPDATE", READ: "SELECT"},

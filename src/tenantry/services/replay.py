@@ -153,6 +153,8 @@ class ReplayService:
         before = await replay.second_before_newest(connection, tenant_id, most)
         since = None
         if before is not None:
+            if accounts[0].state.others:
+                return Recent(None)  # no event says everything of a tenant with several subscriptions
             telling = telling_everything(self._policy)
             since = await replay.beginning_after(connection, tenant_id, before, telling)
             if since is None:
@@ -264,12 +266,19 @@ def _checked(account: Account, refolded: Refolded, parked: int) -> Checked:
 
 
 def _fields(account: Account) -> dict[str, Fact]:
-    checkpoint = {name: getattr(account.tip_state, name, None) for name in BillingState.__struct_fields__}
+    checkpoint = (
+        dict.fromkeys(BillingState.__struct_fields__) if account.tip_state is None else _facts(account.tip_state)
+    )
     return {
-        **msgspec.structs.asdict(account.state),
+        **_facts(account.state),
         "tip_created": account.tip_created,
         **{f"{_CHECKPOINT}{name}": value for name, value in checkpoint.items()},
     }
+
+
+def _facts(state: BillingState) -> dict[str, Fact]:
+    others = msgspec.json.encode(state.others).decode() if state.others else None
+    return {**msgspec.structs.asdict(state), "others": others}
 
 
 def _shown(name: str, value: Fact) -> Value:

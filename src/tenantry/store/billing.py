@@ -16,7 +16,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, MOMENTS, TEXT, TEXTS, Call, Statement, Type
 from tenantry.domain.billing.events import Anomaly, BillingEvent
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
-from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.state import BillingState, KnownSubscription
 from tenantry.domain.billing.timeline import Reach
 from tenantry.store.bodies import insert_bodies
 from tenantry.store.listing import Listing
@@ -25,7 +25,7 @@ ARRIVALS_PER_BATCH: Final = 1024
 ACCOUNT_COLUMNS: Final = (
     "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
     "current_period_end, cancel_at_period_end, provider_status, subscription_id, subscription_created, "
-    "tip_created, tip_state::text"
+    "tip_created, tip_state::text, other_subscriptions::text"
 )
 """What `to_account` reads of a tenant."""
 
@@ -57,8 +57,8 @@ _FACT_TYPES: Final[Mapping[str, Type[Any]]] = {
     "id": TEXTS, "arrival": BIGINTS, "type": TEXTS, "created": BIGINTS, "livemode": BOOLEANS, "api_version": TEXTS,
     "org_id": TEXTS, "customer_id": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "status": TEXTS,
     "price_id": TEXTS, "current_period_end": BIGINTS, "cancel_at_period_end": BOOLEANS, "invoice_id": TEXTS,
-    "invoice_url": TEXTS, "amount_due": BIGINTS, "currency": TEXTS, "checkout_mode": TEXTS, "problem": TEXTS,
-    "previous": JSONS,
+    "invoice_url": TEXTS, "amount_due": BIGINTS, "attempt_count": BIGINTS, "currency": TEXTS, "checkout_mode": TEXTS,
+    "problem": TEXTS, "previous": JSONS,
 }  # fmt: skip
 _FACTS: Final = ", ".join(_FACT_TYPES)
 # A late event's history begins where the state does not depend on what was before: at the newest event before it that
@@ -84,6 +84,7 @@ SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
  ORDER BY e.tenant_id, e.created, e.arrival
 """  # noqa: S608  # the names of our own columns
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
+_others_decoder: Final = msgspec.json.Decoder(tuple[KnownSubscription, ...])
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -107,13 +108,16 @@ async def read_standing(
 
 def to_account(row: Sequence[Any], read_state: Callable[[str], BillingState] = _state_decoder.decode) -> Account:
     """The account of a row of `ACCOUNT_COLUMNS`; ``read_state`` reads its checkpoint."""
+    state = BillingState(*row[5:12])
+    if row[14] is not None:
+        state = msgspec.structs.replace(state, others=_others_decoder.decode(row[14]))
     return Account(
         tenant_id=row[0],
         owner_id=row[1],
         deleted=row[2],
         customer_id=row[3],
         base_plan=row[4],
-        state=BillingState(*row[5:12]),
+        state=state,
         tip_created=row[12],
         tip_state=None if row[13] is None else read_state(row[13]),
     )
@@ -217,8 +221,8 @@ SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies,
 _ACCOUNT_TYPES: Final[Mapping[str, Type[Any]]] = {
     "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
     "cancel_at_period_end": BOOLEANS, "provider_status": TEXTS, "subscription_id": TEXTS,
-    "subscription_created": BIGINTS, "customer_id": TEXTS, "tip_created": BIGINTS, "tip_state": JSONS,
-    "visible": BOOLEANS,
+    "subscription_created": BIGINTS, "others": JSONS, "customer_id": TEXTS, "tip_created": BIGINTS,
+    "tip_state": JSONS, "visible": BOOLEANS,
 }  # fmt: skip
 UPDATE_ACCOUNTS: Final = Statement(
     f"""
@@ -226,7 +230,8 @@ UPDATE tenants t
    SET plan = given.plan, subscription_status = given.subscription_status,
        current_period_end = given.current_period_end, cancel_at_period_end = given.cancel_at_period_end,
        provider_status = given.provider_status, subscription_id = given.subscription_id,
-       subscription_created = given.subscription_created, stripe_customer_id = given.customer_id,
+       subscription_created = given.subscription_created, other_subscriptions = given.others,
+       stripe_customer_id = given.customer_id,
        tip_created = given.tip_created, tip_state = given.tip_state,
        updated_at = CASE WHEN given.visible THEN ${len(_ACCOUNT_TYPES) + 1} ELSE t.updated_at END
   FROM {_unnested(_ACCOUNT_TYPES)}
@@ -260,7 +265,8 @@ UPDATE billing_events e
 )
 
 _facts_of: Final = attrgetter(*_FACT_TYPES)
-_state_of: Final = attrgetter(*BillingState.__struct_fields__)
+_state_of: Final = attrgetter(*BillingState.__struct_fields__[:-1])
+"""Of a state, all but ``others``, its last field."""
 
 
 class EntryTakenError(Exception):
@@ -323,6 +329,7 @@ def update_accounts(accounts: Sequence[tuple[Account, bool]], now: datetime) -> 
         UPDATE_ACCOUNTS(
             [account.tenant_id for account, _ in accounts],
             *zip(*[_state_of(account.state) for account, _ in accounts], strict=True),
+            _jsons([account.state.others or None for account, _ in accounts]),
             [account.customer_id for account, _ in accounts],
             [account.tip_created for account, _ in accounts],
             _jsons([account.tip_state for account, _ in accounts]),

@@ -235,7 +235,7 @@ async def read_anomalies(
     prices = await cursor.fetchall()
     cursor = await connection.execute(TAKEN_CUSTOMERS, {**window, "kind": Anomaly.CUSTOMER_TAKEN.value})
     taken = [(f"{customer_id} for {org_id}", number) for customer_id, org_id, number in await cursor.fetchall()]
-    cursor = await connection.execute(TIES, {**window, "kind": Anomaly.UNDECIDABLE_ORDER.value, "snapshot": SNAPSHOT})
+    cursor = await connection.execute(TIES, {**window, "kind": Anomaly.AMBIGUOUS_ORDER.value, "snapshot": SNAPSHOT})
     [(ties, settled, open_tenants, open_number)] = await cursor.fetchall()
     cursor = await connection.execute(DRIFTED, {**window, "kind": Anomaly.DRIFT.value})
     return Anomalies(
@@ -254,9 +254,7 @@ def _named(rows: Sequence[Sequence[Any]]) -> Named:
 
 async def drifts_and_ties_of_the_day(connection: Connection) -> tuple[int, int]:
     """How many tenants had drifted from the provider, and how many events nothing could place, in the last 24 h."""
-    cursor = await connection.execute(
-        OF_THE_DAY, {"drift": Anomaly.DRIFT.value, "tie": Anomaly.UNDECIDABLE_ORDER.value}
-    )
+    cursor = await connection.execute(OF_THE_DAY, {"drift": Anomaly.DRIFT.value, "tie": Anomaly.AMBIGUOUS_ORDER.value})
     [(drifted, ties)] = await cursor.fetchall()
     return drifted, ties
 

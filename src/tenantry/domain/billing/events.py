@@ -12,6 +12,9 @@ PAYMENT_SUCCEEDED: Final = "invoice.payment_succeeded"
 PAYMENT_FAILED: Final = "invoice.payment_failed"
 CHECKOUT_COMPLETED: Final = "checkout.session.completed"
 
+PAID: Final = "paid"
+"""The status of an invoice that is paid."""
+
 SNAPSHOT: Final = "tenantry.subscription.snapshot"
 """Not an event of the provider's: what its API answered, entered by ourselves."""
 
@@ -43,7 +46,7 @@ class Anomaly(StrEnum):
     UNKNOWN_PRICE = "unknown_price"
     WRONG_LIVEMODE = "wrong_livemode"
     CUSTOMER_TAKEN = "customer_taken"
-    UNDECIDABLE_ORDER = "undecidable_order"
+    AMBIGUOUS_ORDER = "ambiguous_order"
     DRIFT = "drift"
 
 
@@ -55,7 +58,8 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     ``previous`` holds the tracked values that the event says it replaced (the provider's
     ``previous_attributes``); where it is empty, the event says that it left them all as they were, and where it is
-    None, it says nothing. ``arrival`` counts events in the order in which they came in.
+    None, it says nothing. ``status`` is the subscription's or the invoice's. ``arrival`` counts events in the order in
+    which they came in.
     """
 
     id: str
@@ -76,6 +80,7 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     invoice_id: str | None = None
     invoice_url: str | None = None
     amount_due: int | None = None
+    attempt_count: int | None = None
     currency: str | None = None
     checkout_mode: str | None = None
     problem: str | None = None

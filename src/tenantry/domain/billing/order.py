@@ -1,209 +1,334 @@
-"""The order of the events of one second, whatever the order in which they arrived."""
+"""The order of the events of one second, whatever the order in which they arrived.
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, islice, pairwise
+The provider's ``created`` counts seconds. Within a second, the payloads prove this much:
+
+- An event with ``previous_attributes`` replaced what the event of the same subscription before it had set. Of all
+  orders of a subscription's events, those count in which the fewest events replaced a state that no event set.
+- Nothing follows ``deleted`` of the same subscription, an invoice event of that subscription included.
+- A paid invoice does not fail afterwards; two attempts to pay an invoice are ordered by ``attempt_count``.
+- A snapshot follows every event that had arrived when the provider was asked.
+
+Where this leaves several orders, the order of arrival decides, and `is_decided` says whether the others end elsewhere.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from tenantry.domain.billing.events import SNAPSHOT, SUBSCRIPTION_TYPES, TRACKED, BillingEvent, Fact
-from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, plan_of
+from tenantry.domain.billing.events import (
+    INVOICE_TYPES,
+    PAID,
+    PAYMENT_SUCCEEDED,
+    SNAPSHOT,
+    SUBSCRIPTION_DELETED,
+    SUBSCRIPTION_TYPES,
+    TRACKED,
+    BillingEvent,
+    Fact,
+)
+from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, apply, known_of, plan_of
 
-_LONGEST_CHAIN: Final = 6
-"""How many events of one second are tried in every order."""
+MOST_COMPARED: Final = 64
+"""How many events of one second are compared. Where there are more, the order of arrival decides."""
+_MOST_STEPS: Final = 2000
+"""How many partial orders of one subscription's events, or of a second's, are tried."""
 
-_MOST_COMPARED: Final = 64
-_ENDS_OF_A_TIE: Final = 2
-_MOST_CHAINS: Final = 24
-_TELLING: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
-_PLAN: Final = "plan"
-Facts = Mapping[str, Fact]
+_OF_SUBSCRIPTION: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
+_Counts = tuple[int, ...]
 
 
 def in_order(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> list[BillingEvent]:
-    """Sort events of one second by what ``previous`` proves, else by arrival; ``before`` is the state at its start.
+    """Sort the events of one second; ``before`` is the tenant's state at its start.
 
-    Each event replaced what the one before it had set. An order of a subscription's events in which that holds
-    throughout is the right one (of several, the first by arrival); without one, each two events are compared. More than
-    64 events are in the order of arrival.
+    Of the orders that the payloads allow, the one nearest to the order of arrival is taken.
     """
     waiting = sorted(events, key=attrgetter("arrival"))
-    if proves_nothing(waiting):
+    if is_by_arrival(waiting):
         return waiting
-    precedence = _precedence(_subscriptions(waiting, before, policy, most_chains=1), waiting)
-    ordered: list[BillingEvent] = []
+    second = _Second(waiting, before, policy)
+    kind_of = {event.id: number for number, kind in enumerate(second.kinds) for event in kind.events}
+    place, ordered = second.start, list[BillingEvent]()
     while waiting:
-        left = {event.id for event in waiting}
-        first = next(
-            (event for event in waiting if left.isdisjoint(precedence[event.id])),
-            waiting[0],  # a circle of proofs proves nothing: arrival decides
-        )
+        allowed = set(second.next_kinds(place))
+        first = next((event for event in waiting if kind_of[event.id] in allowed), waiting[0])
         waiting.remove(first)
         ordered.append(first)
+        place = second.after(place, kind_of[first.id])
     return ordered
 
 
-def proves_nothing(events: Sequence[BillingEvent]) -> bool:
-    """Whether these events of one second are in the order of their arrival, without a look at what they say."""
-    return len(events) == 1 or len(events) > _MOST_COMPARED or all(_may_follow_anything(event) for event in events)
+def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
+    """Whether these events of one second are in the order of arrival because no payload says anything about it."""
+    if len(events) == 1 or len(events) > MOST_COMPARED:
+        return True
+    invoices = [event.invoice_id for event in events if event.type in INVOICE_TYPES and event.invoice_id is not None]
+    return len(invoices) == len(set(invoices)) and not any(_says_something(event) for event in events)
 
 
 def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> bool:
-    """Whether these events of one second lead to one state in every order that nothing disproves.
+    """Whether all orders of one second's events that the payloads allow lead to the same state.
 
-    Events that say the same count once. More than six others count as undecided, and so do those whose proofs leave
-    very many orders.
+    False as well for a second with too many events, or too many possible orders, to try them all.
     """
-    events = list({_effect(event): event for event in events}.values())
-    if len(events) == 1:
+    second = _Second(sorted(events, key=attrgetter("arrival")), before, policy)
+    if len(second.kinds) == 1:
         return True
-    if len(events) > _LONGEST_CHAIN:
+    if len(events) > MOST_COMPARED or not second.is_searched:
         return False
-    subscriptions = _subscriptions(sorted(events, key=attrgetter("arrival")), before, policy, most_chains=_MOST_CHAINS)
-    if any(len(each.chains) == _MOST_CHAINS for each in subscriptions):
-        return False
-    precedence = _precedence([subscription for subscription in subscriptions if not subscription.chains], events)
     ends: set[BillingState] = set()
-    ways = [_Way(before, (), frozenset(event.id for event in events))]
-    known = set(ways)
-    while ways and len(ends) < _ENDS_OF_A_TIE:
+    ways = [_Way(before, second.start)]
+    seen = set(ways)
+    while ways:
         way = ways.pop()
-        if not way.left:
+        if second.is_complete(way.place):
             ends.add(way.state)
-        for event in events:
-            if event.id not in way.left or not way.left.isdisjoint(precedence[event.id]):
-                continue
-            done = (*way.done, event.id) if any(event.id in each.chained for each in subscriptions) else way.done
-            if all(each.allows(done) for each in subscriptions):
-                further = _Way(apply(way.state, event, policy).state, done, way.left - {event.id})
-                if further not in known:
-                    known.add(further)
-                    ways.append(further)
-    return len(ends) < _ENDS_OF_A_TIE
+        for kind in second.next_kinds(way.place):
+            event = second.kinds[kind].events[0]
+            further = _Way(apply(way.state, event, policy).state, second.after(way.place, kind))
+            if further not in seen:
+                seen.add(further)
+                ways.append(further)
+        if len(ends) > 1 or len(seen) > _MOST_STEPS:
+            return False
+    return len(ends) == 1
 
 
-def _effect(event: BillingEvent) -> tuple[object, ...]:
-    """All that `apply` and the proofs of order see of an event."""
-    if event.type not in _TELLING:
-        return (event.type,)
-    previous = None if event.previous is None else tuple(sorted(event.previous.items()))
-    own = event.arrival if event.type == SNAPSHOT else None  # its place depends on when it was asked for
-    facts = tuple(getattr(event, fact) for fact in TRACKED)
-    return event.type, event.subscription_id, event.subscription_created, facts, previous, own
+class _Place(NamedTuple):
+    """How far an order of a second has come: how many events of each kind, and each subscription's last kind."""
+
+    counts: tuple[int, ...]
+    last: tuple[int | None, ...]
 
 
 class _Way(NamedTuple):
-    """The state that some of a second's events lead to, those of them whose order counts, and the ones left."""
+    """A tenant's state after part of an order."""
 
     state: BillingState
-    done: tuple[str, ...]
-    left: frozenset[str]
+    place: _Place
 
 
-class _Subscription(NamedTuple):
-    """The events of one subscription, and the orders in which each replaced what the one before it had set."""
+class _Kind(NamedTuple):
+    """Events of one second that say the same, by arrival, and how many events of other kinds must precede them."""
 
     events: tuple[BillingEvent, ...]
-    chains: list[list[str]]
+    follows: Mapping[int, int]
+
+
+class _Second:
+    """The events of one second, given by arrival, and the orders that their payloads allow."""
+
+    def __init__(self, events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> None:
+        self.kinds = _kinds(events)
+        numbers = defaultdict(list)
+        for number, kind in enumerate(self.kinds):
+            if kind.events[0].type in _OF_SUBSCRIPTION:
+                numbers[kind.events[0].subscription_id].append(number)
+        self._subscriptions = [
+            _Subscription(members, self.kinds, known_of(before, subscription_id), policy)
+            for subscription_id, members in numbers.items()
+        ]
+        self._subscription_of = {number: index for index, members in enumerate(numbers.values()) for number in members}
+        self.start = _Place((0,) * len(self.kinds), (None,) * len(self._subscriptions))
+        self._end = tuple(len(kind.events) for kind in self.kinds)
 
     @property
-    def chained(self) -> frozenset[str]:
-        return frozenset(self.chains[0] if self.chains else ())
+    def is_searched(self) -> bool:
+        """Whether every subscription's events were few enough to find their orders."""
+        return all(subscription.is_searched for subscription in self._subscriptions)
 
-    def allows(self, done: Sequence[str]) -> bool:
-        own = [event_id for event_id in done if event_id in self.chained]
-        return not self.chains or any(chain[: len(own)] == own for chain in self.chains)
+    def is_complete(self, place: _Place) -> bool:
+        return place.counts == self._end
 
+    def next_kinds(self, place: _Place) -> Iterator[int]:
+        """The kinds of which an event may come next."""
+        for number, kind in enumerate(self.kinds):
+            if place.counts[number] == self._end[number]:
+                continue
+            if any(place.counts[other] < count for other, count in kind.follows.items()):
+                continue
+            index = self._subscription_of.get(number)
+            if index is None or self._subscriptions[index].allows(place.counts, place.last[index], number):
+                yield number
 
-def _subscriptions(
-    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy, *, most_chains: int
-) -> list[_Subscription]:
-    changes = [event for event in events if event.type in _TELLING]
-    changes.sort(key=lambda event: (event.subscription_id or "", event.arrival))
-    found = []
-    for subscription_id, group in groupby(changes, key=attrgetter("subscription_id")):
-        together = tuple(group)
-        known = _facts_of_state(before) if subscription_id and subscription_id == before.subscription_id else {}
-        chains: list[list[str]] = []
-        told = tuple(event for event in together if event.type != SNAPSHOT)
-        if len(told) <= _LONGEST_CHAIN and not all(_may_follow_anything(event) for event in together):
-            # an answer that found things otherwise than the events say has no place in a chain of theirs
-            for members, start in ((together, known), (told, known), (together, {}), (told, {})):
-                chains = chains or list(islice(_chains(members, start, policy), most_chains))
-        found.append(_Subscription(together, [chain for chain in chains if chain]))
-    return found
+    def after(self, place: _Place, number: int) -> _Place:
+        """The place after one more event of a kind."""
+        index = self._subscription_of.get(number)
+        last = tuple(number if index == other else known for other, known in enumerate(place.last))
+        return _Place(_one_more(place.counts, number), last)
 
 
-def _precedence(subscriptions: Sequence[_Subscription], second: Sequence[BillingEvent]) -> dict[str, set[str]]:
-    """The ids of the events that each event must follow: the one before it in the first chain, else by twos.
+class _Subscription:
+    """The kinds of one subscription's events, and their orders in which the fewest replaced a state never seen."""
 
-    An answer follows all that had come in before the question: its arrival number was taken then.
-    """
-    precedence: dict[str, set[str]] = {event.id: set() for event in second}
-    for events, chains in subscriptions:
-        if chains:
-            precedence |= {later: {earlier} for earlier, later in pairwise(chains[0])}
-        for event in events:
-            if not chains or event.id not in chains[0]:
-                precedence[event.id] = {other.id for other in events if _is_proven_after(event, other)}
-    for answer in second:
-        if answer.type == SNAPSHOT:
-            earlier = [event for event in second if event.arrival < answer.arrival]
-            precedence[answer.id] |= {event.id for event in earlier}
-            for event in earlier:
-                precedence[event.id].discard(answer.id)
-    return precedence
+    def __init__(
+        self, members: Sequence[int], kinds: Sequence[_Kind], known: KnownSubscription | None, policy: BillingPolicy
+    ) -> None:
+        self._members = members
+        self._kinds = kinds
+        events = {number: kinds[number].events[0] for number in members}
+        self._unlinked = {
+            (last, number): not _is_free(event)
+            and not (_finds(known, event, policy) if last is None else _replaces(event, events[last]))
+            for number, event in events.items()
+            for last in (None, *members)
+        }
+        self._costs = self._search()
+
+    @property
+    def is_searched(self) -> bool:
+        return self._costs is not None
+
+    def allows(self, counts: _Counts, last: int | None, number: int) -> bool:
+        """Whether an order that has come so far may go on with this kind."""
+        if self._costs is None:
+            return True
+        here = _Step(tuple(counts[member] for member in self._members), last)
+        there = _Step(_one_more(here.counts, self._members.index(number)), number)
+        return self._costs.get(there, -1) == self._costs.get(here, 0) + self._unlinked[last, number]
+
+    def _search(self) -> "dict[_Step, int] | None":
+        """The steps of the orders with the fewest unlinked events, with the number of those so far.
+
+        None if there are too many steps. All steps with equally many are found before any with more, so the result
+        does not depend on arrival.
+        """
+        end = tuple(len(self._kinds[member].events) for member in self._members)
+        costs: dict[_Step, int] = {}
+        layer, cost = [_Step((0,) * len(end), None)], 0
+        while layer and not any(step.counts == end for step in costs):
+            dearer: list[_Step] = []
+            while layer:
+                step = layer.pop()
+                if step in costs:
+                    continue
+                costs[step] = cost
+                for further, is_unlinked in self._further(step):
+                    (dearer if is_unlinked else layer).append(further)
+                if len(costs) > _MOST_STEPS:
+                    return None
+            layer, cost = dearer, cost + 1
+        return self._leading_to(end, costs)
+
+    def _leading_to(self, end: _Counts, costs: Mapping["_Step", int]) -> dict["_Step", int]:
+        leading: dict[_Step, int] = {}
+        for step in sorted(costs, key=lambda step: sum(step.counts), reverse=True):
+            if step.counts == end or any(
+                leading.get(further) == costs[step] + is_unlinked for further, is_unlinked in self._further(step)
+            ):
+                leading[step] = costs[step]
+        return leading
+
+    def _further(self, step: "_Step") -> Iterator[tuple["_Step", bool]]:
+        """The steps that may follow, and whether the event that leads there is unlinked."""
+        done = dict(zip(self._members, step.counts, strict=True))
+        for position, number in enumerate(self._members):
+            kind = self._kinds[number]
+            if done[number] < len(kind.events) and all(done.get(other, n) >= n for other, n in kind.follows.items()):
+                yield _Step(_one_more(step.counts, position), number), self._unlinked[step.last, number]
 
 
-def _chains(events: tuple[BillingEvent, ...], known: Facts, policy: BillingPolicy) -> Iterator[list[str]]:
-    """The orders of events in which each replaced what the one before it had set; the first by arrival first."""
-    if not events:
-        yield []
+class _Step(NamedTuple):
+    """How many events of each of a subscription's kinds an order has had, and the kind of the last one."""
+
+    counts: _Counts
+    last: int | None
+
+
+def _one_more(counts: _Counts, position: int) -> _Counts:
+    return (*counts[:position], counts[position] + 1, *counts[position + 1 :])
+
+
+def _kinds(events: Sequence[BillingEvent]) -> list[_Kind]:
+    """Events that say the same, together; of different kinds, which must precede which."""
+    invoices = Counter(event.invoice_id for event in events if event.type in INVOICE_TYPES and event.invoice_id)
+    deleted = {event.subscription_id for event in events if event.type == SUBSCRIPTION_DELETED} - {None}
+    together: defaultdict[object, list[BillingEvent]] = defaultdict(list)
     for event in events:
-        if event.type == SNAPSHOT and event is not events[0]:
-            continue  # those with smaller arrival numbers had come in before the question
-        if _may_follow_anything(event) or _follows(event, known, policy):
-            others = tuple(other for other in events if other is not event)
-            for rest in _chains(others, _facts_of_event(event), policy):
-                yield [event.id, *rest]
+        together[_effect(event, invoices, deleted)].append(event)
+    groups = list(together.values())
+    return [
+        _Kind(
+            tuple(group),
+            {
+                number: count
+                for number, other in enumerate(groups)
+                if other is not group and (count := _how_many_precede(other, group[0]))
+            },
+        )
+        for group in groups
+    ]
 
 
-def _may_follow_anything(event: BillingEvent) -> bool:
-    """An event that does not say what it replaced; an answer of the provider replaced nothing, it found things so."""
+def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collection[str | None]) -> tuple[object, ...]:
+    """All that the state and the order depend on; an invoice's facts count only where others refer to them."""
+    if event.type in _OF_SUBSCRIPTION:
+        previous = None if event.previous is None else tuple(sorted(event.previous.items()))
+        asked = event.arrival if event.type == SNAPSHOT else None
+        facts = tuple(getattr(event, fact) for fact in TRACKED)
+        return event.type, event.subscription_id, event.subscription_created, facts, previous, asked
+    subscription_id = event.subscription_id if event.subscription_id in deleted else None
+    if invoices.get(event.invoice_id or "", 0) > 1:
+        return event.type, subscription_id, event.invoice_id, event.attempt_count, event.status
+    return event.type, subscription_id
+
+
+def _how_many_precede(events: Sequence[BillingEvent], later: BillingEvent) -> int:
+    """How many of these events, which say the same, come before ``later``."""
+    if later.type == SNAPSHOT:
+        return sum(event.arrival < later.arrival for event in events)
+    return len(events) if _precedes(events[0], later) else 0
+
+
+def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
+    """Whether the payloads, ``previous_attributes`` aside, prove that an event came before another one."""
+    if later.type == SUBSCRIPTION_DELETED and event.type not in (SUBSCRIPTION_DELETED, SNAPSHOT):
+        return event.subscription_id is not None and event.subscription_id == later.subscription_id
+    if event.type not in INVOICE_TYPES or later.type not in INVOICE_TYPES:
+        return False
+    if event.invoice_id is None or event.invoice_id != later.invoice_id or _is_paid(event):
+        return False
+    if _is_paid(later):
+        return True
+    if event.attempt_count is None or later.attempt_count is None:
+        return False
+    return event.attempt_count < later.attempt_count
+
+
+def _is_paid(event: BillingEvent) -> bool:
+    return event.type == PAYMENT_SUCCEEDED and event.status in (None, PAID)
+
+
+def _says_something(event: BillingEvent) -> bool:
+    """Whether the event's payload can prove its place."""
+    return event.type == SUBSCRIPTION_DELETED or (event.type in _OF_SUBSCRIPTION and not _is_free(event))
+
+
+def _is_free(event: BillingEvent) -> bool:
+    """Whether the event does not say what was before it; a snapshot replaced nothing."""
     return event.previous is None and event.type != SNAPSHOT
 
 
-def _follows(event: BillingEvent, known: Facts, policy: BillingPolicy) -> bool:
-    """Whether what is known is what ``event`` says was before it: what it replaced, and what it left as it was."""
-    for fact in TRACKED:
-        value = (event.previous or {}).get(fact, getattr(event, fact))
-        if known.get(fact, value) != value:
-            return False
-        if fact == "price_id" and _PLAN in known and known[_PLAN] != plan_of(_as_text(value), policy.catalog)[0]:
-            return False
-    return True
+def _replaces(event: BillingEvent, other: BillingEvent) -> bool:
+    """Whether ``event`` replaced, or left as it was, exactly what ``other`` had set."""
+    if other.type == SUBSCRIPTION_DELETED:
+        return event.status == other.status
+    return all(_before(event, fact) == getattr(other, fact) for fact in TRACKED)
 
 
-def _is_proven_after(event: BillingEvent, other: BillingEvent) -> bool:
-    """Whether ``event`` replaced just what ``other`` set, and not also the other way round."""
-    return event is not other and _replaced(event, other) and not _replaced(other, event)
+def _finds(known: KnownSubscription | None, event: BillingEvent, policy: BillingPolicy) -> bool:
+    """Whether ``event`` replaced, or left as it was, what its subscription's events had set before this second."""
+    if known is None:
+        return False
+    price_id = _before(event, "price_id")
+    return (
+        known.status == _before(event, "status")
+        and known.current_period_end == _before(event, "current_period_end")
+        and known.cancel_at_period_end == _before(event, "cancel_at_period_end")
+        and known.plan == plan_of(price_id if isinstance(price_id, str) else None, policy.catalog)[0]
+    )
 
 
-def _replaced(event: BillingEvent, other: BillingEvent) -> bool:
-    return bool(event.previous) and all(getattr(other, fact) == value for fact, value in (event.previous or {}).items())
-
-
-def _as_text(value: Fact) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _facts_of_event(event: BillingEvent) -> Facts:
-    return {fact: getattr(event, fact) for fact in TRACKED}
-
-
-def _facts_of_state(state: BillingState) -> Facts:
-    return {
-        "status": state.provider_status,
-        "current_period_end": state.current_period_end,
-        "cancel_at_period_end": state.cancel_at_period_end,
-        _PLAN: state.plan,
-    }
+def _before(event: BillingEvent, fact: str) -> Fact:
+    value: Fact = (event.previous or {}).get(fact, getattr(event, fact))
+    return value

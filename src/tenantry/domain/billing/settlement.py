@@ -66,11 +66,16 @@ def may_link(event: BillingEvent) -> bool:
     return event.type in (CHECKOUT_COMPLETED, SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
 
 
+FIRST: Final = -1
+"""Before the second of any event."""
+
+
 class Need(NamedTuple):
     """How far back an account's history is needed, and from which second on.
 
     With `Reach.TIP_SECOND` that is the second of its newest event. With `Reach.BEGINNING` it is that of the oldest
-    event to be placed: events before it are needed back to one that says everything.
+    event to be placed: events before it are needed back to one that says everything. None says everything of an account
+    with several subscriptions; the second is `FIRST` then.
     """
 
     reach: Reach
@@ -92,7 +97,9 @@ def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]
             far = max(far, Reach.TIP_SECOND)  # it may take the place of an older answer
         known = needed.get(account.tenant_id)
         if far > (known.reach if known else Reach.TIP) or (known and event.created < known.second):
-            second = event.created if far is Reach.BEGINNING else account.tip_created
+            second = account.tip_created
+            if far is Reach.BEGINNING:
+                second = FIRST if account.state.others else event.created
             needed[account.tenant_id] = Need(far, second)
     return needed
 
@@ -268,9 +275,9 @@ class Settlement:
             note = note or _Note(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
             return Entry(arrival, tenant_id, note.outcome, note.reason, before, self._state(tenant_id), found), False
         placement = self._place(tenant_id, event)
-        if placement.rivals:
+        if placement.is_ambiguous:
             self.questions.append(Question(tenant_id, later=True))
-            found = (*found, Anomaly.UNDECIDABLE_ORDER)
+            found = (*found, Anomaly.AMBIGUOUS_ORDER)
         reason = f"{placement.reason} {note.reason}" if note else placement.reason
         entry = Entry(arrival, tenant_id, placement.outcome, reason, before, placement.after, found)
         return entry, placement.notify

@@ -39,12 +39,23 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     """Which mode events should be of; None where that is not known."""
 
 
-class BillingState(msgspec.Struct, frozen=True):
+class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the newest event of one subscription said of it."""
+
+    id: str
+    status: str | None = None
+    plan: str = FREE
+    current_period_end: int | None = None
+    cancel_at_period_end: bool = False
+
+
+class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the events so far say. The first four fields are the tenant record's.
 
     ``provider_status`` is the status that the subscription events last gave. ``subscription_id`` and
     ``subscription_created`` name the subscription that gave it (with `SubscriptionRule.NEWEST` the newest one so
-    far) as long as it lives.
+    far) until it ends. ``others`` are the tenant's other subscriptions, ended ones included, by id: the order of
+    their events depends on them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first.
     """
 
     plan: str = FREE
@@ -54,6 +65,26 @@ class BillingState(msgspec.Struct, frozen=True):
     provider_status: str | None = None
     subscription_id: str | None = None
     subscription_created: int | None = None
+    others: tuple[KnownSubscription, ...] = ()
+
+
+MOST_OTHERS: Final = 50
+
+
+def known_of(state: BillingState, subscription_id: str | None) -> KnownSubscription | None:
+    """What is known of a subscription; None where no event has told of it."""
+    for known in state.others:
+        if known.id == subscription_id:
+            return known
+    if subscription_id is None or subscription_id != state.subscription_id:
+        return None
+    return KnownSubscription(
+        subscription_id,
+        state.provider_status,
+        state.plan,
+        state.current_period_end,
+        state.cancel_at_period_end,
+    )
 
 
 record_of: Final = attrgetter(*RECORD_FIELDS)
@@ -91,6 +122,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         provider_status=status,
         subscription_id=subscription.id,
         subscription_created=subscription.created,
+        others=_others(state, event, updated_plan=plan, current=subscription.id),
     )
     return Step(updated, f"The subscription is {status}: {reason}.")
 
@@ -113,8 +145,10 @@ def plan_of(price_id: str | None, catalog: Catalog) -> tuple[str, str]:
 
 
 def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+    others = _others(state, event)
     if policy.subscriptions is SubscriptionRule.NEWEST and _is_older_than_living(event, state):
-        return Step(state, f"A newer subscription, {state.subscription_id}, lives on.")
+        kept = msgspec.structs.replace(state, others=others)
+        return Step(kept, f"A newer subscription, {state.subscription_id}, lives on.")
     ended = msgspec.structs.replace(
         state,
         plan=FREE,
@@ -123,8 +157,43 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         provider_status=CANCELED,
         subscription_id=None,
         subscription_created=None,
+        others=others,
     )
     return Step(ended, "The subscription has ended.")
+
+
+def _others(
+    state: BillingState, event: BillingEvent, *, updated_plan: str | None = None, current: str | None = None
+) -> tuple[KnownSubscription, ...]:
+    """The tenant's subscriptions other than the ``current`` one, after an event that sets its subscription's plan.
+
+    Without a plan the event is the end of its subscription.
+    """
+    own = event.subscription_id
+    if not state.others and own == current and state.subscription_id in (None, own):
+        return ()  # the tenant's only subscription
+    former = known_of(state, state.subscription_id)
+    others = {known.id: known for known in state.others}
+    if former is not None:
+        others[former.id] = former
+    if own is not None and updated_plan is None:
+        others[own] = KnownSubscription(own, CANCELED)
+    elif own is not None and updated_plan is not None:
+        others[own] = KnownSubscription(
+            own, event.status, updated_plan, event.current_period_end, bool(event.cancel_at_period_end)
+        )
+    if own == current:
+        others.pop(own or "", None)
+    return _bounded(others)
+
+
+def _bounded(others: dict[str, KnownSubscription]) -> tuple[KnownSubscription, ...]:
+    """At most `MOST_OTHERS` of them, by id, the living ones first to stay."""
+    for subscription_id in sorted(others, key=lambda each: (others[each].status not in ENDED, each)):
+        if len(others) <= MOST_OTHERS:
+            break
+        del others[subscription_id]
+    return tuple(sorted(others.values(), key=attrgetter("id")))
 
 
 class _Subscription(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.billing.events import PAYMENT_FAILED, PAYMENT_SUCCEEDED, BillingEvent, Outcome
-from tenantry.domain.billing.order import in_order, is_decided, proves_nothing
+from tenantry.domain.billing.order import in_order, is_by_arrival, is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, Step, apply
 
 
@@ -40,6 +40,7 @@ def reach(created: int, tip_created: int | None) -> Reach:
 
 _created = attrgetter("created")
 _MOST_NAMED: Final = 3
+_BY_ARRIVAL: Final = "the order of arrival counts."
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -82,8 +83,8 @@ class Placement(msgspec.Struct, frozen=True):
     after: BillingState
     notify: bool
     """Whether the owner is to be told of a failed payment."""
-    rivals: tuple[str, ...] = ()
-    """The events of the same second where nothing decides which of them comes last."""
+    is_ambiguous: bool = False
+    """Whether the order of arrival decided, in the event's own second or in a later one that was folded again."""
 
 
 def begin(checkpoint: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Timeline:
@@ -102,25 +103,28 @@ def begin(checkpoint: BillingState, events: Iterable[BillingEvent], policy: Bill
 def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Placement:
     """Put ``event`` where it belongs among the timeline's events, and fold."""
     before = timeline.state
-    extended, step = _insert(timeline, event, policy)
+    extended, step, resorted = _insert(timeline, event, policy)
     after, reason = extended.state, step.reason
+    is_unchanged = msgspec.structs.replace(after, others=before.others) == before
     is_newest = event.created > _newest(timeline)
     newer = () if is_newest else extended.after(event)
     if newer:
-        decided = "newer events have decided the state" if after == before else "it took its place before newer events"
+        decided = "newer events have decided the state" if is_unchanged else "it took its place before newer events"
         reason = f"{reason} It arrived late: {decided}."
     rivals = () if is_newest else _rivals(extended, event, policy)
     if rivals:
-        reason = f"{reason} {_tied_with(rivals)}"
+        reason = f"{reason} Nothing proves the order of this and {_named(rivals)}, of the same second: {_BY_ARRIVAL}"
+    if ambiguous := _ambiguous(extended, resorted, policy):
+        reason = f"{reason} Nothing proves the order of {_named(ambiguous)}, of a later second, after it: {_BY_ARRIVAL}"
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
     return Placement(
         extended,
-        unchanged if after == before else Outcome.APPLIED,
+        unchanged if is_unchanged else Outcome.APPLIED,
         reason,
         before,
         after,
         notify=event.type == PAYMENT_FAILED and not is_paid(event, newer),
-        rivals=rivals,
+        is_ambiguous=bool(rivals or ambiguous),
     )
 
 
@@ -131,26 +135,38 @@ def _rivals(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> t
     return tuple(other.id for other in second if other is not event)
 
 
-def _tied_with(rivals: Sequence[str]) -> str:
-    named = ", ".join(rivals[:_MOST_NAMED]) + (f" and {more} more" if (more := len(rivals) - _MOST_NAMED) > 0 else "")
-    return f"Nothing proves the order of this and {named}, of the same second: the order of arrival counts."
+def _ambiguous(timeline: Timeline, seconds: Iterable[int], policy: BillingPolicy) -> tuple[str, ...]:
+    """The events of the first of these seconds in which the order of arrival decides."""
+    for created in seconds:
+        second = timeline.second(created)
+        if not is_decided(second, timeline.before_second(created), policy):
+            return tuple(event.id for event in second)
+    return ()
+
+
+def _named(events: Sequence[str]) -> str:
+    more = len(events) - _MOST_NAMED
+    return ", ".join(events[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _newest(timeline: Timeline) -> int:
     return timeline.events[-1].created if timeline.events else -1
 
 
-def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> tuple[Timeline, Step]:
-    """Put in an event and fold again from its second on, up to where the state is what it was."""
+def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> tuple[Timeline, Step, list[int]]:
+    """Put in an event and fold again from its second on, up to where the state is what it was.
+
+    With the step of the event come the later seconds that were sorted and folded again.
+    """
     if event.created > _newest(timeline) or _is_last(timeline, event):
         step = apply(timeline.state, event, policy)
-        return Timeline(timeline.checkpoint, (*timeline.events, event), (*timeline.states, step.state)), step
+        return Timeline(timeline.checkpoint, (*timeline.events, event), (*timeline.states, step.state)), step, []
     start = bisect_left(timeline.events, event.created, key=_created)
     end = bisect_right(timeline.events, event.created, lo=start, key=_created)
     second = (*timeline.events[start:end], event)
     state = timeline.before(start)
     events, states = list(timeline.events[:start]), list(timeline.states[:start])
-    own = Step(state, "")
+    own, resorted = Step(state, ""), list[int]()
     while True:
         for member in in_order(second, state, policy):
             step = apply(state, member, policy)
@@ -162,7 +178,9 @@ def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> t
             break
         start, end = end, bisect_right(timeline.events, timeline.events[end].created, lo=end, key=_created)
         second = timeline.events[start:end]
-    return Timeline(timeline.checkpoint, (*events, *timeline.events[end:]), (*states, *timeline.states[end:])), own
+        resorted.append(second[0].created)
+    rest = timeline.events[end:], timeline.states[end:]
+    return Timeline(timeline.checkpoint, (*events, *rest[0]), (*states, *rest[1])), own, resorted
 
 
 def _is_last(timeline: Timeline, event: BillingEvent) -> bool:
@@ -173,7 +191,7 @@ def _is_last(timeline: Timeline, event: BillingEvent) -> bool:
     if event.created != _newest(timeline) or event.arrival < timeline.events[-1].arrival:
         return False
     second = timeline.second(event.created)
-    return proves_nothing(second) and proves_nothing((*second, event))
+    return is_by_arrival(second) and is_by_arrival((*second, event))
 
 
 def is_paid(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:

@@ -48,9 +48,10 @@ ANOMALIES: Final = {
     ),
     Anomaly.WRONG_LIVEMODE: Words("Wrong mode", "A test event came where live ones are expected, or the reverse."),
     Anomaly.CUSTOMER_TAKEN: Words("Customer taken", "The customer belongs to another organization, and stays there."),
-    Anomaly.UNDECIDABLE_ORDER: Words(
-        "Order unknown",
-        "Another event is of the same second, and nothing proves which came last. The provider is asked.",
+    Anomaly.AMBIGUOUS_ORDER: Words(
+        "Ambiguous order",
+        "Nothing proves which of several events of one second came last. The order of arrival counts; where its API "
+        "key is set, the provider is asked.",
     ),
     Anomaly.DRIFT: Words("Drift", "The provider says otherwise than its events did. Its word counts now."),
 }
@@ -69,6 +70,7 @@ _FOLDED_FIELDS: Final = {
     "providerStatus": "Status that the provider last gave",
     "subscriptionId": "Subscription id",
     "subscriptionCreated": "Subscription created",
+    "others": "Other subscriptions",
     "tipCreated": "Newest event",
 }
 _CHECKPOINT: Final = "tipState."
