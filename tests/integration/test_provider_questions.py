@@ -104,32 +104,38 @@ async def test_without_a_key_nobody_is_asked(fresh_service: Service) -> None:
 # Where nothing decides the order
 
 
-async def tied(world: World) -> Subscriber:
-    """A tenant whose last payment failed and whose subscription ended in one second, told in the wrong order."""
+async def test_an_ambiguous_order_is_marked_and_asked_about_a_moment_later(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    now = int(world.simulator.now.timestamp())
+    first, last = (
+        events.updated(**subscriber.names, created=now, price=price) for price in ("price_pro", "price_business")
+    )
+    await world.provider.send(first, last)
+    assert await world.provider.state(subscriber) == ("business", "active")
+    ledger = await world.provider.ledger(subscriber)
+    assert ledger[last["id"]]["anomalies"] == ["ambiguous_order"]
+    assert first["id"] in ledger[last["id"]]["reason"]
+    assert [job["args"] for job in await questions(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
+    [job] = await rows(world.service.conninfo, WAITS)
+    assert job["waits"]
+    await answered(world)
+    assert await world.record(subscriber) == world.truth(subscriber)
+
+
+async def test_a_last_failed_payment_that_arrives_after_the_end_of_its_subscription_changes_nothing(
+    world: World,
+) -> None:
     subscriber = await world.subscriber("price_pro")
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=27)
     async with world.losing(FAILED):
         await world.passes(days=5)
     [failure] = world.lost(subscriber)
-    assert await world.record(subscriber) == OVER
-    await world.simulator.resend(failure)
-    return subscriber
-
-
-async def test_an_undecided_order_is_marked_and_asked_about_a_moment_later(world: World) -> None:
-    subscriber = await tied(world)
-    assert await world.provider.state(subscriber) == ("free", "past_due")
     [end] = world.simulator.events(DELETED)
-    [failure] = world.simulator.events(FAILED)
-    ledger = await world.provider.ledger(subscriber)
-    assert ledger[failure.id]["anomalies"] == ["ambiguous_order"]
-    assert end.id in ledger[failure.id]["reason"]
-    assert [job["args"] for job in await questions(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
-    [job] = await rows(world.service.conninfo, WAITS)
-    assert job["waits"]
-    await answered(world)
+    assert failure.created == end.created
+    await world.simulator.resend(failure)
     assert await world.record(subscriber) == OVER
+    assert await questions(world.service.conninfo) == []
 
 
 async def test_the_answer_decides_whatever_the_clocks_say(world: World) -> None:

@@ -83,6 +83,12 @@ def test_an_answer_decides_what_was_undecided_before() -> None:
     assert is_decided([*tie, observed(arrival=2)], ACTIVE, ANY)
 
 
+def test_an_answer_decides_whatever_is_open_of_another_subscription() -> None:
+    prices = ("price_pro", "price_business")
+    open_ones = [updated(event_id=price, price_id=price, subscription_id="sub_2", arrival=1) for price in prices]
+    assert is_decided([*open_ones, observed(arrival=2)], ACTIVE, ANY)
+
+
 def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([updated(50)])

@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tenantry.domain.billing.events import (
     INVOICE_TYPES,
     PAID,
@@ -82,7 +84,7 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
     while ways:
         way = ways.pop()
         if second.is_complete(way.place):
-            ends.add(way.state)
+            ends.add(msgspec.structs.replace(way.state, others=()))  # what the tenant's state is not from
         for kind in second.next_kinds(way.place):
             event = second.kinds[kind].events[0]
             further = _Way(apply(way.state, event, policy).state, second.after(way.place, kind))
