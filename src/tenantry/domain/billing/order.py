@@ -48,7 +48,7 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
     waiting = sorted(events, key=attrgetter("arrival"))
     if is_by_arrival(waiting):
         return waiting
-    second = _Second(waiting, before, policy)
+    second = _Second(_alike(waiting), before, policy)
     kind_of = {event.id: number for number, kind in enumerate(second.kinds) for event in kind.events}
     place, ordered = second.start, list[BillingEvent]()
     while waiting:
@@ -73,10 +73,13 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
 
     False as well for a second with too many events, or too many possible orders, to try them all.
     """
-    second = _Second(sorted(events, key=attrgetter("arrival")), before, policy)
-    if len(second.kinds) == 1:
+    groups = _alike(sorted(events, key=attrgetter("arrival")))
+    if len(groups) == 1:
         return True
-    if len(events) > MOST_COMPARED or not second.is_searched:
+    if len(events) > MOST_COMPARED:
+        return False
+    second = _Second(groups, before, policy)
+    if not second.is_searched:
         return False
     ends: set[BillingState] = set()
     ways = [_Way(before, second.start)]
@@ -118,10 +121,10 @@ class _Kind(NamedTuple):
 
 
 class _Second:
-    """The events of one second, given by arrival, and the orders that their payloads allow."""
+    """The events of one second, and the orders that their payloads allow."""
 
-    def __init__(self, events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> None:
-        self.kinds = _kinds(events)
+    def __init__(self, groups: Sequence[Sequence[BillingEvent]], before: BillingState, policy: BillingPolicy) -> None:
+        self.kinds = [_Kind(tuple(group), _preceding(group[0], groups)) for group in groups]
         numbers = defaultdict(list)
         for number, kind in enumerate(self.kinds):
             if kind.events[0].type in _OF_SUBSCRIPTION:
@@ -241,25 +244,20 @@ def _one_more(counts: _Counts, position: int) -> _Counts:
     return (*counts[:position], counts[position] + 1, *counts[position + 1 :])
 
 
-def _kinds(events: Sequence[BillingEvent]) -> list[_Kind]:
-    """Events that say the same, together; of different kinds, which must precede which."""
+def _alike(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
+    """The events, those that say the same together."""
     invoices = Counter(event.invoice_id for event in events if event.type in INVOICE_TYPES and event.invoice_id)
     deleted = {event.subscription_id for event in events if event.type == SUBSCRIPTION_DELETED} - {None}
-    together: defaultdict[object, list[BillingEvent]] = defaultdict(list)
+    groups: defaultdict[object, list[BillingEvent]] = defaultdict(list)
     for event in events:
-        together[_effect(event, invoices, deleted)].append(event)
-    groups = list(together.values())
-    return [
-        _Kind(
-            tuple(group),
-            {
-                number: count
-                for number, other in enumerate(groups)
-                if other is not group and (count := _how_many_precede(other, group[0]))
-            },
-        )
-        for group in groups
-    ]
+        groups[_effect(event, invoices, deleted)].append(event)
+    return list(groups.values())
+
+
+def _preceding(event: BillingEvent, groups: Sequence[Sequence[BillingEvent]]) -> dict[int, int]:
+    """How many events of which groups come before an event."""
+    counts = (0 if event in group else _how_many_precede(group, event) for group in groups)
+    return {number: count for number, count in enumerate(counts) if count}
 
 
 def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collection[str | None]) -> tuple[object, ...]:
