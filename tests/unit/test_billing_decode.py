@@ -59,6 +59,8 @@ def test_an_invoice_in_every_shape(shape: Shape, expanded: bool) -> None:
         invoice_id="in_acme",
         invoice_url=events.INVOICE_URL,
         amount_due=2900,
+        attempt_count=1,
+        status="open",
         currency="eur",
     )
 
