@@ -152,7 +152,10 @@ async def test_a_refusal_gives_its_code_and_the_request_to_look_for(api: Provide
     server.answers.append(refusal(404, code="resource_missing", message="No such price: 'price_pro'"))
     with pytest.raises(ProviderRefusedError) as refused:
         await checkout(api)
-    assert refused.value.detail == "The payment provider refused the request (resource_missing, request req_1)."
+    assert (
+        refused.value.detail
+        == "The payment provider refused the request (status 404, resource_missing, request req_1)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ Result = TypeVar("Result")
 Act = Callable[[AdminSettings, Database], Awaitable[Result]]
 
 _CODES: Final[dict[type[DomainError], int]] = {
-    ProviderRefusedError: NOT_AUTHENTICATED,
     NotFoundError: NOT_FOUND,
     ProviderUnavailableError: OUT_OF_REACH,
     DatabaseUnavailableError: OUT_OF_REACH,
@@ -29,6 +28,8 @@ _CODES: Final[dict[type[DomainError], int]] = {
 
 def exit_code(refusal: DomainError) -> int:
     """The exit code that tells of a refusal."""
+    if isinstance(refusal, ProviderRefusedError) and refusal.of_key:
+        return NOT_AUTHENTICATED
     return _CODES.get(type(refusal), FAILED)
 
 

@@ -193,7 +193,13 @@ class ProviderUnavailableError(DomainError):
 
 
 class ProviderRefusedError(DomainError):
+    """``of_key``: the payment provider does not accept the API key, or does not let it do this."""
+
     code = "provider_refused"
+
+    def __init__(self, detail: str, *, of_key: bool = False) -> None:
+        super().__init__(detail)
+        self.of_key = of_key
 
 
 class IdentityProviderNotConfiguredError(DomainError):

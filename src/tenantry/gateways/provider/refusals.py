@@ -39,9 +39,18 @@ def refusal(error: "StripeError") -> DomainError:
         return ProviderUnavailableError("The payment provider is out of reach. Try again shortly.")
     if status == HTTPStatus.UNAUTHORIZED:
         return ProviderRefusedError(
-            "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
+            "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY).",
+            of_key=True,
         )
-    return ProviderRefusedError(f"The payment provider refused the request ({code}, request {request_id}).")
+    if status == HTTPStatus.FORBIDDEN:
+        return ProviderRefusedError(
+            "The payment provider does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a "
+            f"permission ({code}, request {request_id}).",
+            of_key=True,
+        )
+    return ProviderRefusedError(
+        f"The payment provider refused the request (status {status}, {code}, request {request_id})."
+    )
 
 
 def unusable(why: str, request_id: str | None = None) -> ProviderUnavailableError:
