@@ -95,7 +95,10 @@ def check_event(data: bytes) -> None:
     hold(written["type"] == event.type, "another type than is written", event)
     hold(written.get("id") in (event.id, None, "") or event.id == "made up", "another id than is written", event)
     hold(written.get("livemode") == event.livemode, "another mode than is written", event)
-    hold(written.get("created", _NOW) in (event.created, None), "another moment than is written", event)
+    account = written.get("context" if event.is_thin else "account")
+    hold(account in (event.account, ""), "another account than is written", event)
+    if not event.is_thin:  # its moment is a text
+        hold(written.get("created", _NOW) in (event.created, None), "another moment than is written", event)
 
 
 def _decoded(data: bytes) -> Any:  # noqa: ANN401
@@ -122,6 +125,11 @@ def _event_seeds() -> list[bytes]:
     session = {"mode": "subscription", "customer": "cus_1", "client_reference_id": "acme", "metadata": {"orgId": "a"}}
     seeds.append(json.dumps({"type": "checkout.session.completed", "data": {"object": session}}).encode())
     seeds += [
+        events.body(events.thin(context="acct_1")),
+        events.body(
+            events.event("customer.subscription.deleted", {"metadata": {"orgId": "a"}, "status": 7})
+            | {"account": "acct_1"}
+        ),
         b'{"type":"a","data":{"object":{}},"id":"\\ud800"}',
         b'{"type":"\xff","data":{"object":{}}}',
         b'{"type":"a","data":{"object":' + b"[" * 1500 + b"]" * 1500 + b"}}",

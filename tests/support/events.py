@@ -346,3 +346,17 @@ def _related(object_id: str | None, kind: str, *, expanded: bool) -> str | dict[
     if object_id is None or not expanded:
         return object_id
     return {"id": object_id, "object": kind, "created": NOW - MONTH, "livemode": False, "metadata": {}}
+
+
+def thin(*, event_id: str | None = None, context: str | None = None) -> dict[str, Any]:
+    """A thin (v2) event: it has no object, and its time is a text."""
+    return {
+        "id": event_id or new_id("evt"),
+        "object": "v2.core.event",
+        "context": context,
+        "created": "2026-01-01T12:00:00.134Z",
+        "livemode": False,
+        "reason": None,
+        "related_object": {"id": "mtr_1", "type": "billing.meter", "url": "/v1/billing/meters/mtr_1"},
+        "type": "v1.billing.meter.error_report_triggered",
+    }

@@ -45,6 +45,9 @@ class Anomaly(StrEnum):
     MISSING_PRICE = "missing_price"
     UNKNOWN_PRICE = "unknown_price"
     WRONG_LIVEMODE = "wrong_livemode"
+    IGNORED_LIVEMODE = "ignored_livemode"
+    CONNECTED_ACCOUNT = "connected_account"
+    FUTURE_DATED = "future_dated"
     CUSTOMER_TAKEN = "customer_taken"
     AMBIGUOUS_ORDER = "ambiguous_order"
     DRIFT = "drift"
@@ -85,6 +88,10 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     checkout_mode: str | None = None
     problem: str | None = None
     """Why the event's object cannot be used, if it cannot."""
+    account: str | None = None
+    """The connected account (Stripe Connect) that the event is about; None for the platform's own."""
+    is_thin: bool = False
+    """Whether it is a thin (v2) event, which has no object. Not kept in the ledger; the reason says it."""
 
 
 TRACKED: Final = ("status", "price_id", "current_period_end", "cancel_at_period_end")

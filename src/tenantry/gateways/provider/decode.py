@@ -5,7 +5,8 @@ API version 2025-03-31) and in whether related objects are ids or expanded. Unkn
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeGuard, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, Literal, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -21,10 +22,13 @@ _LONGEST_TEXT: Final = 255
 _LONGEST_URL: Final = 2048
 _LARGEST_AMOUNT: Final = 2**63 - 1
 _UPDATED: Final = ev.SUBSCRIPTION_UPDATED.encode()
+_CANCELED: Final = "canceled"
+_SUBSCRIPTION_MODE: Final = "subscription"
 _PLAIN: Final = ("status", "current_period_end", "cancel_at_period_end")
 
 
 Data = TypeVar("Data")
+Object = TypeVar("Object", bound=msgspec.Struct)
 
 
 class NotAnEventError(ValueError):
@@ -47,6 +51,18 @@ class _Event(msgspec.Struct, Generic[Data]):
     created: int | None = None
     livemode: bool | None = None
     api_version: str | None = None
+    account: str | None = None
+
+
+class _ThinEvent(msgspec.Struct):
+    """A thin event: it refers to its object. ``context`` is the account that it is about, if not the platform's own."""
+
+    object: Literal["v2.core.event"]
+    type: str
+    id: str | None = None
+    created: datetime | int | None = None
+    livemode: bool | None = None
+    context: str | None = None
 
 
 class _UpdateData(msgspec.Struct):
@@ -73,6 +89,10 @@ class _Items(msgspec.Struct):
     data: list[_Item] = []
 
 
+class _AnyItems(msgspec.Struct):
+    data: list[msgspec.Raw] = []
+
+
 class _Subscription(msgspec.Struct):
     status: str
     id: str | None = None
@@ -93,7 +113,16 @@ class _Previous(msgspec.Struct):
 
 
 class _DeletedSubscription(_Subscription):
-    status: str = "canceled"
+    status: str = _CANCELED
+
+
+class _Ended(msgspec.Struct):
+    """What the handler of an ended subscription needs, and what else names it."""
+
+    metadata: dict[str, Any] | None = None
+    id: str | None = None
+    created: int | None = None
+    customer: str | _Ref | None = None
 
 
 class _SubscriptionDetails(msgspec.Struct):
@@ -129,6 +158,9 @@ _envelope: Final = msgspec.json.Decoder(_Event[_Data])
 _update: Final = msgspec.json.Decoder(_Event[_UpdateData])
 _subscription: Final = msgspec.json.Decoder(_Subscription)
 _deleted: Final = msgspec.json.Decoder(_DeletedSubscription)
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_any_items: Final = msgspec.json.Decoder(_AnyItems | None)
+_thin: Final = msgspec.json.Decoder(_ThinEvent)
 _invoice: Final = msgspec.json.Decoder(_Invoice)
 _checkout: Final = msgspec.json.Decoder(_CheckoutSession)
 
@@ -140,14 +172,22 @@ def decode_event(
 
     An event without ``id`` gets what ``make_up_id`` returns; one without ``created`` counts as created when it
     ``arrived`` (Unix seconds). With ``reference_links`` a checkout session's ``client_reference_id`` may
-    name the tenant. An object that lacks what its type needs gives an event with a ``problem``. Raises
-    `NotAnEventError` for anything that is not an object with a ``type`` and a ``data.object``.
+    name the tenant. An object that lacks what the handler of its type needs gives an event with a ``problem``; a fact
+    that the handler can do without is None where it is malformed. Raises `NotAnEventError` for anything that is neither
+    an object with a ``type`` and a ``data.object`` nor a thin event.
     """
     envelope = _decode_update(body) or _decode_envelope(body)
     created = arrived if envelope.created is None else envelope.created
     event_id = envelope.id or make_up_id()
-    if not 0 <= created <= EPOCH_MAX or not all(_is_text(text) for text in (event_id, envelope.type)):
-        raise NotAnEventError("id, type or created is out of bounds")
+    if not 0 <= created <= EPOCH_MAX or not (
+        _is_text(event_id) and _is_text(envelope.type) and _is_text(envelope.account)
+    ):
+        raise NotAnEventError("id, type, account or created is out of bounds")
+    if envelope.data is None:
+        return BillingEvent(
+            id=event_id, type=envelope.type, created=created, livemode=envelope.livemode,
+            account=envelope.account or None, is_thin=True,
+        )  # fmt: skip
     api_version = envelope.api_version if _is_text(envelope.api_version) else None
     facts: dict[str, Any] = {}
     try:
@@ -160,6 +200,7 @@ def decode_event(
         created=created,
         livemode=envelope.livemode,
         api_version=api_version,
+        account=envelope.account or None,
         **facts,
     )
 
@@ -175,14 +216,28 @@ def _decode_update(body: bytes) -> _Event[_UpdateData] | None:
     return event if event.type == ev.SUBSCRIPTION_UPDATED else None
 
 
-def _decode_envelope(body: bytes) -> _Event[_Data]:
+def _decode_envelope(body: bytes) -> _Event[_Data] | _Event[None]:
     try:
         envelope = _envelope.decode(body)
     except NOT_JSON as error:
+        if (thin := _decode_thin(body)) is not None:
+            return thin
         raise NotAnEventError(str(error)) from error
     if not bytes(envelope.data.object).lstrip().startswith(b"{"):
         raise NotAnEventError("data.object is not an object")
     return envelope
+
+
+def _decode_thin(body: bytes) -> _Event[None] | None:
+    """The event without an object, if it is a thin one."""
+    try:
+        event = _thin.decode(body)
+    except NOT_JSON:
+        return None
+    created = event.created
+    if isinstance(created, datetime):
+        created = int((created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp())
+    return _Event(event.type, None, event.id, created, event.livemode, account=event.context)
 
 
 def decode_subscription(raw: bytes) -> Subscription:
@@ -219,14 +274,69 @@ def _facts(envelope: _Event[_Data] | _Event[_UpdateData], *, reference_links: bo
     if isinstance(raw, _Subscription):
         return _subscription_facts(raw, envelope.data.previous_attributes)
     if envelope.type == ev.SUBSCRIPTION_UPDATED:
-        return _subscription_facts(_subscription.decode(raw), envelope.data.previous_attributes)
+        return _subscription_facts(_updated_subscription(raw), envelope.data.previous_attributes)
     if envelope.type == ev.SUBSCRIPTION_DELETED:
-        return _subscription_facts(_deleted.decode(raw), None)
+        return _deletion_facts(raw)
     if envelope.type in ev.INVOICE_TYPES:
-        return _invoice_facts(_invoice.decode(raw))
+        return _invoice_facts(_tolerant(_invoice, _Invoice, raw, "id", "subscription", "parent"))
     if envelope.type == ev.CHECKOUT_COMPLETED:
-        return _checkout_facts(_checkout.decode(raw), reference_links=reference_links)
+        return _checkout_facts(_checkout_session(raw), reference_links=reference_links)
     return {}
+
+
+def _deletion_facts(raw: bytes) -> dict[str, Any]:
+    """The facts of an ended subscription, of which the handler needs the tenant alone."""
+    try:
+        return _subscription_facts(_deleted.decode(raw), None)
+    except (*NOT_JSON, _UnusableError):
+        return {**_identity(_lenient(_Ended, raw, "id", "created", "customer")), "status": _CANCELED}
+
+
+def _tolerant(decoder: msgspec.json.Decoder[Object], kind: type[Object], raw: bytes, *optional: str) -> Object:
+    """The object, without those of its ``optional`` fields that are malformed."""
+    try:
+        return decoder.decode(raw)
+    except NOT_JSON:
+        return _lenient(kind, raw, *optional)
+
+
+def _lenient(kind: type[Object], raw: bytes, *optional: str) -> Object:
+    given, known = _fields.decode(raw), dict[str, Any]()
+    for field in msgspec.structs.fields(kind):
+        if field.name in given:
+            try:
+                known[field.name] = msgspec.json.decode(given[field.name], type=field.type)
+            except NOT_JSON:
+                if field.name not in optional:
+                    raise
+    return msgspec.convert(known, kind)
+
+
+def _updated_subscription(raw: bytes) -> _Subscription:
+    """The subscription with all that its handler needs; of the items that is the first."""
+    try:
+        return _subscription.decode(raw)
+    except NOT_JSON:
+        subscription = _lenient(_Subscription, raw, "id", "created", "customer", "items")
+    if "items" in (given := _fields.decode(raw)):
+        items = _any_items.decode(given["items"])
+        spare = () if subscription.current_period_end is None else ("current_period_end",)
+        subscription.items = _Items([_lenient(_Item, item, *spare) for item in (items.data[:1] if items else [])])
+    return subscription
+
+
+def _checkout_session(raw: bytes) -> _CheckoutSession:
+    """The checkout session; one that is not for a subscription with its mode alone, if the rest is malformed."""
+    try:
+        return _checkout.decode(raw)
+    except NOT_JSON:
+        everything = ("customer", "subscription", "metadata", "client_reference_id")
+        session = _lenient(_CheckoutSession, raw, *everything)
+    return (
+        session
+        if session.mode != _SUBSCRIPTION_MODE
+        else _lenient(_CheckoutSession, raw, "subscription", "client_reference_id")
+    )
 
 
 def _subscription_facts(subscription: _Subscription, previous: msgspec.Raw | None) -> dict[str, Any]:
@@ -235,16 +345,22 @@ def _subscription_facts(subscription: _Subscription, previous: msgspec.Raw | Non
     period_end = subscription.current_period_end
     if period_end is None:
         period_end = first.current_period_end
+    facts = _identity(subscription)
+    facts["status"] = _text(subscription.status, "status")
+    facts["price_id"] = _price(first.price)
+    facts["current_period_end"] = _moment(period_end, "current_period_end")
+    facts["cancel_at_period_end"] = bool(subscription.cancel_at_period_end)
+    facts["previous"] = _previous(previous) if previous else None
+    return facts
+
+
+def _identity(subscription: _Subscription | _Ended) -> dict[str, Any]:
+    """Whose subscription it is; all but the tenant may be unknown."""
     return {
         "org_id": _org_id(subscription.metadata),
-        "customer_id": _ref(subscription.customer),
-        "subscription_id": _text(subscription.id, "id"),
-        "subscription_created": _moment(subscription.created, "created"),
-        "status": _text(subscription.status, "status"),
-        "price_id": _price(first.price),
-        "current_period_end": _moment(period_end, "current_period_end"),
-        "cancel_at_period_end": bool(subscription.cancel_at_period_end),
-        "previous": _previous(previous) if previous else None,
+        "customer_id": _ref_if_any(subscription.customer),
+        "subscription_id": _text_if_any(subscription.id),
+        "subscription_created": _moment_if_any(subscription.created),
     }
 
 
@@ -290,26 +406,29 @@ def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
     attempts, status = invoice.attempt_count, invoice.status
     return {
         "customer_id": _ref(invoice.customer),
-        "invoice_id": _text(invoice.id, "id"),
+        "invoice_id": _text_if_any(invoice.id),
         # what only the mail shows, or orders events of one second, must not cost the event
         "invoice_url": url if isinstance(url, str) and _is_web_address(url) else None,
         "amount_due": amount if type(amount) is int and abs(amount) <= _LARGEST_AMOUNT else None,
         "attempt_count": attempts if type(attempts) is int and 0 <= attempts <= _LARGEST_AMOUNT else None,
         "status": status if isinstance(status, str) and _is_text(status) else None,
         "currency": currency if isinstance(currency, str) and _is_text(currency) else None,
-        "subscription_id": _ref(invoice.subscription or (details.subscription if details else None)),
+        "subscription_id": _ref_if_any(invoice.subscription or (details.subscription if details else None)),
     }
 
 
 def _checkout_facts(session: _CheckoutSession, *, reference_links: bool) -> dict[str, Any]:
+    mode = _text(session.mode, "mode")
+    if mode != _SUBSCRIPTION_MODE:  # nothing else of it counts
+        return {"checkout_mode": mode, "customer_id": _ref_if_any(session.customer)}
     org_id = _org_id(session.metadata)
     if org_id is None and reference_links and session.client_reference_id:
         org_id = session.client_reference_id if is_tenant_id(session.client_reference_id) else None
     return {
         "org_id": org_id,
         "customer_id": _ref(session.customer),
-        "subscription_id": _ref(session.subscription),
-        "checkout_mode": _text(session.mode, "mode"),
+        "subscription_id": _ref_if_any(session.subscription),
+        "checkout_mode": mode,
     }
 
 
@@ -328,6 +447,19 @@ def _price(price: _Price | str | None) -> str | None:
 
 def _ref(reference: str | _Ref | None) -> str | None:
     return _text(reference.id if isinstance(reference, _Ref) else reference, "reference") or None
+
+
+def _ref_if_any(reference: str | _Ref | None) -> str | None:
+    """The id of a related object; None where it is malformed."""
+    return _text_if_any(reference.id if isinstance(reference, _Ref) else reference) or None
+
+
+def _text_if_any(text: str | None) -> str | None:
+    return text if _is_text(text) else None
+
+
+def _moment_if_any(seconds: int | None) -> int | None:
+    return seconds if seconds is not None and 0 <= seconds <= EPOCH_MAX else None
 
 
 def _text(text: str | None, where: str) -> str | None:
