@@ -39,6 +39,8 @@ DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
 _ANY_SENDER: Final = "anybody@localhost"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_ACCOUNT: Final = re.compile(r"acct_[A-Za-z0-9_]{1,250}")
+_MODES: Final = {"live": True, "test": False, "any": None}
 _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 _LARGEST_SECRET_FILE: Final = 64 * 1024
 
@@ -462,13 +464,26 @@ class _Reader:
             self.faults += [f"TENANTRY_PLANS: {fault}" for fault in error.faults]
         return parse_catalog('[[plans]]\nid = "free"\n')
 
+    def accounts(self) -> frozenset[str]:
+        """The connected accounts whose events count."""
+        text = self.text(variables.PROVIDER_ACCOUNTS) or ""
+        listed = frozenset(part.strip() for part in text.split(",") if part.strip())
+        for account in sorted(listed):
+            if _ACCOUNT.fullmatch(account) is None:
+                self._fault(variables.PROVIDER_ACCOUNTS.name, f"{account!r} is not an account id (acct_...)")
+        return listed
+
     def billing(self) -> BillingPolicy:
+        mode = _MODES[self.choice(variables.PROVIDER_LIVEMODE)]
+        of_key = mode_of_key(Secret(self.text(variables.PROVIDER_SECRET_KEY) or ""))
         return BillingPolicy(
             catalog=self.catalog(),
             subscriptions=SubscriptionRule(self.choice(variables.SUBSCRIPTIONS)),
             checkout_reference_links=self.flag(variables.CHECKOUT_REFERENCE_LINKS),
             parked_mail_hours=self.number(variables.PARKED_MAIL_HOURS),
-            livemode=mode_of_key(Secret(self.text(variables.PROVIDER_SECRET_KEY) or "")),
+            livemode=of_key if mode is None else mode,
+            ignores_other_mode=mode is not None,
+            accounts=self.accounts(),
         )
 
     def traces(self) -> bool:

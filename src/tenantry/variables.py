@@ -265,8 +265,23 @@ PROVIDER_SECRET_KEY: Final = SecretText(
     shortest=_GIVEN,
     meaning="The key of the provider's API: for checkout and portal sessions, for settling what events leave open, "
     "and for comparing tenants with the provider. It begins with its mode (`sk_live_`, `sk_test_`, `rk_live_`, "
-    "`rk_test_`): events of the other mode are handled, and counted as unexpected. Unset: sessions answer 501, the "
+    "`rk_test_`): events of the other mode are handled, and counted as unexpected, unless `PROVIDER_LIVEMODE` is "
+    "set. Unset: sessions answer 501, the "
     "provider is never asked, all else works.",
+)
+PROVIDER_ACCOUNTS: Final = Variable(
+    name="PROVIDER_ACCOUNTS",
+    default_text="none",
+    bounds="`acct_...` ids",
+    meaning="The connected accounts (Stripe Connect), separated by commas, whose events count as the platform's own. "
+    "An event of another connected account is ignored.",
+)
+PROVIDER_LIVEMODE: Final = Choice(
+    name="PROVIDER_LIVEMODE",
+    default="any",
+    choices=("live", "test", "any"),
+    meaning="Which mode's events count. `live` or `test`: an event of the other mode is ignored; one that does not say "
+    "its mode counts. `any`: the mode is recorded and counted, and never a filter.",
 )
 PROVIDER_API_BASE: Final = Address(
     name="PROVIDER_API_BASE", default="https://api.stripe.com", meaning="Where the provider's API is."
@@ -425,8 +440,9 @@ SECTIONS: Final = (
         title="Payment provider",
         about="The plan catalog's form: [configuration.md](../configuration.md#plan-catalog).",
         variables=(
-            PROVIDER_WEBHOOK_TOLERANCE, PROVIDER_SECRET_KEY, PROVIDER_API_BASE, TENANTRY_PLANS, SUBSCRIPTIONS,
-            CHECKOUT_REFERENCE_LINKS, PARKED_MAIL_HOURS, RECONCILE_HOURS, PERIOD_NEWS_HOURS, RAW_BODY_DAYS,
+            PROVIDER_WEBHOOK_TOLERANCE, PROVIDER_SECRET_KEY, PROVIDER_API_BASE, PROVIDER_ACCOUNTS, PROVIDER_LIVEMODE,
+            TENANTRY_PLANS, SUBSCRIPTIONS, CHECKOUT_REFERENCE_LINKS, PARKED_MAIL_HOURS, RECONCILE_HOURS,
+            PERIOD_NEWS_HOURS, RAW_BODY_DAYS,
         ),
     ),
     Section(

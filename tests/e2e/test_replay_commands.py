@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tenantry.cli import main
+from tenantry.store.bodies import pack
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
 from tests.support.command_runner import invoke_async
@@ -118,6 +119,8 @@ async def test_replay_shows_what_differs_and_sets_it_right(tmp_path: Path, after
         "events": 3,
         "differing": 1,
         "repaired": 1,
+        "readAgain": [],
+        "unreadable": 0,
         "details": [
             {
                 "tenantId": "acme",
@@ -134,6 +137,36 @@ async def test_replay_shows_what_differs_and_sets_it_right(tmp_path: Path, after
     again = await replay(tmp_path, after_a_late_update, "--dry-run")
     assert again.code == 0
     assert again.out.startswith("1 tenant, 3 events folded in ")
+
+
+async def test_a_replay_reads_invalid_events_again(tmp_path: Path, after_a_late_update: str) -> None:
+    broken = {"metadata": {"orgId": "acme"}, "status": None}
+    paid = events.updated(**ACME.names, event_id="evt_again", price="price_business", created=at(11, 12, 0))
+    async with running_service(after_a_late_update) as service:
+        service.clock.now = moment(11, 12, 0)
+        for event_id in ("evt_again", "evt_lost"):
+            event = events.event("customer.subscription.updated", broken, event_id=event_id, created=at(11, 12, 0))
+            await Provider(service).send(event)
+    with psycopg.connect(after_a_late_update) as connection:
+        arrivals: dict[str, int] = dict(connection.execute("SELECT id, arrival FROM billing_events").fetchall())
+        readable = (pack(events.body(paid)), arrivals["evt_again"])
+        connection.execute("UPDATE billing_bodies SET body = %s WHERE arrival = %s", readable)
+        connection.execute("DELETE FROM billing_bodies WHERE arrival = %s", (arrivals["evt_lost"],))
+    line = "acme  evt_again customer.subscription.updated, read again: "
+    lost = (
+        "1 invalid event cannot be read again: the raw body was removed after RAW_BODY_DAYS. `tenantry backfill` "
+        "fetches those that the provider still lists.\n"
+    )
+    looked = await replay(tmp_path, after_a_late_update, "--dry-run")
+    assert (looked.code, looked.err) == (3, lost)
+    assert looked.out.startswith(f"{line}would take its place\n1 tenant, 3 events folded in ")
+    assert looked.out.endswith(": 0 differing, nothing written, 1 event read again\n")
+    done = await replay(tmp_path, after_a_late_update)
+    assert (done.code, done.err) == (0, lost)
+    assert done.out.startswith(f"{line}applied\n1 tenant, 4 events folded in ")
+    again = await replay(tmp_path, after_a_late_update, "--dry-run", "--json")
+    assert again.code == 0
+    assert [json.loads(again.out)[name] for name in ("readAgain", "unreadable")] == [[], 1]
 
 
 async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: str) -> None:

@@ -193,6 +193,8 @@ async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_taken_in(
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
         done = await desk.reconciler.backfill(0, tell=tell)
     assert isinstance(done.stopped, ProviderUnavailableError)
+    assert done.reached is not None
+    assert done.reached.id == told[-1].id
     kept = await rows(service.conninfo, "SELECT id FROM billing_events")
     assert 0 < done.missed < 250
     assert {event.id for event in told} == {row["id"] for row in kept}
@@ -216,3 +218,33 @@ async def test_what_is_listed_and_is_no_event_is_passed_over(
             done = await desk.reconciler.backfill(0)
     assert (done.listed, done.missed) == (2, 2)
     assert caplog.messages == ["the provider lists something that is no event: data.object is not an object"]
+
+
+async def test_an_event_of_a_connected_account_is_ignored_as_if_it_had_come(
+    provider: Provider, server: ProviderServer
+) -> None:
+    subscriber = await provider.subscriber()
+    server.events = [events.updated(**subscriber.names, event_id="evt_1") | {"account": "acct_1"}]
+    service, told = provider.service, list[MissedEvent]()
+    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
+        done = await desk.reconciler.backfill(0, tell=told.append)
+        again = await desk.reconciler.backfill(0)
+    assert (done.outcomes, [event.tenant_id for event in told], again.missed) == ({"ignored": 1}, [None], 0)
+    assert await provider.state(subscriber) == ("free", "none")
+
+
+async def test_an_event_that_came_in_invalid_is_missed_until_it_is_valid(
+    provider: Provider, server: ProviderServer
+) -> None:
+    subscriber = await provider.subscriber()
+    event = events.updated(**subscriber.names, event_id="evt_1")
+    invalid = {**event, "data": {"object": {**event["data"]["object"], "status": None}}}
+    await provider.send(invalid)
+    service = provider.service
+    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
+        server.events = [invalid]
+        assert (await desk.reconciler.backfill(0)).missed == 0
+        server.events = [event]
+        assert (await desk.reconciler.backfill(0)).outcomes == {"applied": 1}
+        assert (await desk.reconciler.backfill(0)).missed == 0
+    assert await provider.state(subscriber) == ("pro", "active")

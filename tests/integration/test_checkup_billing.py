@@ -210,6 +210,42 @@ async def test_once_the_right_key_is_set_its_events_are_fine(conninfo: str) -> N
         assert levels(await check(provider, billing_terms(livemode=False))) == {Level.OK}
 
 
+async def test_events_that_the_setting_left_out_are_only_told_of(conninfo: str) -> None:
+    async with running_service(conninfo, PROVIDER_LIVEMODE="live") as service:
+        provider = Provider(service)
+        await provider.send(events.updated())
+        findings = await check(provider, billing_terms(livemode=True))
+        assert levels(findings) == {Level.OK}
+        assert "events in the last 30 days that PROVIDER_LIVEMODE left out: 1" in [each.message for each in findings]
+
+
+async def test_connected_accounts_that_are_not_listed_are_named(provider: Provider) -> None:
+    for account in ("acct_1", "acct_2", "acct_1"):
+        await provider.send(events.updated() | {"account": account})
+    findings = await check(provider)
+    assert message(findings).endswith("whose events are ignored: 2 (acct_1, acct_2)")
+    assert "PROVIDER_ACCOUNTS" in remedy(findings)
+
+
+async def test_events_dated_ahead_are_named(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    ahead = int((provider.service.clock() + 2 * HOUR).timestamp())
+    await provider.send(events.updated(**subscriber.names, event_id="evt_1", created=ahead))
+    findings = await check(provider)
+    moment = f"{datetime.fromtimestamp(ahead, UTC):%Y-%m-%d %H:%M} UTC"
+    assert message(findings).endswith(f"ahead of their arrival: 1 (evt_1 of {subscriber.id}, {moment})")
+
+
+async def test_an_invalid_event_is_forgotten_once_a_valid_one_has_replaced_it(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    event = events.updated(**subscriber.names, event_id="evt_1")
+    thing = {**event["data"]["object"], "status": None}
+    await provider.send({**event, "data": {"object": thing}})
+    assert message(await check(provider)).endswith("whose object lacks what its type needs: 1")
+    await provider.send(event)
+    assert levels(await check(provider)) == {Level.OK}
+
+
 async def test_events_of_both_modes_where_no_key_tells_which_is_right(provider: Provider) -> None:
     unknown = billing_terms(livemode=None)
     subscribers = [await provider.subscriber() for _ in range(3)]

@@ -19,7 +19,10 @@ from tests.support.rows import ONE, add_rows
 OWN_TABLES: Final = """
 SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f')
 """
-DIGESTS: Final = {1: "8ee9c758c860b3aad359c5fc78f0eb270b76a52bcfcf24e435459ca41b6e2d53"}
+DIGESTS: Final = {
+    1: "8ee9c758c860b3aad359c5fc78f0eb270b76a52bcfcf24e435459ca41b6e2d53",
+    2: "e24f339a6f93f1042a00e826cabfa3101d32b3ba5bc56323ba664652c30b965d",
+}
 """What the lists of each edition come to: lists that have changed are another edition."""
 
 

@@ -60,7 +60,7 @@ class Ledger:
         """What a batch would come to."""
         arrivals = self._numbered(batch)
         standing = Standing({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
-        usable = [arrival.event for arrival in arrivals if not useless(arrival.event)]
+        usable = [arrival.event for arrival in arrivals if not useless(arrival.event, self._policy)]
         links = {event.customer_id for event in usable if wants_link(event, standing)}
         waiting = [arrival for arrival in self._parked.values() if arrival.event.customer_id in links]
         waiting.sort(key=lambda arrival: (arrival.event.created, arrival.event.arrival))

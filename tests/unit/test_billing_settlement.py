@@ -1,5 +1,6 @@
 """What a batch of events comes to: links, parking and healing, and who is told."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_an_event_that_can_concern_nobody_is_ignored(event: BillingEvent) -> Non
 
 def test_an_object_of_no_use_is_invalid() -> None:
     event = updated(problem="status is missing")
-    assert useless(event) == (Outcome.INVALID, "status is missing")
+    assert useless(event, ANY) == (Outcome.INVALID, "status is missing")
 
 
 @pytest.mark.parametrize("event", [updated(), deleted(), completed()])
@@ -268,11 +269,60 @@ def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
     ],
 )
 def test_what_is_unexpected_has_a_name(event: BillingEvent, kinds: tuple[str, ...]) -> None:
-    assert anomalies(event, msgspec.structs.replace(ANY, livemode=True)) == kinds
+    assert anomalies(Arrival(event, NOW), msgspec.structs.replace(ANY, livemode=True)) == kinds
 
 
 def test_without_a_known_mode_no_mode_is_wrong() -> None:
-    assert anomalies(failed(livemode=False), ANY) == ()
+    assert anomalies(Arrival(failed(livemode=False), NOW), ANY) == ()
+
+
+LISTED = msgspec.structs.replace(ANY, accounts=frozenset({"acct_1"}))
+LIVE_ONLY = msgspec.structs.replace(ANY, livemode=True, ignores_other_mode=True)
+
+
+@pytest.mark.parametrize("event", [updated, failed, completed, deleted])
+def test_an_event_of_a_connected_account_is_ignored(event: Callable[..., BillingEvent]) -> None:
+    result = settlement(standing(account(), cus_1="acme"), policy=LISTED)
+    result.receive(Arrival(event(account="acct_2"), NOW))
+    [entry] = result.entries
+    assert (entry.outcome, entry.tenant_id) == (Outcome.IGNORED, None)
+    assert entry.reason == "Ignored: connected account acct_2 is not in PROVIDER_ACCOUNTS."
+    assert entry.anomalies == ("connected_account",)
+    assert (result.changed_accounts(), result.links) == ([], [])
+
+
+def test_an_event_of_a_listed_account_counts() -> None:
+    result = settlement(standing(account()), policy=LISTED)
+    result.receive(Arrival(updated(account="acct_1"), NOW))
+    assert outcomes(result.entries) == [("applied", "acme")]
+
+
+def test_an_event_of_the_other_mode_is_ignored_where_the_settings_say_so() -> None:
+    result = settlement(standing(account()), policy=LIVE_ONLY)
+    result.receive(Arrival(updated(livemode=False), NOW))
+    [entry] = result.entries
+    assert (entry.outcome, entry.anomalies) == (Outcome.IGNORED, ("ignored_livemode",))
+    assert entry.reason == "Ignored: test mode, and PROVIDER_LIVEMODE is live."
+
+
+@pytest.mark.parametrize("livemode", [True, None])
+def test_an_event_of_the_right_mode_or_of_none_counts(livemode: bool | None) -> None:
+    result = settlement(standing(account()), policy=LIVE_ONLY)
+    result.receive(Arrival(updated(livemode=livemode), NOW))
+    assert outcomes(result.entries) == [("applied", "acme")]
+
+
+def test_a_thin_event_is_ignored_whatever_its_type() -> None:
+    result = received(standing(account()), updated(is_thin=True))
+    assert outcomes(result.entries) == [("ignored", None)]
+    assert result.entries[0].reason.startswith("Ignored: a thin (v2) event has no object.")
+
+
+@pytest.mark.parametrize(("ahead", "found"), [(HOUR, ()), (HOUR + 1, ("future_dated",))])
+def test_an_event_dated_more_than_an_hour_ahead_is_unexpected(ahead: int, found: tuple[str, ...]) -> None:
+    result = received(standing(account()), updated(1000 + ahead))
+    assert result.entries[0].anomalies == found
+    assert outcomes(result.entries) == [("applied", "acme")]
 
 
 def test_history_is_needed_only_for_events_that_are_not_newer() -> None:

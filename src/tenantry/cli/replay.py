@@ -10,18 +10,26 @@ import msgspec
 
 from tenantry.cli.on_database import on_database
 from tenantry.cli.progress import progress
-from tenantry.cli.text import counted, shown
+from tenantry.cli.text import counted, printable, shown
 from tenantry.db.database import Database
 from tenantry.kit.clock import system_clock
-from tenantry.services.replay import Checked, Field, ReplayService, Selection
+from tenantry.services.replay import Checked, Field, ReadAgain, ReplayService, Reread, Selection
 from tenantry.settings import AdminSettings
 
 DIFFERENCES: Final = 3
 """The exit code of a dry run that found something to repair."""
+_UNREADABLE: Final = (
+    "{} cannot be read again: the raw body was removed after RAW_BODY_DAYS. `tenantry backfill` fetches those that the "
+    "provider still lists."
+)
 
 
 class Report(msgspec.Struct, rename="camel"):
-    """A whole run. ``seconds`` is how long it took; ``details`` are filled for JSON alone."""
+    """A whole run. ``seconds`` is how long it took; ``details`` are filled for JSON alone.
+
+    ``read_again`` are events that were invalid or left out and take their place; ``unreadable`` is how many invalid
+    ones have no raw body any more.
+    """
 
     dry_run: bool
     tenants: int = 0
@@ -29,6 +37,8 @@ class Report(msgspec.Struct, rename="camel"):
     seconds: float = 0.0
     differing: int = 0
     repaired: int = 0
+    read_again: list[ReadAgain] = msgspec.field(default_factory=list)
+    unreadable: int = 0
     details: list[Checked] = msgspec.field(default_factory=list)
 
 
@@ -46,7 +56,11 @@ def run(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) ->
     async def act(settings: AdminSettings, database: Database) -> Report:
         service = ReplayService(database, settings.billing, system_clock)
         report, begun = Report(dry_run), time.monotonic()
-        with progress("folding tenants", await service.count(selection)) as advance:
+        number = await service.count(selection)
+        async with aclosing(service.read_again(selection, dry_run=dry_run)) as parts:
+            async for part in parts:
+                _add_read_again(report, part, as_json=as_json)
+        with progress("folding tenants", number) as advance:
             async with aclosing(service.run(selection, dry_run=dry_run)) as chunks:
                 async for chunk in chunks:
                     for checked in chunk.checked:
@@ -59,7 +73,9 @@ def run(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) ->
 
     report = on_database(act)
     click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() if as_json else _summary(report))
-    sys.exit(DIFFERENCES if dry_run and report.differing else 0)
+    if report.unreadable:
+        click.echo(_UNREADABLE.format(counted(report.unreadable, "invalid event")), err=True)
+    sys.exit(DIFFERENCES if dry_run and (report.differing or report.read_again) else 0)
 
 
 def _add(report: Report, checked: Checked) -> None:
@@ -67,6 +83,19 @@ def _add(report: Report, checked: Checked) -> None:
     report.events += checked.events
     report.differing += not checked.is_right
     report.repaired += checked.repaired
+
+
+def _reread(event: ReadAgain) -> str:
+    done = event.outcome or "would take its place"
+    return f"{printable(event.tenant_id or '-')}  {printable(event.id)} {printable(event.type)}, read again: {done}"
+
+
+def _add_read_again(report: Report, part: Reread, *, as_json: bool) -> None:
+    report.read_again += part.events
+    report.unreadable += part.unreadable
+    if not as_json:
+        for event in part.events:
+            click.echo(_reread(event))
 
 
 def _in_short(checked: Checked) -> str:
@@ -107,6 +136,8 @@ def _parked(checked: Checked) -> str:
 def _summary(report: Report) -> str:
     speed = f"{report.events / report.seconds:,.0f}" if report.seconds else "-"
     found = f"{report.differing} differing, " + ("nothing written" if report.dry_run else f"{report.repaired} repaired")
+    if report.read_again:
+        found += f", {counted(len(report.read_again), 'event')} read again"
     return (
         f"{counted(report.tenants, 'tenant')}, {counted(report.events, 'event')} folded in {report.seconds:.1f} s "
         f"({speed} a second): {found}"

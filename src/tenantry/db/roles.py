@@ -74,7 +74,7 @@ TABLES: Final[Mapping[str, Grants]] = {
         BATCH: "SELECT, INSERT, UPDATE (tenant_id, outcome, reason, before, after, anomalies), DELETE",
         READ: "SELECT (id, arrival, type, created, received_at, livemode, api_version, org_id, customer_id, "
         "subscription_id, subscription_created, status, price_id, current_period_end, cancel_at_period_end, "
-        "previous, invoice_id, amount_due, attempt_count, currency, checkout_mode, problem, tenant_id, "
+        "previous, invoice_id, amount_due, attempt_count, currency, checkout_mode, problem, account, tenant_id, "
         "outcome, reason, before, after, anomalies)",
     },
     "billing_bodies": {BATCH: "SELECT (arrival, received_at), INSERT, DELETE", READ: "SELECT (arrival, received_at)"},

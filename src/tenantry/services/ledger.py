@@ -17,6 +17,7 @@ from tenantry.domain.billing.settlement import (
     Gaps,
     Settlement,
     gaps,
+    gives_way,
     may_link,
     reaches,
     tenant_of,
@@ -53,7 +54,11 @@ async def settle(
     the one tenant that the events name and that their customer belongs to.
     """
     unique = {arrival.event.id: arrival for arrival in reversed(arrivals)}
-    standing = await _read(connection, [arrival.event for arrival in unique.values()])
+    if len(unique) < len(arrivals):
+        # of one id the first counts, but an invalid one only where all are
+        valid = [arrival for arrival in arrivals if not gives_way(arrival.event, policy)]
+        unique |= {arrival.event.id: arrival for arrival in reversed(valid)}
+    standing = await _read(connection, [arrival.event for arrival in unique.values()], policy)
     fresh = [arrival for arrival in arrivals if unique[arrival.event.id] is arrival]
     fresh = [arrival for arrival in fresh if arrival.event.id not in standing.seen]
     numbered = [
@@ -64,7 +69,7 @@ async def settle(
         else arrival
         for number, arrival in enumerate(fresh)
     ]
-    usable = [arrival.event for arrival in numbered if not useless(arrival.event)]
+    usable = [arrival.event for arrival in numbered if not useless(arrival.event, policy)]
     links = {(event.customer_id, event.org_id) for event in usable if wants_link(event, standing)}
     customers = [customer_id for customer_id, _ in links if customer_id]
     waiting = await billing.read_parked(connection, (), customers) if customers else []
@@ -81,15 +86,21 @@ async def settle(
     return settlement
 
 
-async def _read(connection: Connection, events: Sequence[BillingEvent]) -> Standing:
-    """Lock and read what the batch needs; what is missing is held, so that nobody adds it meanwhile."""
-    usable = [event for event in events if not useless(event)]
+async def _read(connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy) -> Standing:
+    """Lock and read what the batch needs; what is missing is held, so that nobody adds it meanwhile.
+
+    Entries that one of these events replaces do not count as seen.
+    """
+    usable = [event for event in events if not useless(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
     ids = [event.id for event in events]
     held = Gaps()
     while True:
         standing = await billing.read_standing(connection, tenants, customers, ids)
+        if standing.replaceable:
+            replaced = standing.replaceable & {event.id for event in events if not gives_way(event, policy)}
+            standing = msgspec.structs.replace(standing, seen=standing.seen - replaced, replaceable=replaced)
         wanted = held.union(gaps((event for event in usable if event.id not in standing.seen), standing))
         if wanted == held:
             return standing
@@ -129,6 +140,7 @@ async def write(
     Raises `EntryTakenError` when another transaction has handled one of the events meanwhile: a new try will see it.
     """
     calls = [
+        *billing.delete_replaced(settlement.replaced, settlement.entries),
         *billing.insert_entries(settlement.entries, now),
         *billing.delete_entries(settlement.superseded),
         *billing.update_accounts(settlement.changed_accounts(), now),

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,18 +12,16 @@ from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.settlement import gives_way
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.gateways.provider.api import ProviderApi
 from tenantry.gateways.provider.decode import NotAnEventError, decode_event
 from tenantry.kit.clock import Clock
 from tenantry.kit.ids import new_id
-from tenantry.services.webhooks import HandlingFailedError, WebhookService
+from tenantry.services.webhooks import DUPLICATE, FAILED, HandlingFailedError, WebhookService
 from tenantry.store import reconcile as store
 
-FAILED: Final = "failed"
-"""The outcome of an event that could not be handled."""
-
 _BATCH: Final = 100
-_DUPLICATE: Final = "duplicate"
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +42,14 @@ class MissedEvent(msgspec.Struct, frozen=True):
     outcome: str | None = None
 
 
+class Part(NamedTuple):
+    """A part of the provider's list that is done: how many events it has, those missed, and its oldest event."""
+
+    listed: int
+    missed: list[MissedEvent]
+    oldest: BillingEvent
+
+
 class MissedEvents:
     """Reads the provider's list of events, and hands what the ledger lacks to the one path that all events take.
 
@@ -56,31 +62,36 @@ class MissedEvents:
         provider: ProviderApi,
         webhooks: WebhookService,
         clock: Clock,
-        *,
-        reference_links: bool,
+        policy: BillingPolicy,
     ) -> None:
         self._database = database
         self._provider = provider
         self._webhooks = webhooks
         self._clock = clock
-        self._reference_links = reference_links
+        self._policy = policy
 
     async def since(
-        self, second: int, *, only: Container[str | None] | None = None, dry_run: bool
-    ) -> AsyncGenerator[tuple[int, list[MissedEvent]], None]:
+        self,
+        second: int,
+        *,
+        until: int | None = None,
+        only: Container[str | None] | None = None,
+        dry_run: bool,
+    ) -> AsyncGenerator[Part, None]:
         """What is missed since a second (Unix time), of these tenants ``only``, taken in unless it is a ``dry_run``.
 
-        In parts: how many events were listed, and those missed. The newest second comes first, so that a payment is
-        in the ledger before its older failures; events of one second come as they came about.
+        With ``until``, what was created up to that second. The newest second comes first, so that a payment is in the
+        ledger before its older failures; events of one second come as they came about.
         """
-        async with aclosing(self._newest_first(max(second, 0))) as batches:
+        async with aclosing(self._newest_first(max(second, 0), until)) as batches:
             async for events in batches:
-                yield len(events), await self._fetch(events, only, dry_run=dry_run)
+                missed = await self._fetch(events, only, dry_run=dry_run)
+                yield Part(len(events), missed, min((event for event, _ in events), key=lambda event: event.created))
 
-    async def _newest_first(self, since: int) -> AsyncGenerator[list[Listed], None]:
+    async def _newest_first(self, since: int, until: int | None) -> AsyncGenerator[list[Listed], None]:
         """The events that the provider lists, in batches of whole seconds."""
         batch, second = list[Listed](), list[Listed]()
-        async with aclosing(self._provider.events_since(since, HANDLED_TYPES)) as bodies:
+        async with aclosing(self._provider.events_since(since, HANDLED_TYPES, until)) as bodies:
             async for body in bodies:
                 event = self._decoded(body)
                 if event is None:
@@ -102,7 +113,7 @@ class MissedEvents:
                 body,
                 arrived=int(self._clock().timestamp()),
                 make_up_id=lambda: new_id("evt_unnamed"),
-                reference_links=self._reference_links,
+                reference_links=self._policy.checkout_reference_links,
             )
         except NotAnEventError as error:
             logger.warning("the provider lists something that is no event: %s", error)
@@ -112,14 +123,17 @@ class MissedEvents:
         self, events: Sequence[Listed], only: Container[str | None] | None, *, dry_run: bool
     ) -> list[MissedEvent]:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            unknown = await store.unknown_events(connection, [event.id for event, _ in events])
+            known = await store.known_events(connection, [event.id for event, _ in events])
             tenant_of = await store.tenants_of_customers(
                 connection, {event.customer_id for event, _ in events if event.customer_id}
             )
         missed, arrivals, now = list[MissedEvent](), list[Arrival](), self._clock()
         for event, body in events:
-            tenant_id = event.org_id or tenant_of.get(event.customer_id or "")
-            if event.id in unknown and (only is None or tenant_id in only):
+            left_out = gives_way(event, self._policy)
+            # what a connected account says is not about the tenant that it names, unless the account is listed
+            tenant_id = None if left_out else event.org_id or tenant_of.get(event.customer_id or "")
+            is_missed = event.id not in known or (known[event.id] and not left_out)
+            if is_missed and (only is None or tenant_id in only):
                 missed.append(MissedEvent(event.id, event.type, event.created, tenant_id))
                 arrivals.append(Arrival(event, now, body, belated=True))
         if dry_run:
@@ -133,4 +147,4 @@ class MissedEvents:
             receipt = await self._webhooks.receive(arrival)
         except HandlingFailedError:
             return FAILED
-        return receipt.outcome.value if receipt.outcome else _DUPLICATE
+        return receipt.outcome.value if receipt.outcome else DUPLICATE

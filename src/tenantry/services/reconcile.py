@@ -69,16 +69,25 @@ class Reconciliation(msgspec.Struct, frozen=True):
     stopped: DomainError | None = None
 
 
+class Reached(msgspec.Struct, frozen=True):
+    """An event of the provider's list; ``created`` is in seconds since the Unix epoch."""
+
+    id: str
+    created: int
+
+
 class Backfill(msgspec.Struct, frozen=True):
     """How many events the provider listed, how many of them had never come in, and what became of these, by outcome.
 
-    ``stopped`` is why the run did not come to its end, if it did not.
+    ``stopped`` is why the run did not come to its end, if it did not. ``reached`` is the oldest event that is done: a
+    run that was stopped goes on from its second.
     """
 
     listed: int
     missed: int
     outcomes: dict[str, int]
     stopped: DomainError | None = None
+    reached: Reached | None = None
 
 
 Item = TypeVar("Item")
@@ -108,9 +117,7 @@ class Reconciler:
     ) -> None:
         self._database = database
         self._provider = provider
-        self._missed = MissedEvents(
-            database, provider, webhooks, clock, reference_links=policy.checkout_reference_links
-        )
+        self._missed = MissedEvents(database, provider, webhooks, clock, policy)
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
@@ -168,27 +175,34 @@ class Reconciler:
         return found
 
     async def backfill(
-        self, since: int, *, dry_run: bool = False, tell: Callable[[MissedEvent], None] = _quietly
+        self,
+        since: int,
+        *,
+        until: int | None = None,
+        dry_run: bool = False,
+        tell: Callable[[MissedEvent], None] = _quietly,
     ) -> Backfill:
         """Take in the events that the provider lists since a second (Unix time) and that never came in.
 
+        With ``until``, those that were created up to that second.
         The provider lists events for 30 days. The newest are taken first, so that a failed payment that has been
         paid since is not mailed; otherwise an old failure mails as a parked one does. ``tell`` is told of each missed
         event once it is taken in. Where the run is stopped, what was done until then is returned.
         """
-        listed, missed, outcomes = 0, 0, dict[str, int]()
+        listed, missed, outcomes, reached, stopped = 0, 0, dict[str, int](), None, None
         try:
-            async with aclosing(self._missed.since(since, dry_run=dry_run)) as parts:
-                async for number, events in parts:
-                    listed += number
-                    missed += len(events)
-                    for event in events:
+            async with aclosing(self._missed.since(since, until=until, dry_run=dry_run)) as parts:
+                async for part in parts:
+                    listed += part.listed
+                    missed += len(part.missed)
+                    reached = Reached(part.oldest.id, part.oldest.created)
+                    for event in part.missed:
                         if event.outcome is not None:
                             outcomes[event.outcome] = outcomes.get(event.outcome, 0) + 1
                         tell(event)
         except DomainError as error:
-            return Backfill(listed, missed, outcomes, error)
-        return Backfill(listed, missed, outcomes)
+            stopped = error
+        return Backfill(listed, missed, outcomes, stopped, reached)
 
     # Comparing
 
@@ -358,8 +372,8 @@ class Reconciler:
         """The drifted tenants with the events that never came in, which take their place in the ledger."""
         missed: dict[str, list[MissedEvent]] = {comparison.tenant_id: [] for comparison in drifted}
         async with aclosing(self._missed.since(since, only=missed, dry_run=dry_run)) as parts:
-            async for _, events in parts:
-                for event in events:
+            async for part in parts:
+                for event in part.missed:
                     missed[event.tenant_id or ""].append(event)
         return [
             msgspec.structs.replace(each, missed=tuple(sorted(missed[each.tenant_id], key=lambda event: event.created)))

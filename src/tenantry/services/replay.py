@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Final
 from uuid import UUID
@@ -14,21 +14,25 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.billing.events import Fact
-from tenantry.domain.billing.ledger import Account, Question
+from tenantry.domain.billing.ledger import Account, Arrival, Question
 from tenantry.domain.billing.refold import Refold, Refolded, corrected
+from tenantry.domain.billing.settlement import useless
 from tenantry.domain.billing.state import BillingPolicy, BillingState, telling_everything
 from tenantry.domain.billing.timeline import Reach
-from tenantry.domain.errors import NotFoundError, OverloadedError
+from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
+from tenantry.gateways.provider.decode import decode_event
 from tenantry.kit.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.services import ledger
-from tenantry.store import billing, replay
+from tenantry.services.webhooks import DUPLICATE, FAILED, Receipt, WebhookService
+from tenantry.store import billing, reconcile, replay
 
 TENANTS_PER_CHUNK: Final = 200
 MOST_AT_ONCE: Final = 10_000
 """So many events are read while somebody waits."""
 MOST_SECONDS: Final = 3.0
 """So long somebody waits at the most: less than an answer may take."""
+_EVENTS_PER_CHUNK: Final = 100
 _ALWAYS: Final = -1
 """A second that is older than all events."""
 _NO_MAIL: Final = -(10**8)
@@ -103,6 +107,25 @@ class Recent(msgspec.Struct, frozen=True):
 
     checked: Checked | None
     since: datetime | None = None
+
+
+class ReadAgain(msgspec.Struct, frozen=True, rename="camel"):
+    """An event that was invalid or left out, and is neither now: its tenant if named, and its outcome.
+
+    ``outcome`` is None in a dry run, and ``failed`` where the event could not be handled.
+    """
+
+    id: str
+    type: str
+    tenant_id: str | None
+    outcome: str | None = None
+
+
+class Reread(msgspec.Struct, frozen=True):
+    """A part of reading entries again: those that take their place, and how many have no raw body to be read from."""
+
+    events: tuple[ReadAgain, ...]
+    unreadable: int = 0
 
 
 class _NothingLeaves:
@@ -196,6 +219,43 @@ class ReplayService:
                     checked = [one if one.is_right else await self._repair(one) for one in checked]
                 yield Chunk(len(tenants), tuple(checked))
 
+    async def read_again(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[Reread, None]:
+        """Read again what the ledger has as invalid, or as left out by the settings, and let it take its place.
+
+        An invalid event is read from its raw body, as long as that is kept; the facts of others are columns. An event
+        keeps its number of arrival. With ``dry_run`` nothing is written. Nothing is mailed. For selected tenants,
+        events without a body do not count, since they name no tenant.
+        """
+        silent = msgspec.structs.replace(self._policy, parked_mail_hours=_NO_MAIL)
+        webhooks = WebhookService([self._database.lane()], silent, _NothingLeaves(), self._clock)
+        since = selection.since or datetime.min.replace(tzinfo=UTC)
+        after = (since, -1)
+        while True:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
+                kept = await replay.entries_giving_way(connection, since, after, _EVENTS_PER_CHUNK)
+                if not kept:
+                    return
+                after = (kept[-1].received_at, kept[-1].event.arrival)
+                decoded = [_decoded(arrival, self._policy) for arrival in kept]
+                read = [arrival for arrival in decoded if arrival is not None]
+                usable = [arrival for arrival in read if not useless(arrival.event, self._policy)]
+                customers = {arrival.event.customer_id for arrival in usable if arrival.event.customer_id}
+                tenant_of = await reconcile.tenants_of_customers(connection, customers)
+            named = [arrival.event.org_id or tenant_of.get(arrival.event.customer_id or "") for arrival in usable]
+            taken = [
+                (arrival, tenant_id)
+                for arrival, tenant_id in zip(usable, named, strict=True)
+                if selection.tenants is None or tenant_id in selection.tenants
+            ]
+            found = tuple(ReadAgain(arrival.event.id, arrival.event.type, tenant_id) for arrival, tenant_id in taken)
+            if found and not dry_run:
+                outcomes = await webhooks.apply([arrival for arrival, _ in taken])
+                found = tuple(
+                    msgspec.structs.replace(one, outcome=_outcome(result))
+                    for one, result in zip(found, outcomes, strict=True)
+                )
+            yield Reread(found, len(decoded) - len(read) if selection.tenants is None else 0)
+
     async def _chunks(self, selection: Selection) -> AsyncGenerator[list[str], None]:
         if selection.tenants is not None:
             named = sorted(set(selection.tenants))
@@ -259,6 +319,31 @@ def compare(account: Account, refolded: Refolded) -> tuple[Field, ...]:
     """The fields of an account beside those that its events lead to."""
     stored, folded = _fields(account), _fields(corrected(account, refolded))
     return tuple(Field(_camel(name), _shown(name, stored[name]), _shown(name, folded[name])) for name in stored)
+
+
+def _decoded(kept: Arrival, policy: BillingPolicy) -> Arrival | None:
+    """An entry of the ledger as this release reads it; None where its raw body is needed and gone."""
+    event = kept.event
+    if event.problem is not None:
+        if kept.body is None:
+            return None
+        read = decode_event(
+            kept.body,
+            arrived=int(kept.received_at.timestamp()),
+            make_up_id=lambda: kept.event.id,
+            reference_links=policy.checkout_reference_links,
+        )
+        event = msgspec.structs.replace(read, arrival=event.arrival)
+    return Arrival(event, kept.received_at, belated=True)  # its body stays under the number of arrival
+
+
+def _outcome(result: Receipt | Exception) -> str:
+    """The outcome of an event, in words. Raises `DatabaseUnavailableError`."""
+    if isinstance(result, DatabaseUnavailableError):
+        raise result
+    if isinstance(result, Exception):
+        return FAILED
+    return result.outcome.value if result.outcome else DUPLICATE
 
 
 def _checked(account: Account, refolded: Refolded, parked: int) -> Checked:

@@ -18,6 +18,10 @@ from tenantry.kit.clock import Clock
 from tenantry.services import ledger
 from tenantry.store.billing import EntryTakenError
 
+FAILED: Final = "failed"
+"""The outcome of an event that could not be handled."""
+DUPLICATE: Final = "duplicate"
+"""The outcome of an event that the ledger has already."""
 _TRIES: Final = 4
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, EntryTakenError)
 
@@ -101,12 +105,17 @@ class WebhookService:
             self._lanes.put_nowait(lane)
         for entry in (*settlement.entries, *settlement.healed):
             ledger.log_payment(entry)
-        receipts = {entry.arrival.event.id: _receipt(entry) for entry in settlement.entries}
+        receipts = {_key(entry.arrival): _receipt(entry) for entry in settlement.entries}
         # one that was parked may have been healed by a later one
         receipts |= {
-            entry.arrival.event.id: _receipt(entry) for entry in settlement.healed if entry.arrival.event.id in receipts
+            _key(entry.arrival): _receipt(entry) for entry in settlement.healed if _key(entry.arrival) in receipts
         }
-        return [receipts.pop(arrival.event.id, _DUPLICATE) for arrival in arrivals]
+        return [receipts.pop(_key(arrival), _DUPLICATE) for arrival in arrivals]
+
+
+def _key(arrival: Arrival) -> tuple[str, bool]:
+    """Which delivery of an event a receipt is for: a valid one and an invalid one may share an id and a batch."""
+    return arrival.event.id, arrival.event.problem is None
 
 
 def _receipt(entry: Entry) -> Receipt:

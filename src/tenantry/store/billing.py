@@ -43,7 +43,10 @@ SELECT {ACCOUNT_COLUMNS}
     TEXTS,
 )
 TENANTS_OF_CUSTOMERS: Final = Statement("SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS)
-SEEN_EVENTS: Final = Statement("SELECT id FROM billing_events WHERE id = ANY($1)", TEXTS)
+_LEFT_OUT: Final = f"'{{{Anomaly.CONNECTED_ACCOUNT}, {Anomaly.IGNORED_LIVEMODE}}}'"
+REPLACEABLE: Final = f"(outcome = 'invalid' OR (outcome = 'ignored' AND anomalies && {_LEFT_OUT}))"
+"""Whether an entry gives way to a valid event of the same id."""
+SEEN_EVENTS: Final = Statement(f"SELECT id, {REPLACEABLE} FROM billing_events WHERE id = ANY($1)", TEXTS)  # noqa: S608
 NEXT_ARRIVAL: Final = Statement("SELECT nextval('billing_arrivals')")
 # Whoever adds a tenant or a customer link claims its name for itself, whoever parks an event because it is
 # missing holds the name together with others who do: so one of the two sees what the other has done.
@@ -58,8 +61,10 @@ _FACT_TYPES: Final[Mapping[str, Type[Any]]] = {
     "org_id": TEXTS, "customer_id": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "status": TEXTS,
     "price_id": TEXTS, "current_period_end": BIGINTS, "cancel_at_period_end": BOOLEANS, "invoice_id": TEXTS,
     "invoice_url": TEXTS, "amount_due": BIGINTS, "attempt_count": BIGINTS, "currency": TEXTS, "checkout_mode": TEXTS,
-    "problem": TEXTS, "previous": JSONS,
+    "problem": TEXTS, "previous": JSONS, "account": TEXTS,
 }  # fmt: skip
+FACT_NAMES: Final = tuple(_FACT_TYPES)
+"""The columns that hold the facts of an event."""
 _FACTS: Final = ", ".join(_FACT_TYPES)
 # A late event's history begins where the state does not depend on what was before: at the newest event before it that
 # says everything and has no other in its second (whose order could depend on it); without one, at the beginning.
@@ -103,6 +108,7 @@ async def read_standing(
         tenant_of_customer=dict(links),
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
+        replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
     )
 
 
@@ -169,11 +175,12 @@ async def read_events(
     )
     events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in needs}
     for tenant_id, *facts in await cursor.fetchall():
-        events[tenant_id].append(_event(facts))
+        events[tenant_id].append(to_event(facts))
     return events
 
 
-def _event(row: Sequence[Any]) -> BillingEvent:
+def to_event(row: Sequence[Any]) -> BillingEvent:
+    """The event of a row of `FACT_NAMES`."""
     return BillingEvent(**dict(zip(_FACT_TYPES, row, strict=True)))
 
 
@@ -187,7 +194,7 @@ async def read_parked(connection: Connection, tenants: Sequence[str], customers:
         """,  # noqa: S608  # the names of our own columns
         (list(tenants), list(customers)),
     )
-    return [Arrival(_event(facts), received_at) for received_at, *facts in await cursor.fetchall()]
+    return [Arrival(to_event(facts), received_at) for received_at, *facts in await cursor.fetchall()]
 
 
 async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
@@ -250,6 +257,14 @@ SELECT * FROM unnest($1, $2, $3)
 DELETE_ENTRIES: Final = Statement(
     "DELETE FROM billing_events WHERE id = ANY($1) AND NOT coalesce($2 = ANY(anomalies), false)", TEXTS, TEXT
 )
+# An entry that is read again keeps its arrival number, and so its body.
+DELETE_REPLACED: Final = Statement(
+    f"""
+WITH gone AS (DELETE FROM billing_events WHERE id = ANY($1) AND {REPLACEABLE} RETURNING arrival)
+DELETE FROM billing_bodies b USING gone WHERE b.arrival = gone.arrival AND b.arrival <> ALL($2)
+""",  # noqa: S608  # our own condition
+    TEXTS, BIGINTS,
+)  # fmt: skip
 _SETTLED_TYPES: Final[Mapping[str, Type[Any]]] = {
     name: _ENTRY_TYPES[name] for name in ("id", "tenant_id", "outcome", "reason", "before", "after", "anomalies")
 }
@@ -279,10 +294,10 @@ def insert_entries(entries: Sequence[Entry], now: datetime) -> list[Call]:
         return []
     # sorted by id, so that two batches with the same new events wait for each other in one direction
     entries = sorted(entries, key=lambda entry: entry.arrival.event.id)
-    *facts, previous = zip(*[_facts_of(entry.arrival.event) for entry in entries], strict=True)
+    *facts, previous, account = zip(*[_facts_of(entry.arrival.event) for entry in entries], strict=True)
     calls = [
         INSERT_ENTRIES(
-            *facts, _jsons(previous), [entry.arrival.received_at for entry in entries],
+            *facts, _jsons(previous), account, [entry.arrival.received_at for entry in entries],
             [entry.tenant_id for entry in entries], [entry.outcome for entry in entries], *_decisions(entries),
         )
     ]  # fmt: skip
@@ -307,6 +322,11 @@ def _jsons(values: Iterable[object]) -> list[bytes | None]:
 def delete_entries(ids: Sequence[str]) -> list[Call]:
     """Take entries that newer ones have made superfluous out of the ledger; one that tells of drift stays."""
     return [DELETE_ENTRIES(ids, Anomaly.DRIFT)] if ids else []
+
+
+def delete_replaced(ids: Collection[str], entries: Sequence[Entry]) -> list[Call]:
+    """Take entries out of the ledger that give way to those of the same id among ``entries``, before these go in."""
+    return [DELETE_REPLACED(sorted(ids), [entry.arrival.event.arrival for entry in entries])] if ids else []
 
 
 def settle_parked(entries: Sequence[Entry]) -> list[Call]:

@@ -9,6 +9,7 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, WALL_OF_TENANTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
+from tenantry.kit.clock import from_epoch
 
 MOST_LISTED: Final = 20
 MOST_ASKED: Final = 10_000
@@ -76,6 +77,21 @@ WITH ties AS (
      unsettled AS (SELECT DISTINCT tenant_id FROM ties WHERE NOT settled)
 SELECT (SELECT count(*) FROM ties), (SELECT count(*) FROM ties WHERE settled),
        ARRAY(SELECT tenant_id FROM unsettled ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM unsettled)
+"""
+FUTURE_DATED: Final = """
+SELECT id, tenant_id, created, count(*) OVER ()
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies)
+ ORDER BY created DESC, id
+ LIMIT %(most)s
+"""
+ACCOUNTS: Final = """
+SELECT account, count(*) OVER ()
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies) AND account <> ALL(%(listed)s)
+ GROUP BY account
+ ORDER BY count(*) DESC, account
+ LIMIT %(most)s
 """
 DRIFTED: Final = """
 SELECT tenant_id, count(*) OVER ()
@@ -170,6 +186,7 @@ class Anomalies(msgspec.Struct, frozen=True):
 
     ``prices`` are those that no plan has, with the number of their events, the most frequent 20; ``more_prices`` is how
     many there are besides. ``taken`` says of each customer that another tenant has which tenant was named with it.
+    ``future`` are events dated ahead of their arrival, ``accounts`` connected accounts that are not listed.
     """
 
     counts: dict[str, int]
@@ -178,6 +195,8 @@ class Anomalies(msgspec.Struct, frozen=True):
     taken: Named
     ties: Ties
     drifted: Named
+    future: Named
+    accounts: Named
 
 
 async def be_patient(connection: Connection, seconds: float) -> None:
@@ -217,12 +236,17 @@ async def read_old_keys(connection: Connection, now: datetime, made_until: datet
 
 
 async def read_anomalies(
-    connection: Connection, since: datetime, known_prices: Collection[str], *, livemode: bool | None
+    connection: Connection,
+    since: datetime,
+    known_prices: Collection[str],
+    *,
+    livemode: bool | None,
+    accounts: Collection[str] = (),
 ) -> Anomalies:
     """What was unexpected about the events received after ``since``, as far as it still is.
 
     Prices that are known by now do not count, nor do events of the mode that is right by now (``livemode``, None where
-    that is not known).
+    that is not known), nor connected ``accounts`` that are listed by now.
     """
     window = {"since": since, "most": MOST_LISTED}
     cursor = await connection.execute(
@@ -237,6 +261,15 @@ async def read_anomalies(
     taken = [(f"{customer_id} for {org_id}", number) for customer_id, org_id, number in await cursor.fetchall()]
     cursor = await connection.execute(TIES, {**window, "kind": Anomaly.AMBIGUOUS_ORDER.value, "snapshot": SNAPSHOT})
     [(ties, settled, open_tenants, open_number)] = await cursor.fetchall()
+    cursor = await connection.execute(FUTURE_DATED, {**window, "kind": Anomaly.FUTURE_DATED.value})
+    future = [
+        (f"{event_id} of {tenant_id or 'no tenant'}, {from_epoch(created):%Y-%m-%d %H:%M} UTC", number)
+        for event_id, tenant_id, created, number in await cursor.fetchall()
+    ]
+    cursor = await connection.execute(
+        ACCOUNTS, {**window, "kind": Anomaly.CONNECTED_ACCOUNT.value, "listed": list(accounts)}
+    )
+    unlisted = await cursor.fetchall()
     cursor = await connection.execute(DRIFTED, {**window, "kind": Anomaly.DRIFT.value})
     return Anomalies(
         counts=counts,
@@ -245,6 +278,8 @@ async def read_anomalies(
         taken=_named(taken),
         ties=Ties(ties, settled, Named(open_tenants, open_number)),
         drifted=_named(await cursor.fetchall()),
+        future=_named(future),
+        accounts=_named(unlisted),
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
+from tenantry.store.billing import REPLACEABLE
 
 # The subqueries of what is selected are evaluated for the tenants of the page alone.
 _LINKED_TENANTS: Final = """
@@ -41,10 +42,7 @@ BEGIN_QUESTION: Final = (
 )
 COMPARED: Final = "UPDATE tenants SET reconciled_at = %s WHERE id = %s"
 TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
-UNKNOWN_EVENTS: Final = """
-SELECT id FROM unnest(%s::text[]) AS asked (id)
- WHERE NOT EXISTS (SELECT 1 FROM billing_events e WHERE e.id = asked.id)
-"""
+KNOWN_EVENTS: Final = f"SELECT id, coalesce({REPLACEABLE}, false) FROM billing_events WHERE id = ANY(%s)"  # noqa: S608
 SILENT: Final = """
 SELECT id, subscription_status, current_period_end, count(*) OVER ()
   FROM tenants
@@ -144,10 +142,10 @@ async def tenants_of_customers(connection: Connection, customers: Collection[str
     return dict(await cursor.fetchall())
 
 
-async def unknown_events(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Those of these event ids that the ledger does not have."""
-    cursor = await connection.execute(UNKNOWN_EVENTS, (list(ids),))
-    return {row[0] for row in await cursor.fetchall()}
+async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
+    """Those of these event ids that the ledger has, and whether the entry gives way to a valid event."""
+    cursor = await connection.execute(KNOWN_EVENTS, (list(ids),))
+    return dict(await cursor.fetchall())
 
 
 async def silent_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[SilentTenant], int]:

@@ -9,9 +9,10 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
-from tenantry.domain.billing.ledger import Account
+from tenantry.domain.billing.ledger import Account, Arrival
 from tenantry.domain.billing.state import BillingState
-from tenantry.store.billing import ACCOUNT_COLUMNS, to_account
+from tenantry.store.billing import ACCOUNT_COLUMNS, FACT_NAMES, REPLACEABLE, to_account, to_event
+from tenantry.store.bodies import unpack
 
 ROWS_PER_FETCH: Final = 1000
 UNREADABLE: Final = BillingState(plan="unreadable")
@@ -35,16 +36,15 @@ SELECT wanted.id
           WHERE e.tenant_id = wanted.id AND e.received_at >= %s
           ORDER BY e.created DESC LIMIT 1) AS news
 """
-_FACTS: Final = BillingEvent.__struct_fields__
 _FOLDED: Final = "outcome IN ('applied', 'late', 'no_change')"
 FOLDED_EVENTS: Final = f"""
-SELECT tenant_id, {", ".join(_FACTS)}
+SELECT tenant_id, {", ".join(FACT_NAMES)}
   FROM billing_events
  WHERE tenant_id = ANY(%s) AND {_FOLDED} AND type = ANY(%s)
  ORDER BY tenant_id, created, arrival
 """  # noqa: S608  # the names of our own columns
 FOLDED_EVENTS_SINCE: Final = f"""
-SELECT tenant_id, {", ".join(_FACTS)}
+SELECT tenant_id, {", ".join(FACT_NAMES)}
   FROM billing_events
  WHERE tenant_id = %s AND created >= %s AND {_FOLDED} AND type = ANY(%s)
  ORDER BY created, arrival
@@ -80,8 +80,33 @@ SELECT tenant_id, count(*)
          WHERE c.tenant_id = ANY(%(tenants)s)) AS waiting
  GROUP BY tenant_id
 """
+# Entries that give way all have an anomaly, so the index of those has them in this order.
+GIVING_WAY: Final = f"""
+SELECT event_body(id), received_at, {", ".join(FACT_NAMES)}
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND {REPLACEABLE} AND received_at >= %(since)s
+   AND (received_at, arrival) > (%(received)s, %(arrival)s)
+ ORDER BY received_at, arrival
+ LIMIT %(most)s
+"""  # noqa: S608  # our own condition
 
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
+
+
+async def entries_giving_way(
+    connection: Connection, since: datetime, after: tuple[datetime, int], most: int
+) -> list[Arrival]:
+    """The next entries, received since a moment, that give way to a valid event of their id, with the raw body if kept.
+
+    ``after`` is the time and the arrival number of the last one before them.
+    """
+    received, arrival = after
+    values = {"since": since, "received": received, "arrival": arrival, "most": most}
+    cursor = await connection.execute(GIVING_WAY, values)
+    return [
+        Arrival(to_event(facts), received_at, unpack(body) if body is not None else None)
+        for body, received_at, *facts in await cursor.fetchall()
+    ]
 
 
 async def tenants_after(connection: Connection, after: str, limit: int) -> list[str]:
@@ -192,4 +217,4 @@ async def beginning_after(connection: Connection, tenant_id: str, second: int, t
 
 async def _events(rows: AsyncIterator[Sequence[Any]]) -> AsyncIterator[tuple[str, BillingEvent]]:
     async for tenant_id, *facts in rows:
-        yield tenant_id, BillingEvent(**dict(zip(_FACTS, facts, strict=True)))
+        yield tenant_id, to_event(facts)

@@ -19,9 +19,10 @@ from tenantry.services.replay import Selection
 def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, as_json: bool) -> None:
     """Fold tenants' events again, show where a tenant is not what they lead to, and set it right.
 
-    The present plan catalog counts: after a price was added to it, tenants come to their right plan. Safe while the
-    service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry run
-    found differences.
+    The present plan catalog counts: after a price was added to it, tenants come to their right plan. Events that were
+    invalid, or left out by PROVIDER_ACCOUNTS or PROVIDER_LIVEMODE, are read again first, and take their place if they
+    are valid now. Safe while the service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not
+    exist, and with 3 if a dry run found differences.
     """
     run(Selection(tenants or None, since), dry_run=dry_run, as_json=as_json, in_full=False)
 

@@ -91,3 +91,5 @@ class Standing(msgspec.Struct, frozen=True):
     tenant_of_customer: Mapping[str, str]
     seen: frozenset[str]
     first_arrival: int
+    replaceable: frozenset[str] = frozenset()
+    """Ids of entries that give way to a valid event of the same id."""

@@ -26,8 +26,39 @@ _SUBSCRIPTION_MODE: Final = "subscription"
 _TAKEN: Final = HANDLED_TYPES | {SNAPSHOT}
 
 
-def useless(event: BillingEvent) -> tuple[Outcome, str] | None:
+_MODES: Final = {True: "live", False: "test"}
+_AHEAD: Final = timedelta(hours=1).total_seconds()
+"""How far ahead of its arrival an event may be dated."""
+
+
+def filtered(event: BillingEvent, policy: BillingPolicy) -> str | None:
+    """Why the settings leave an event out, if they do."""
+    if event.account is None and not policy.ignores_other_mode:
+        return None  # as a rule
+    if event.account is not None and event.account not in policy.accounts:
+        return f"Ignored: connected account {event.account} is not in PROVIDER_ACCOUNTS."
+    if policy.ignores_other_mode and _is_of_other_mode(event, policy):
+        return (
+            f"Ignored: {_MODES[bool(event.livemode)]} mode, and PROVIDER_LIVEMODE is {_MODES[bool(policy.livemode)]}."
+        )
+    return None
+
+
+def gives_way(event: BillingEvent, policy: BillingPolicy) -> bool:
+    """Whether an event leaves its id to another delivery: it is invalid, or the settings leave it out."""
+    return event.problem is not None or filtered(event, policy) is not None
+
+
+def _is_of_other_mode(event: BillingEvent, policy: BillingPolicy) -> bool:
+    return policy.livemode is not None and event.livemode is not None and event.livemode != policy.livemode
+
+
+def useless(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str] | None:
     """What to say of an event that no tenant can ever be found for, or that says nothing about billing."""
+    if left_out := filtered(event, policy):
+        return Outcome.IGNORED, left_out
+    if event.is_thin:
+        return Outcome.IGNORED, "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
     if event.type not in _TAKEN:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
@@ -44,9 +75,12 @@ def useless(event: BillingEvent) -> tuple[Outcome, str] | None:
     return (Outcome.IGNORED, lacks) if lacks else None
 
 
-def anomalies(event: BillingEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]:
+def anomalies(arrival: Arrival, policy: BillingPolicy) -> tuple[Anomaly, ...]:
     """What is unexpected about an event, whoever it concerns."""
-    found = []
+    event, found = arrival.event, []
+    if filtered(event, policy):
+        of_account = event.account is not None and event.account not in policy.accounts
+        return (Anomaly.CONNECTED_ACCOUNT if of_account else Anomaly.IGNORED_LIVEMODE,)
     if event.problem is not None:
         found.append(Anomaly.UNUSABLE_OBJECT)
     elif event.org_id is None and (event.type in SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
@@ -56,8 +90,10 @@ def anomalies(event: BillingEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]
             found.append(Anomaly.MISSING_PRICE)
         elif policy.catalog.plan_of_price(event.price_id) is None:
             found.append(Anomaly.UNKNOWN_PRICE)
-    if policy.livemode is not None and event.livemode is not None and event.livemode != policy.livemode:
+    if _is_of_other_mode(event, policy):
         found.append(Anomaly.WRONG_LIVEMODE)
+    if event.created > arrival.received_at.timestamp() + _AHEAD:
+        found.append(Anomaly.FUTURE_DATED)
     return tuple(found)
 
 
@@ -181,13 +217,14 @@ class Settlement:
         self.healed: list[Entry] = []
         self.links: list[Link] = []
         self.superseded: list[str] = []
+        self.replaced = standing.replaceable
         self.questions: list[Question] = []
 
     def receive(self, arrival: Arrival) -> None:
         """Take in a new event; events are given in the order of their arrival."""
         event = arrival.event
-        if refusal := useless(event):
-            self.entries.append(Entry(arrival, None, *refusal, anomalies=anomalies(event, self._policy)))
+        if refusal := useless(event, self._policy):
+            self.entries.append(Entry(arrival, None, *refusal, anomalies=anomalies(arrival, self._policy)))
             return
         tenant_id = tenant_of(event, self._tenant_of_customer)
         if tenant_id not in self._accounts:
@@ -215,7 +252,7 @@ class Settlement:
         outcome, reason = Outcome.PARKED, f"Waits: {who} is not known yet."
         if event.type == SNAPSHOT:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
-        self.entries.append(Entry(arrival, None, outcome, reason, anomalies=anomalies(event, self._policy)))
+        self.entries.append(Entry(arrival, None, outcome, reason, anomalies=anomalies(arrival, self._policy)))
 
     def heal(self, tenant_id: str, arrivals: Iterable[Arrival]) -> None:
         """Let parked events take their place, now that their tenant is known; given in the order of the events."""
@@ -266,7 +303,7 @@ class Settlement:
         """What becomes of an event whose tenant is known, and whether its owner is to be told."""
         event = arrival.event
         before = self._state(tenant_id)
-        found = anomalies(event, self._policy)
+        found = anomalies(arrival, self._policy)
         note = self._link(event) if may_link(event) else None
         if note and note.anomaly:
             found = (*found, note.anomaly)

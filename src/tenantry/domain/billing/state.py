@@ -37,6 +37,10 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     parked_mail_hours: int = 72
     livemode: bool | None = None
     """Which mode events should be of; None where that is not known."""
+    ignores_other_mode: bool = False
+    """Whether events of the other mode than ``livemode`` are ignored (PROVIDER_LIVEMODE)."""
+    accounts: frozenset[str] = frozenset()
+    """The connected accounts whose events count (PROVIDER_ACCOUNTS)."""
 
 
 class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -185,13 +185,16 @@ class ProviderApi:
                 raise
             return Answer(as_of, tuple(subscriptions))
 
-    async def events_since(self, since: int, types: Collection[str] | None) -> AsyncGenerator[bytes, None]:
+    async def events_since(
+        self, since: int, types: Collection[str] | None, until: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """The account's events of these types (None: of all), created at or after this second, newest first, as JSON.
 
+        With ``until`` none that was created after that second.
         The provider keeps events for 30 days. Raises `ValueError` unless there are 1 to 20 types; the errors of a call
         may come at any event. Events that are created meanwhile are not among them.
         """
-        params: dict[str, object] = {"created": {"gte": since}}
+        params: dict[str, object] = {"created": {"gte": since} if until is None else {"gte": since, "lte": until}}
         if types is not None:
             if not 1 <= len(types) <= MOST_EVENT_TYPES:
                 raise ValueError(

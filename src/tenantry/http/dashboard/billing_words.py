@@ -39,6 +39,8 @@ OUTCOMES: Final = {
     Outcome.PARKED: Words("Waiting", "It waits until the organization or customer that it names is known.", "amber"),
     Outcome.INVALID: Words("Unusable", "It lacks what an event of its type has to say, so it changed nothing.", "red"),
 }
+_LINKED: Final = "It linked a customer to the organization. The plan and the subscription stayed as they were."
+_UNSEEN_CHANGE: Final = "It changed what later events are judged by. The plan and the subscription stayed as they were."
 ANOMALIES: Final = {
     Anomaly.UNUSABLE_OBJECT: Words("Unusable", "The event lacks what its type needs. Compare the payload below."),
     Anomaly.MISSING_ORG_ID: Words("Names no organization", "The subscription's metadata at the provider has no orgId."),
@@ -47,6 +49,14 @@ ANOMALIES: Final = {
         "Unknown price", "The price is not in the plan catalog, so the plan is the free one until it is added there."
     ),
     Anomaly.WRONG_LIVEMODE: Words("Wrong mode", "A test event came where live ones are expected, or the reverse."),
+    Anomaly.IGNORED_LIVEMODE: Words("Other mode", "Events of this mode are ignored here (PROVIDER_LIVEMODE)."),
+    Anomaly.CONNECTED_ACCOUNT: Words(
+        "Connected account", "Events of this connected account are ignored until PROVIDER_ACCOUNTS lists it."
+    ),
+    Anomaly.FUTURE_DATED: Words(
+        "Dated ahead",
+        "Its date is over an hour after it came in, so it counts as newer than what comes until then.",
+    ),
     Anomaly.CUSTOMER_TAKEN: Words("Customer taken", "The customer belongs to another organization, and stays there."),
     Anomaly.AMBIGUOUS_ORDER: Words(
         "Ambiguous order",
@@ -86,6 +96,16 @@ class Change(NamedTuple):
     before: Shown
     after: Shown
 
+    @property
+    def by_the_second(self) -> bool:
+        """Whether the two are moments of one minute, which only their seconds tell apart."""
+        one, other = self.before, self.after
+        return isinstance(one, datetime) and isinstance(other, datetime) and _minute(one) == _minute(other)
+
+
+def _minute(moment: datetime) -> datetime:
+    return moment.replace(second=0, microsecond=0)
+
 
 class LedgerWords:
     """What templates say of the ledger's entries."""
@@ -100,6 +120,20 @@ class LedgerWords:
     def of_outcome(self, outcome: Outcome) -> Words:
         """What became of an event."""
         return OUTCOMES[outcome]
+
+    def of_effect(self, event: BillingEventView) -> str:
+        """What the outcome of this event means; one that is applied need not change what is shown of a tenant."""
+        if event.outcome is not Outcome.APPLIED or changes(event, self._catalog):
+            return OUTCOMES[event.outcome].long
+        return _LINKED if event.type == ev.CHECKOUT_COMPLETED else _UNSEEN_CHANGE
+
+    def of_no_changes(self, event: BillingEventView) -> str:
+        """What an event changed that changed neither the plan nor the subscription as they are shown."""
+        if event.outcome is not Outcome.APPLIED:
+            return "Neither the plan nor the subscription."
+        if event.type == ev.CHECKOUT_COMPLETED:
+            return "The organization's customers at the payment provider."
+        return "Which subscription counts, or the status that the provider last gave it."
 
     def of_anomalies(self, names: Sequence[str]) -> list[Words]:
         """What is unexpected about an event."""

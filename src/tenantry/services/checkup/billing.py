@@ -48,14 +48,16 @@ class BillingTerms(msgspec.Struct, frozen=True, kw_only=True):
 async def check_ledger(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
     """What the ledger tells that somebody should look at."""
     since = now - timedelta(days=LEDGER_DAYS)
-    catalog, livemode = terms.policy.catalog, terms.policy.livemode
+    catalog, livemode, accounts = terms.policy.catalog, terms.policy.livemode, terms.policy.accounts
     prices = [price for plan in catalog.plans for price in plan.stripe_price_ids]
-    anomalies = await checkup.read_anomalies(connection, since, prices, livemode=livemode)
+    anomalies = await checkup.read_anomalies(connection, since, prices, livemode=livemode, accounts=accounts)
     events = [
         *judge_parked(await billing.count_parked(connection)),
         *judge_objects(anomalies),
         *judge_prices(anomalies),
         *judge_modes(anomalies, livemode=livemode),
+        *judge_accounts(anomalies.accounts),
+        *judge_future(anomalies.future),
         *judge_ties(anomalies.ties, asks_provider=terms.asks_provider),
     ]
     if livemode is None:
@@ -103,8 +105,9 @@ def judge_objects(anomalies: Anomalies) -> list[Finding]:
             warning(
                 LEDGER,
                 f"events {_SINCE} whose object lacks what its type needs: {number}",
-                "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint.",
-                why="What they said is lost.",
+                "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint. "
+                "`tenantry events replay` reads them again after an upgrade; a valid event of their id replaces them.",
+                why="What they said has changed no tenant.",
             )
         )
     if number := anomalies.counts.get(Anomaly.MISSING_ORG_ID, 0):
@@ -159,11 +162,13 @@ def judge_prices(anomalies: Anomalies) -> list[Finding]:
 
 def judge_modes(anomalies: Anomalies, *, livemode: bool | None) -> list[Finding]:
     """Events of the mode that the API key is not of."""
-    number = anomalies.counts.get(Anomaly.WRONG_LIVEMODE, 0)
+    number, left_out = (anomalies.counts.get(kind, 0) for kind in (Anomaly.WRONG_LIVEMODE, Anomaly.IGNORED_LIVEMODE))
+    ignored = [ok(LEDGER, f"events {_SINCE} that PROVIDER_LIVEMODE left out: {left_out}")] if left_out else []
     if livemode is None or not number:
-        return []
+        return ignored
     ours, theirs = _MODES[livemode], _MODES[not livemode]
     return [
+        *ignored,
         warning(
             LEDGER,
             f"events {_SINCE} of {theirs} mode, while PROVIDER_SECRET_KEY is a key of {ours} mode: {number} "
@@ -171,6 +176,37 @@ def judge_modes(anomalies: Anomalies, *, livemode: bool | None) -> list[Finding]
             f"Set the key of {theirs} mode if that is the one meant. Else remove the endpoint of {theirs} mode at the "
             "provider, and its signing secret from PROVIDER_WEBHOOK_SECRET.",
             why="Payments that nobody made change plans, or those that were made are asked for in the wrong place.",
+        ),
+    ]
+
+
+def judge_accounts(accounts: Named) -> list[Finding]:
+    """Connected accounts whose events are ignored."""
+    if not accounts.number:
+        return []
+    return [
+        warning(
+            LEDGER,
+            f"connected accounts {_SINCE} whose events are ignored: {_counted(accounts)}",
+            "If their events are to count, put the accounts into PROVIDER_ACCOUNTS, restart, and run `tenantry events "
+            "replay`, which lets these events take their place. Else have the endpoint listen to your "
+            "own account alone.",
+            why="What happens in these accounts changes no tenant.",
+        )
+    ]
+
+
+def judge_future(future: Named) -> list[Finding]:
+    """Events that are dated more than an hour ahead of their arrival."""
+    if not future.number:
+        return []
+    return [
+        warning(
+            LEDGER,
+            f"events {_SINCE} dated more than an hour ahead of their arrival: {_counted(future)}",
+            "Compare this machine's clock with the provider's. `tenantry reconcile --tenant ORG` gets the tenant's "
+            "present state from the provider.",
+            why="They count as newer than all events that are created before their date, which change nothing then.",
         )
     ]
 
