@@ -12,10 +12,12 @@ from click.testing import CliRunner
 from tenantry.cli import main
 from tenantry.kit.clock import system_clock
 from tenantry.simulator import SECRET_KEY
+from tests.support import events
 from tests.support.billing import Subscriber
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
 from tests.support.findings import free_port
+from tests.support.provider_api import KEY, Answer, refusal, running_provider
 from tests.support.truth import World, running_world
 
 WRONG_KEY: Final = "sk_test_NobodyShouldEverSeeThis"
@@ -138,8 +140,10 @@ async def test_missed_events_are_taken_in(operator: Operator) -> None:
         "since": moment,
         "listed": 1,
         "missed": 1,
+        "until": None,
         "outcomes": {"applied": 1},
         "stopped": None,
+        "reached": {"id": event_id, "created": moment},
         "details": [
             {
                 "id": event_id,
@@ -171,6 +175,52 @@ async def test_a_refused_key_exits_with_4(operator: Operator, command: str) -> N
     assert done.err.splitlines()[-1].endswith(
         "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_refused_request_exits_with_1(operator: Operator, command: str) -> None:
+    await operator.world.subscriber("price_pro")
+    async with running_provider() as server:
+        server.answers.extend([refusal(400, code="parameter_unknown")] * 2)
+        done = await operator.runs(command, PROVIDER_API_BASE=server.url, PROVIDER_SECRET_KEY=KEY)
+    assert done.code == 1
+    assert "The payment provider refused the request (status 400, parameter_unknown, request req_" in done.err
+
+
+async def test_a_key_that_may_not_do_it_exits_with_4(operator: Operator) -> None:
+    async with running_provider() as server:
+        server.answers.append(refusal(403, code="insufficient_permissions"))
+        done = await operator.runs(COMMANDS[1], PROVIDER_API_BASE=server.url, PROVIDER_SECRET_KEY=KEY)
+    assert done.code == 4
+    assert "does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a permission" in done.err
+
+
+async def test_a_backfill_that_stopped_says_where_and_how_to_go_on(operator: Operator) -> None:
+    subscriber = await operator.world.subscriber()
+    listed = [
+        events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age) for age in range(250)
+    ]
+    base = "backfill --since 2026-01-01T00:00:00Z"
+    async with running_provider() as server:
+        server.answers.extend(
+            Answer(200, {"object": "list", "data": listed[first : first + 100], "has_more": True}) for first in (0, 100)
+        )
+        server.answers.append(refusal(500, type="api_error"))
+        provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY}
+        stopped = await operator.runs(base, **provider)
+        assert stopped.code == 6
+        stop = (
+            "Stopped after 100 events, at evt_099 of 2026-01-01T11:58:21Z: The payment provider is out of reach. Try "
+            "again shortly.\n"
+            "Events from the newest event back to then are done. Continue with: tenantry backfill --since "
+            "2026-01-01T00:00:00Z --until 2026-01-01T11:58:21Z\n"
+        )
+        assert stopped.err.endswith(stop)
+        server.answers.append(Answer(200, {"object": "list", "data": listed[99:], "has_more": False}))
+        done = await operator.runs(f"{base} --until 2026-01-01T11:58:21Z", **provider)
+        assert (done.code, done.out.splitlines()[-1]) == (0, "151 events listed, 150 missed: 150 late")
+        asked = server.requests[-1].params
+    assert (asked["created[gte]"], asked["created[lte]"]) == ("1767225600", str(events.NOW - 99))
 
 
 async def test_a_provider_out_of_reach_exits_with_6(operator: Operator) -> None:

@@ -23,9 +23,9 @@ from tenantry.gateways.provider.api import ProviderApi
 from tenantry.kit import logs
 from tenantry.kit.clock import from_epoch, system_clock
 from tenantry.services.billing import BillingFields
-from tenantry.services.missed_events import FAILED as NOT_HANDLED
 from tenantry.services.missed_events import MissedEvent
 from tenantry.services.reconcile import EVENTS_KEPT, Backfill, Comparison, Reconciler, Reconciliation
+from tenantry.services.webhooks import FAILED as NOT_HANDLED
 from tenantry.services.webhooks import WebhookService
 from tenantry.settings import AdminSettings
 
@@ -71,15 +71,25 @@ class _Reconciled(msgspec.Struct, frozen=True, rename="camel"):
     details: list[_Tenant]
 
 
+class _Reached(msgspec.Struct, frozen=True):
+    id: str
+    created: datetime | None
+
+
 class _Backfilled(msgspec.Struct, frozen=True, rename="camel"):
-    """The document of a backfill; ``details`` are the missed events, newest first."""
+    """The document of a backfill; ``details`` are the missed events, newest first.
+
+    ``reached`` is the oldest event that is done: ``--until`` its time goes on where a run was stopped.
+    """
 
     dry_run: bool
     since: datetime
+    until: datetime | None
     listed: int
     missed: int
     outcomes: dict[str, int]
     stopped: str | None
+    reached: _Reached | None
     details: list[_Missed]
 
 
@@ -95,9 +105,9 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     PROVIDER_SECRET_KEY.
 
     Exits with 0 if nothing had drifted, and with 3 if something had, repaired or not; without drift with 1 if a tenant
-    could not be compared; with 5 if a tenant that is named does not exist or has no customer (then nothing is done);
-    with 4 if the provider refuses the key, and with 6 if the provider or the database is out of reach, whatever was
-    found until then.
+    could not be compared, or the provider refuses every request; with 5 if a tenant that is named does not exist or
+    has no customer (then nothing is done); with 4 if the provider refuses the key, and with 6 if the provider or the
+    database is out of reach, whatever was found until then.
     """
 
     async def act(settings: AdminSettings, database: Database) -> Reconciliation:
@@ -122,9 +132,10 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 
 @click.command("backfill")
 @click.option("--since", required=True, type=Moment(), help="Events created since then, RFC 3339.")
+@click.option("--until", type=Moment(), help="Events created up to then, RFC 3339: goes on where a run was stopped.")
 @click.option("--dry-run", is_flag=True, help="Only say what was missed: write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="What was missed and done as one JSON document.")
-def backfill(since: datetime, *, dry_run: bool, as_json: bool) -> None:
+def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:
     """Take in the events of the payment provider that never came in, such as after an outage.
 
     The provider's list of events, which goes back 30 days, is read from its newest event to the given time. What the
@@ -132,12 +143,15 @@ def backfill(since: datetime, *, dry_run: bool, as_json: bool) -> None:
     is young, has not been paid since, and the tenant is past due. Safe while the service runs. Needs
     PROVIDER_SECRET_KEY.
 
-    Exits with 0 when done, with 1 if an event could not be handled, with 4 if the provider refuses the key, and with
-    6 if the provider or the database is out of reach; what was taken in until then stays.
+    Exits with 0 when done, with 1 if an event could not be handled or the provider refuses a request, with 4 if it
+    refuses the key, and with 6 if the provider or the database is out of reach. A run that was stopped names the last
+    event that is done, and the command that goes on from there; what was taken in until then stays.
     """
     now = system_clock()
     if since > now:
         raise click.BadParameter("is in the future", param_hint="--since")
+    if until is not None and until < since:
+        raise click.BadParameter("is before --since", param_hint="--until")
     if since < now - EVENTS_KEPT:
         click.echo(
             f"The provider lists events for {EVENTS_KEPT.days} days: what was missed before "
@@ -154,18 +168,22 @@ def backfill(since: datetime, *, dry_run: bool, as_json: bool) -> None:
 
     async def act(settings: AdminSettings, database: Database) -> Backfill:
         async with _reconciler(settings, database) as reconciler:
-            return await reconciler.backfill(int(since.timestamp()), dry_run=dry_run, tell=tell)
+            second = None if until is None else int(until.timestamp())
+            return await reconciler.backfill(int(since.timestamp()), until=second, dry_run=dry_run, tell=tell)
 
     logs.configure("console", logging.WARNING)
     done = on_database(act, pool_size=_CONNECTIONS)
     if as_json:
         _print_json(
-            _Backfilled(dry_run, since, done.listed, done.missed, done.outcomes, _words(done.stopped), missed)
+            _Backfilled(
+                dry_run, since, until, done.listed, done.missed, done.outcomes, _words(done.stopped),
+                _Reached(done.reached.id, from_epoch(done.reached.created)) if done.reached else None, missed,
+            )
         )  # fmt: skip
     elif done.listed or done.stopped is None:
         click.echo(_backfill_summary(done, dry_run=dry_run))
     if done.stopped is not None:
-        _fail_on(done.stopped, f"after {counted(done.listed, 'event')}")
+        _fail_on(done.stopped, *_where(done, since, until, dry_run=dry_run))
     sys.exit(FAILED if done.outcomes.get(NOT_HANDLED) else 0)
 
 
@@ -186,8 +204,21 @@ async def _reconciler(settings: AdminSettings, database: Database) -> AsyncItera
             await webhooks.close()
 
 
-def _fail_on(stopped: DomainError, where: str) -> NoReturn:
-    fail(f"Stopped {where}: {stopped.detail}", exit_code(stopped))
+def _where(done: Backfill, since: datetime, until: datetime | None, *, dry_run: bool) -> tuple[str, str]:
+    """Where a backfill was stopped, and how to go on."""
+    if done.reached is None:
+        return "before the first event", ""
+    moment = from_epoch(done.reached.created)
+    options = f"--since {shown(since)} --until {shown(moment)}{' --dry-run' if dry_run else ''}"
+    newest = "the newest event" if until is None else shown(until)
+    return (
+        f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}",
+        f"Events from {newest} back to then are done. Continue with: tenantry backfill {options}",
+    )
+
+
+def _fail_on(stopped: DomainError, where: str, more: str = "") -> NoReturn:
+    fail(f"Stopped {where}: {stopped.detail}" + (f"\n{more}" if more else ""), exit_code(stopped))
 
 
 def _words(stopped: DomainError | None) -> str | None:
