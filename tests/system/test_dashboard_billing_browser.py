@@ -63,6 +63,29 @@ async def test_the_banner_of_a_failed_payment_comes_and_goes_with_the_events(pag
     await expect(banner).to_have_count(0)
 
 
+async def test_an_open_billing_page_learns_of_a_failed_payment(page: Page, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(created=events.NOW))
+    watched = await enter(page, dashboard, "/billing")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    warning = page.get_by_role("heading", name="A payment failed")
+    await expect(warning).to_have_count(0)
+    await dashboard.deliver(failed(created=events.NOW + 1))
+    await expect(warning).to_be_visible()
+    await expect(page.get_by_role("definition").filter(has_text="Past due")).to_be_visible()
+    await expect(page.locator("#announcer")).to_contain_text("The plan or the subscription has changed: Pro, Past due")
+    await dashboard.deliver(succeeded(created=events.NOW + 2))
+    await expect(warning).to_have_count(0)
+    assert watched.complaints == []
+
+
+async def test_moments_of_one_minute_are_told_apart_in_the_readers_own_words(page: Page, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10))
+    await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20))
+    await enter(page, dashboard, "/events/evt_2")
+    times = await page.locator("td time").all_text_contents()
+    assert len(set(times)) == len(times) == 2
+
+
 async def test_the_focus_stays_where_it_was_when_news_come(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
     await enter(page, dashboard, "/events")

@@ -280,3 +280,45 @@ async def test_without_the_providers_key_the_page_says_so(shared_dashboard: Dash
         answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
         assert answer.status == 501
         assert "is not set up here" in answer.text
+
+
+# What the page says of a subscription that is over, and how it learns of news
+
+
+@pytest.mark.parametrize("path", ["/", "/billing"])
+async def test_an_ended_subscription_does_not_say_that_it_will_end(
+    dashboard: Dashboard, owner: Person, path: str
+) -> None:
+    await dashboard.deliver(updated(cancel=True, created=events.NOW))
+    going = (await owner.open(AT_ACME + path)).text
+    assert "Nothing is charged after." in going
+    await dashboard.deliver(events.deleted(cancel=True, created=events.NOW + 1))
+    over = (await owner.open(AT_ACME + path)).text
+    assert "Cancelled" in over
+    assert "Nothing is charged after." not in over
+    assert "The subscription ends" not in over
+
+
+async def test_a_subscription_whose_first_payment_never_came_does_not_say_that_it_will_end(
+    dashboard: Dashboard, owner: Person
+) -> None:
+    await dashboard.deliver(updated(cancel=True, status="incomplete_expired"))
+    assert "Nothing is charged after." not in (await owner.open(BILLING)).text
+
+
+async def test_an_open_page_is_told_of_events(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(updated(created=events.NOW))
+    page = (await owner.open(BILLING)).html
+    assert f'id="present" data-with-it data-live="{AT_ACME}/events/stream"' in page
+    assert f'data-from="{BILLING}"' in page
+    before = page.partition('data-after="')[2].partition('"')[0]
+    await dashboard.deliver(failed(created=events.NOW + 1))
+    after = (await owner.open(BILLING)).html.partition('data-after="')[2].partition('"')[0]
+    assert int(after) > int(before)
+
+
+async def test_a_page_with_a_refusal_is_left_as_it_is(owner: Person, provider: ProviderServer) -> None:
+    provider.answers.append(refusal(400, code="parameter_unknown"))
+    refused = await owner.force(CHECKOUT, plan="pro", once="b" * 32)
+    assert "refused the request" in refused.text
+    assert "data-live=" not in refused.html

@@ -155,3 +155,34 @@ async def test_pages_stay_small(dashboard: Dashboard, owner: Person) -> None:
         )
     for path in ("/", "/events", "/events/evt_01", "/billing"):
         assert len((await owner.get(f"{AT_ACME}{path}")).content) < 50_000
+
+
+async def test_an_applied_event_that_changes_nothing_shown_says_what_it_did(
+    dashboard: Dashboard, owner: Person
+) -> None:
+    await dashboard.deliver(events.completed(event_id="evt_link", customer="cus_another"))
+    linked = (await owner.open(f"{EVENTS}/evt_link")).text
+    assert "It linked a customer to the organization." in linked
+    assert "It changed the plan or the subscription." not in linked
+    assert "Neither the plan nor the subscription." not in linked
+    assert "The organization's customers at the payment provider." in linked
+
+
+async def test_an_applied_event_of_the_subscription_behind_says_so(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
+    await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, subscription_id="sub_2"))
+    said = (await owner.open(f"{EVENTS}/evt_2")).text
+    assert "It changed what later events are judged by." in said
+    assert "Which subscription counts, or the status that the provider last gave it." in said
+    assert "It changed the plan or the subscription." not in said
+
+
+async def test_moments_of_one_minute_that_differ_are_shown_by_the_second(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10))
+    await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20))
+    for path in (EVENTS, f"{EVENTS}/evt_2"):
+        page = await owner.open(path)
+        assert "1 Jan 2026, 12:00:10 UTC" in page.text
+        assert "1 Jan 2026, 12:00:20 UTC" in page.text
+    first = (await owner.open(f"{EVENTS}/evt_1")).text
+    assert "1 Jan 2026, 12:00 UTC" in first

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from tests.support.dashboard import AT_ACME, BERTA, MIA, OLIVIA, Dashboard
+from tests.support.events import NOW, deleted, updated
 
 PROJECTS: Final = f"{AT_ACME}/projects"
 MARKUP: Final = '<script>alert("1")</script>'
@@ -99,8 +100,24 @@ async def test_the_plans_limit_is_told_in_words(dashboard: Dashboard) -> None:
     assert len(refused.focused) == 1
     assert "<title>Not saved: " in refused.html
     full = await mia.open(PROJECTS)
-    assert "All 3 projects of the plan Free are in use." in full.text
+    assert "3 of 3 projects that the plan Free allows are in use. Delete 1, or " in full.text
     assert f"{PROJECTS}/new" not in full.links
+
+
+async def test_over_the_limit_says_how_many_are_too_many(dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(created=NOW))
+    for name in ("One", "Two", "Three", "Four", "Five"):
+        await create(dashboard, name)
+    await dashboard.deliver(deleted(created=NOW + 1))
+    olivia = await dashboard.sign_in(OLIVIA)
+    listed = (await olivia.open(PROJECTS)).text
+    assert (
+        "5 of 3 projects that the plan Free allows are in use. Delete 3, or change the plan, to create another."
+        in listed
+    )
+    assert "Over the limit 5 projects are in use, and the plan allows 3." in (await olivia.open(f"{AT_ACME}/")).text
+    refused = await olivia.send(await olivia.open(f"{PROJECTS}/new"), name="Six", description="")
+    assert "Delete projects until fewer than 3 are left, or change the plan." in refused.text
 
 
 async def test_a_project_is_edited(dashboard: Dashboard) -> None:

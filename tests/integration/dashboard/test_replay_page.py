@@ -9,7 +9,7 @@ import pytest
 from tenantry.services.replay import MOST_AT_ONCE
 from tests.support.billing import until_blocked
 from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, Dashboard, Person
-from tests.support.events import completed, updated
+from tests.support.events import NOW, completed, updated
 
 REPLAY: Final = f"{AT_ACME}/events/replay"
 BY_COMMAND: Final = f"tenantry events replay --dry-run --tenant {ACME}"
@@ -114,3 +114,11 @@ async def test_only_owners_are_shown_the_way_to_the_replay(dashboard: Dashboard)
     for user in (ADAM, MIA):
         visitor = await dashboard.sign_in(user)
         assert "replay" not in (await visitor.open(f"{AT_ACME}/events")).html
+
+
+async def test_moments_of_one_minute_are_compared_by_the_second(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(updated(period_end=NOW))
+    await run(dashboard.conninfo, "UPDATE tenants SET current_period_end = current_period_end + 7")
+    said = await replay(owner)
+    assert "1 Jan 2026, 12:00:07 UTC" in said
+    assert "1 Jan 2026, 12:00:00 UTC" in said

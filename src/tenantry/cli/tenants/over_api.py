@@ -19,6 +19,9 @@ _COLUMNS = (
     Column[Tenant]("PERIOD ENDS", lambda tenant: day(tenant.current_period_end)),
 )
 
+_ENDED = ("none", "canceled", "incomplete_expired")
+"""The statuses without a subscription that lives."""
+
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a tenant.")
 @limit_option
@@ -41,7 +44,8 @@ def _rows(tenant: Tenant) -> Iterator[tuple[str, str]]:
     yield "name", tenant.name
     yield "plan", tenant.plan
     yield "subscription", tenant.subscription_status
-    ends = " (cancelled, ends then)" if tenant.cancel_at_period_end else ""
+    lives = tenant.subscription_status not in _ENDED
+    ends = " (cancelled, ends then)" if tenant.cancel_at_period_end and lives else ""
     yield "period ends", f"{shown(tenant.current_period_end)}{ends}"
     yield "customer", shown(tenant.stripe_customer_id)
     yield "owner", shown(tenant.owner_id)

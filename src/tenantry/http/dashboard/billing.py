@@ -9,7 +9,6 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
-from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 from tenantry.domain.errors import (
     DomainError,
     IdempotencyInFlightError,
@@ -27,8 +26,9 @@ from tenantry.http.dashboard.inputs import form_claim, once_token, patiently
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
-from tenantry.http.dashboard.words import status_in_words
+from tenantry.http.dashboard.words import has_subscription, status_in_words, will_end
 from tenantry.http.problems import STATUSES
+from tenantry.services.billing import BillingService
 from tenantry.services.checkout import CheckoutService
 from tenantry.services.overview import OverviewService
 
@@ -37,7 +37,6 @@ SECTION: Final = "/billing"
 CHECKOUT: Final = "/billing/checkout"
 PORTAL: Final = "/billing/portal"
 BACK: Final = "/billing/back"
-_WITHOUT_SUBSCRIPTION: Final = ENDED | {NO_SUBSCRIPTION}
 _IN_WORDS: Final = (
     IdempotencyInFlightError,
     IdempotencyMismatchError,
@@ -60,6 +59,7 @@ class BillingPages:
     def __init__(
         self,
         overview: OverviewService,
+        ledger: BillingService,
         checkout: CheckoutService,
         catalog: Catalog,
         notices: Notices,
@@ -67,6 +67,7 @@ class BillingPages:
         base_url: str,
     ) -> None:
         self._overview = overview
+        self._ledger = ledger
         self._checkout = checkout
         self._catalog = catalog
         self._notices = notices
@@ -139,9 +140,11 @@ class BillingPages:
         )
 
     async def _page(self, visitor: Visitor, *, awaits: str = "", problem: DomainError | None = None) -> Response[str]:
+        # before the rest is read: what comes in between is shown, and told of once more. A refusal is to stay there.
+        newest = None if problem else await self._ledger.newest_arrival(visitor.principal)
         found = await self._overview.of_billing(visitor.principal)
         tenant = found.tenant
-        is_subscribed = tenant.subscription_status not in _WITHOUT_SUBSCRIPTION
+        is_subscribed = has_subscription(tenant)
         is_buyable = self._checkout.is_configured and not is_subscribed
         return self._look.page(
             "billing.html",
@@ -156,6 +159,8 @@ class BillingPages:
             plans=self._catalog.plans,
             limits=self._catalog.limits(tenant.plan),
             status=status_in_words(tenant),
+            ends=will_end(tenant),
+            newest=newest,
             is_subscribed=is_subscribed,
             is_configured=self._checkout.is_configured,
             buyable={

@@ -145,6 +145,11 @@ def _time(moment: datetime) -> Markup:
     return _moment(moment, '<time datetime="{}" title="{}">{}</time>', "%b %Y, %H:%M UTC")
 
 
+def _second(moment: datetime) -> Markup:
+    """A moment, by the second."""
+    return _moment(moment, '<time datetime="{}" data-seconds title="{}">{}</time>', "%b %Y, %H:%M:%S UTC")
+
+
 def _day(moment: datetime) -> Markup:
     """A day."""
     return _moment(moment, '<time datetime="{}" data-day title="{}">{}</time>', "%b %Y")
@@ -169,6 +174,8 @@ def _segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _shown(value: str | datetime) -> str:
+def _shown(value: str | datetime, by_the_second: bool = False) -> str:  # noqa: FBT001, FBT002  # a filter's argument
     """A moment, or words as they are."""
-    return _time(value) if isinstance(value, datetime) else value
+    if not isinstance(value, datetime):
+        return value
+    return _second(value) if by_the_second else _time(value)

@@ -10,7 +10,7 @@ from tenantry.domain.plans import Catalog
 from tenantry.http.dashboard.billing_words import LedgerWords
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
-from tenantry.http.dashboard.words import role_in_words, status_in_words
+from tenantry.http.dashboard.words import role_in_words, status_in_words, will_end
 from tenantry.kit.clock import Clock
 from tenantry.services.overview import Overview, OverviewService
 
@@ -52,6 +52,7 @@ def overview_pages(
             plan=catalog.name(tenant.plan),
             limits=catalog.limits(tenant.plan),
             status=status_in_words(tenant),
+            ends=will_end(tenant),
             trouble=_TROUBLE.get(tenant.subscription_status),
             role=role_in_words(visitor.role, visitor.principal),
             found=found,

@@ -103,6 +103,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
             faults=faults,
             refusal=refusal,
             plan=catalog.name(visitor.principal.plan),
+            most=catalog.limits(visitor.principal.plan).projects,
             once=once_token(),
         )
 

@@ -135,9 +135,9 @@ class Dashboard:
             ).routes(door),
             *organization_pages(parts.sessions, door, look),
             *overview_pages(parts.overview, parts.catalog, door, look, base_url=parts.base_url, clock=parts.clock),
-            *BillingPages(parts.overview, parts.checkout, parts.catalog, self._notices, look, parts.base_url).routes(
-                door
-            ),
+            *BillingPages(
+                parts.overview, parts.billing, parts.checkout, parts.catalog, self._notices, look, parts.base_url
+            ).routes(door),
             *EventPages(parts.billing, parts.replay, parts.catalog, look).routes(door),
             *event_stream(parts.news, door, look),
             *api_key_pages(parts.api_keys, door, look, parts.base_url, parts.clock, parts.catalog),

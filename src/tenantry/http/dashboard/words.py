@@ -4,6 +4,7 @@ import unicodedata
 from typing import Final
 
 from tenantry.domain.access import AccessLevel, Principal, Role, covers, is_scope, role_grants
+from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 from tenantry.domain.tenants import Tenant
 
 _STATUSES: Final = {
@@ -44,6 +45,16 @@ def status_in_words(tenant: Tenant) -> str:
 def subscription_status(status: str) -> str:
     """What a status of the provider's means; itself, where we do not know it."""
     return _STATUSES.get(status, status)
+
+
+def has_subscription(tenant: Tenant) -> bool:
+    """Whether a subscription lives; what an ended one was to do at the end of its period says nothing any more."""
+    return tenant.subscription_status not in (*ENDED, NO_SUBSCRIPTION)
+
+
+def will_end(tenant: Tenant) -> bool:
+    """Whether the subscription lives, and ends with its period."""
+    return tenant.cancel_at_period_end and has_subscription(tenant)
 
 
 _UNSEEN: Final = frozenset({"C", "Z"})  # the categories of control and format characters, and of separators

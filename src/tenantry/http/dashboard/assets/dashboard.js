@@ -4,10 +4,12 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 
 // Moments as the reader's own clock and language have them; the exact one stays in the title.
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const second = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 export const localize = (within) => {
   for (const time of all("time[datetime]", within)) {
-    time.textContent = ("day" in time.dataset ? day : moment).format(new Date(time.dateTime));
+    const format = "day" in time.dataset ? day : "seconds" in time.dataset ? second : moment;
+    time.textContent = format.format(new Date(time.dateTime));
   }
 };
 localize(document);
@@ -145,7 +147,7 @@ document.addEventListener("submit", (event) => {
   setTimeout(() => { delete form.dataset.sent; }, 5000);
 });
 
-// The ledger while it is looked at: told that there is news, the page asks for its part again.
+// What follows from the ledger, while it is looked at: told that there is news, the page asks for its part again.
 const ledger = document.querySelector("[data-live]");
 if (ledger) {
   const state = document.querySelector("[data-live-state]");
@@ -199,7 +201,10 @@ if (ledger) {
     ledger.dataset.after = part.dataset.after;
     document.getElementById("notices").replaceChildren(...page.getElementById("notices").childNodes);
     const height = ledger.offsetHeight;
+    localize(part);
+    const said = ledger.textContent !== part.textContent && part.dataset.news;
     renew(ledger, part);
+    if (said) announce(said);
     if (scrollY > ledger.offsetTop) scrollBy({ top: ledger.offsetHeight - height, behavior: "instant" });
     if (fresh.length) announce(fresh.length > 1 ? `${fresh.length} new events` : `New event: ${fresh[0].querySelector("a").textContent}`);
   };
