@@ -48,6 +48,13 @@ async def test_tenant_is_the_own_one_unless_named(place: Place) -> None:
     assert (await place.run("tenants", "show", "another")).code == 5
 
 
+async def test_an_ended_subscription_is_not_said_to_end(place: Place) -> None:
+    names = {"org": place.organization.id, "customer": None, "subscription_id": "sub_1", "cancel": True}
+    for event, ends in ((events.updated(**names), True), (events.deleted(**names, created=events.NOW + 1), False)):
+        assert (await deliver(place.served.service.client, event)).text == "OK"
+        assert ("cancelled, ends then" in await place.done("tenants", "show")) is ends
+
+
 async def test_events_tell_what_they_did(place: Place) -> None:
     thing = events.subscription(org=place.organization.id, customer=None, subscription_id="sub_1")
     event = events.event("customer.subscription.updated", thing)

@@ -169,6 +169,27 @@ def test_the_provider_key_tells_the_mode_of_events(key: str, livemode: bool | No
     assert loaded(PROVIDER_SECRET_KEY=key).billing.livemode is livemode
 
 
+def test_connected_accounts_are_a_list() -> None:
+    assert loaded().billing.accounts == frozenset()
+    assert loaded(PROVIDER_ACCOUNTS=" acct_1, acct_2,").billing.accounts == {"acct_1", "acct_2"}
+    assert faults_of(PROVIDER_ACCOUNTS="acct_1,cus_1") == ["PROVIDER_ACCOUNTS: 'cus_1' is not an account id (acct_...)"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "livemode", "ignores"),
+    [
+        ("any", "", None, False),
+        ("any", "sk_test_1", False, False),
+        ("live", "", True, True),
+        ("test", "", False, True),
+        ("live", "sk_test_1", True, True),
+    ],
+)
+def test_which_mode_counts(setting: str, key: str, livemode: bool | None, ignores: bool) -> None:
+    billing = loaded(PROVIDER_LIVEMODE=setting, PROVIDER_SECRET_KEY=key).billing
+    assert (billing.livemode, billing.ignores_other_mode) == (livemode, ignores)
+
+
 @pytest.mark.parametrize("name", ["RUN_JOBS", "CHECKOUT_REFERENCE_LINKS"])
 def test_flag_is_true_or_false(name: str) -> None:
     assert faults_of(**{name: "yes"}) == [f"{name}: must be true or false"]
@@ -180,7 +201,10 @@ def test_flags_are_read() -> None:
     assert settings.billing.checkout_reference_links
 
 
-@pytest.mark.parametrize(("name", "choices"), [("LOG_FORMAT", "console, json"), ("SUBSCRIPTIONS", "any, newest")])
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("LOG_FORMAT", "console, json"), ("SUBSCRIPTIONS", "any, newest"), ("PROVIDER_LIVEMODE", "live, test, any")],
+)
 def test_choice_names_its_choices(name: str, choices: str) -> None:
     assert faults_of(**{name: "other"}) == [f"{name}: must be one of {choices}"]
 
