@@ -25,15 +25,18 @@ from tests.support.findings import free_port
 from tests.support.hammer import Hammer, Taking
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer
 from tests.support.postgres import PostgresServer, as_url
+from tests.support.slow_request import SlowRequest
 
 PROCESSES: Final = "2"
 REVOCATIONS: Final = 200
 OTHERS: Final = 60
 PATH: Final = "/api/v1/auth/verify/-"
+PROJECTS: Final = "/api/v1/projects"
 OPERATOR: Final = "operator-of-the-revocations-0123456789"
 PEPPER: Final = Pepper(SECRETS["API_KEY_PEPPER"].encode())
 SUSPEND: Final = b'{"name": "n", "ownerEmail": "a@b.example", "suspended": true}'
 WHAT: Final = "Requests sent after something was taken away"
+SLOW: Final = "Requests whose body was completed after their key was revoked or their member removed"
 
 
 class Site(NamedTuple):
@@ -99,14 +102,17 @@ def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
     return made
 
 
-def add_keys(conninfo: str, tenant_id: str, number: int) -> list[tuple[str, str]]:
+def add_keys(conninfo: str, tenant_id: str, number: int, scopes: str = "{a:b}") -> list[tuple[str, str]]:
     """New keys of a tenant: their ids and secrets."""
     made = [(f"key-{next(_numbers)}", new_secret(Mode.LIVE)) for _ in range(number)]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
-            "created_by) VALUES (%s, %s, %s, 'n', '{a:b}', 'SCOPED', 'live', %s, %s, now(), 'operator')",
-            [(key_id, tenant_id, PEPPER.digest(secret.encode()), *shown_parts(secret)) for key_id, secret in made],
+            "created_by) VALUES (%s, %s, %s, 'n', %s, 'SCOPED', 'live', %s, %s, now(), 'operator')",
+            [
+                (key_id, tenant_id, PEPPER.digest(secret.encode()), scopes, *shown_parts(secret))
+                for key_id, secret in made
+            ],
         )
     return made
 
@@ -173,6 +179,30 @@ async def check_members(site: Site, number: int, record_property: RecordProperty
     assert let_in == 0
 
 
+async def check_slow_bodies(site: Site, number: int, record_property: RecordProperty) -> None:
+    """Revoke so many keys, and remove so many members, each while a request of theirs is half sent: none is let in.
+
+    Each half of a request is on a connection of its own, which any of the processes may have.
+    """
+    ((tenant_id, owner),) = add_tenants(site.conninfo, 1)
+    keys = add_keys(site.conninfo, tenant_id, number, "{projects:*}")
+    members = add_members(site.conninfo, site.issuer, tenant_id, number)
+    takings = [Taking(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys]
+    takings += [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
+    statuses: list[int] = []
+    async with site.deployment.client(owner) as client:
+        for taking in takings:
+            headers = {"Authorization": f"Bearer {taking.credential}", "Content-Type": "application/json"}
+            half = await SlowRequest.begin(site.deployment.base_url, "POST", PROJECTS, b'{"name": "late"}', headers)
+            assert (await client.request(taking.method, taking.path)).status_code == 204
+            statuses.append((await half.finish())[0])
+        made = (await client.get(PROJECTS)).json()["data"]
+    counts = {"requests": len(takings), "revocations": len(keys), "removals": len(members)}
+    let_in = sum(status not in (401, 403) for status in statuses)
+    figures.record(record_property, SLOW, counts, {"let in": let_in})
+    assert (let_in, made) == (0, [])
+
+
 async def test_revoked_key_is_never_let_in_again(site: Site, record_property: RecordProperty) -> None:
     await check_keys(site, REVOCATIONS, record_property)
 
@@ -194,6 +224,12 @@ async def test_tenant_that_is_suspended_or_has_ended_is_shut_out_at_once(
 
 async def test_member_who_is_removed_is_shut_out_at_once(site: Site, record_property: RecordProperty) -> None:
     await check_members(site, OTHERS, record_property)
+
+
+async def test_body_that_arrives_after_the_revocation_changes_nothing(
+    site: Site, record_property: RecordProperty
+) -> None:
+    await check_slow_bodies(site, OTHERS, record_property)
 
 
 @asynccontextmanager

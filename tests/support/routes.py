@@ -33,6 +33,15 @@ def dashboard_addresses() -> set[str]:
     return found
 
 
+def form_addresses() -> set[str]:
+    """The path of each page that takes a form."""
+    return {
+        route.path_format
+        for route in _routes()
+        if "POST" in route.methods and not route.path_format.startswith("/api/")
+    }
+
+
 def _routes() -> list[HTTPRoute]:
     routes = cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes
     assert all(isinstance(route, HTTPRoute) for route in routes)

@@ -5,7 +5,14 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.test_immediate_revocation import Site, check_keys, check_members, check_tenants, running_site
+from tests.e2e.test_immediate_revocation import (
+    Site,
+    check_keys,
+    check_members,
+    check_slow_bodies,
+    check_tenants,
+    running_site,
+)
 from tests.support.figures import RecordProperty
 from tests.support.postgres import PostgresServer
 
@@ -32,3 +39,9 @@ async def test_tenant_that_is_suspended_or_has_ended_is_shut_out_at_once(
 
 async def test_member_who_is_removed_is_shut_out_at_once(site: Site, record_property: RecordProperty) -> None:
     await check_members(site, OTHERS, record_property)
+
+
+async def test_body_that_arrives_after_the_revocation_changes_nothing(
+    site: Site, record_property: RecordProperty
+) -> None:
+    await check_slow_bodies(site, OTHERS, record_property)

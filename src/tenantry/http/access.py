@@ -21,14 +21,16 @@ from tenantry.domain.errors import (
     UserTokenRequiredError,
 )
 from tenantry.gateways.identity.tokens import Claims
-from tenantry.http.rate_limits import admit
-from tenantry.http.raw import CALLER, CLAIMS, OPERATOR, header_of
+from tenantry.http.rate_limits import admit, authenticate_again
+from tenantry.http.raw import CALLER, CLAIMS, IS_WHOLE, OPERATOR, header_of
 from tenantry.kit.logs import redact
 from tenantry.kit.secret import Secret
 from tenantry.services.admission import Admission, kind_of
 from tenantry.services.authentication import Authenticator, bearer, wanted_organization
 from tenantry.store.idempotency import Claim
 
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing (RFC 9110 section 9.2.1)."""
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 AnyRequest = Request[Any, Any, Any]
@@ -47,7 +49,12 @@ class Credential(StrEnum):
 
 
 class RouteGuard:
-    """A guard that also says what it needs, so that the documentation cannot disagree with it."""
+    """A guard that also says what it needs, so that the documentation cannot disagree with it.
+
+    It authorizes a request that changes something as of the moment when the body is complete (CONTRACT 8.2): where the
+    body was still arriving when the head was checked, it reads the body, and checks again. So a caller without the
+    right is refused at the head, and the service holds no body for them.
+    """
 
     def __init__(self, check: Check, credential: Credential, scope: str | None = None) -> None:
         self._check = check
@@ -55,7 +62,13 @@ class RouteGuard:
         self.scope = scope
 
     async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
-        """Let the caller in, or raise."""
+        """Let the caller in, or raise. Raises what reading the body raises, too."""
+        await self._check(connection, handler)
+        scope = _extras(connection)
+        if scope["method"] in _SAFE_METHODS or scope.get(IS_WHOLE):
+            return
+        await cast("AnyRequest", connection).body()
+        scope[IS_WHOLE] = True
         await self._check(connection, handler)
 
 
@@ -110,7 +123,10 @@ class Access:
 
     async def _admit(self, connection: Connection) -> Principal:
         scope = _extras(connection)
-        return (await admit(self._admission, scope, partial(header_of, scope))).principal
+        header_in = partial(header_of, scope)
+        if CALLER in scope:  # admitted at the head, and counted there
+            return await authenticate_again(self._admission, scope, header_in)
+        return (await admit(self._admission, scope, header_in)).principal
 
     async def claims_of(self, request: AnyRequest) -> Claims | None:
         """The token's claims of an authenticated user; None for a key."""

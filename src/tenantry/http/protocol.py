@@ -28,6 +28,7 @@ from tenantry.http.patience import (
 )
 from tenantry.http.raw import (
     HOT_DOOR,
+    IS_WHOLE,
     AsgiApp,
     HotDoor,
     HotRoute,
@@ -413,6 +414,7 @@ class LeanProtocol(HttpToolsProtocol):
         """Begin with a request. Where its client goes before it is whole, it still arrives until its task has ended."""
 
         async def run(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
+            scope[IS_WHOLE] = not cycle.more_body
             try:
                 await app(scope, receive, send)
             finally:

@@ -40,6 +40,16 @@ async def admit(
     return admitted
 
 
+async def authenticate_again(admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None]) -> Principal:
+    """The caller of a request that was admitted, as of now. Raises the errors of authentication."""
+    client = scope.get("client")
+    caller = await admission.authenticate_again(
+        header(b"authorization"), header(b"x-organization-id"), client[0] if client else None
+    )
+    scope[CALLER] = caller
+    return caller
+
+
 def headers_of(scope: Scope) -> tuple[Header, ...]:
     """The header fields of the answer to a request that has limits; none for any other."""
     standing: Standing | None = scope.get(_STANDING)

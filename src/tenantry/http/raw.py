@@ -23,6 +23,9 @@ _JSON: Final[Header] = (b"content-type", b"application/json")
 _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 
 
+IS_WHOLE: Final = "tenantry.is_whole"
+"""Where a request's scope says whether its body was complete when the application received the head."""
+
 CALLER: Final = "tenantry.caller"
 """Where a request's scope holds who sent it, once that is known; whether they are let in is told after that."""
 

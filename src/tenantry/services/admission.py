@@ -73,6 +73,16 @@ class Admission:
             standing = await self._count(principal, self._deadline - (self._monotonic() - began))
         return Admitted(principal, standing, found.projects)
 
+    async def authenticate_again(
+        self, authorization: bytes | None, organization: bytes | None, address: str | None
+    ) -> Principal:
+        """The principal of a request that was let in before, as of now; the request is not counted again.
+
+        Raises the errors of authentication (CONTRACT 5).
+        """
+        async with self.refusals.of(kind_of(authorization)):
+            return (await self._authenticator.authenticate(authorization, organization, address)).principal
+
     async def _count(self, principal: Principal, seconds: float) -> Standing:
         try:
             async with asyncio.timeout(seconds):

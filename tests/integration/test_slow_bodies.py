@@ -1,0 +1,206 @@
+"""A request that changes something is authorized as of the moment when its body is complete, on every route."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import httpx2
+import pytest
+
+from tenantry.http.protocol import LeanProtocol
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
+from tests.contract.test_openapi import LEAK_REPORT, WEBHOOK, operations
+from tests.support.app import make_app
+from tests.support.emptying import SharedDatabase
+from tests.support.issuer import running_issuer
+from tests.support.members import add_member, path_of
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    TENANTS,
+    Caller,
+    ManualClock,
+    Organization,
+    Service,
+    identity_settings,
+)
+from tests.support.serving import served
+from tests.support.slow_request import SlowRequest
+
+PORTAL: Final = "/api/v1/billing/portal-sessions"
+SAFE: Final = ("get", "head")
+PUBLIC: Final = (WEBHOOK, LEAK_REPORT)
+"""Routes that need no credential. The gateway check takes any method, and changes nothing."""
+
+
+class Site(NamedTuple):
+    """A service that real connections lead to, and its address."""
+
+    service: Service
+    address: str
+
+    async def begin(
+        self, caller: Caller, method: str, path: str, content: object = None, **headers: str
+    ) -> SlowRequest:
+        """A request of which the head and half of the body were sent."""
+        body = json.dumps({"name": "slow"} if content is None else content, separators=(",", ":")).encode()
+        sent = {**caller._headers, "Content-Type": "application/json", **headers}
+        return await SlowRequest.begin(self.address, method, path, body, sent)
+
+
+@pytest.fixture(scope="module")
+async def site(shared_database: SharedDatabase) -> AsyncIterator[Site]:
+    clock = ManualClock()
+    async with running_issuer() as issuer:
+        app = make_app(shared_database.conninfo, clock, DEFAULT_TIMEOUTS, **identity_settings(issuer))
+        async with (
+            served(app, LeanProtocol) as address,
+            httpx2.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=30) as client,
+        ):
+            yield Site(Service(client, clock, issuer, shared_database.conninfo), address)
+
+
+def changing(scheme: str) -> list[tuple[str, str]]:
+    """Method and path of each operation that changes something, and takes this kind of credential."""
+    return [
+        (method.upper(), path)
+        for path, method, operation in operations()
+        if method not in SAFE and path not in PUBLIC and any(scheme in needed for needed in operation["security"])
+    ]
+
+
+def test_walk_leaves_no_changing_route_out() -> None:
+    changed = {(method.upper(), path) for path, method, _ in operations() if method not in SAFE and path not in PUBLIC}
+    assert {*changing("bearer"), *changing("userToken"), *changing("operatorToken")} == changed
+
+
+async def test_revoked_key_changes_nothing_on_any_route(site: Site) -> None:
+    org = await site.service.organization()
+    key = await site.service.key(org.owner, org.id, accessLevel="OWNER")
+    routes = changing("bearer")
+    assert len(routes) > 10
+    begun = [
+        (route, await site.begin(key.caller, route[0], route[1].replace("{tenant_id}", org.id)))
+        for route in routes
+    ]  # fmt: skip
+    assert (await org.owner.delete(key.path)).status_code == 204
+    answers = [(*route, *(await request.refused())) for route, request in begun]
+    assert answers == [(*route, 401, "api_key_revoked") for route in routes]
+
+
+async def test_expired_token_changes_nothing_on_any_route(site: Site) -> None:
+    org = await site.service.organization()
+    owner = site.service.user("slow-owner", org=org.id, role="owner")
+    routes = changing("userToken")
+    begun = [
+        (route, await site.begin(owner, route[0], route[1].replace("{tenant_id}", org.id)))
+        for route in routes
+    ]  # fmt: skip
+    site.service.clock.advance(hours=2)
+    answers = [(*route, *(await request.refused())) for route, request in begun]
+    assert answers == [(*route, 401, "token_expired") for route in routes]
+
+
+async def by_removal(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+    member = await add_member(org.owner, "removed", "admin")
+    return site.service.user("removed", asks_for=org.id), lambda: org.owner.delete(path_of(member))
+
+
+async def by_lower_role(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+    member = await add_member(org.owner, "lowered", "admin")
+    return site.service.user("lowered", asks_for=org.id), lambda: org.owner.patch(path_of(member), {"role": "member"})
+
+
+async def by_suspension(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+    body = {"name": "n", "ownerEmail": "owner@x.example", "suspended": True}
+    return org.owner, lambda: site.service.operator.put(org.path, body)
+
+
+async def by_end_of_tenant(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+    return org.owner, lambda: site.service.operator.delete(org.path)
+
+
+async def by_fewer_scopes(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+    key = await site.service.key(org.owner, org.id, "billing:write")
+    return key.caller, lambda: org.owner.patch(key.path, {"scopes": ["billing:read"]})
+
+
+async def by_expiry(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+    clock = site.service.clock
+    expires_at = (clock.now + timedelta(minutes=1)).isoformat()
+    key = await site.service.key(org.owner, org.id, "billing:write", expiresAt=expires_at)
+
+    async def expire() -> None:
+        clock.advance(minutes=2)
+
+    return key.caller, expire
+
+
+async def test_revoked_key_creates_no_project(site: Site) -> None:
+    org = await site.service.organization()
+    key = await site.service.key(org.owner, org.id, "projects:write")
+    request = await site.begin(key.caller, "POST", PROJECTS, {"name": "too late"})
+    await org.owner.delete(key.path)
+    assert await request.refused() == (401, "api_key_revoked")
+    assert (await org.owner.get(PROJECTS)).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("losing", "status", "code"),
+    [
+        (by_removal, 403, "no_organization"),
+        (by_lower_role, 403, "insufficient_scope"),
+        (by_suspension, 403, "org_suspended"),
+        (by_end_of_tenant, 401, "api_key_revoked"),
+        (by_fewer_scopes, 403, "insufficient_scope"),
+        (by_expiry, 401, "api_key_expired"),
+    ],
+)
+async def test_right_that_is_lost_before_the_body_is_complete_opens_no_portal(
+    site: Site,
+    losing: Callable[[Site, Organization], Awaitable[tuple[Caller, Callable[[], Awaitable[object]]]]],
+    status: int,
+    code: str,
+) -> None:
+    org = await site.service.organization()
+    caller, lose = await losing(site, org)
+    request = await site.begin(caller, "POST", PORTAL, {})
+    await lose()
+    assert await request.refused() == (status, code)
+
+
+async def test_kept_answer_is_not_given_to_a_revoked_key(site: Site) -> None:
+    org = await site.service.organization()
+    key = await site.service.key(org.owner, org.id, "projects:write")
+    body = {"name": "once"}
+    assert (await key.caller.post(PROJECTS, body, idempotency_key="k")).status_code == 201
+    request = await site.begin(key.caller, "POST", PROJECTS, body, **{"Idempotency-Key": "k"})
+    await org.owner.delete(key.path)
+    assert await request.refused() == (401, "api_key_revoked")
+
+
+async def test_slow_request_of_a_good_caller_is_served_and_counted_once(site: Site) -> None:
+    org = await site.service.organization()
+    key = await site.service.key(org.owner, org.id, "projects:*")
+    before = await key.caller.get(PROJECTS)
+    request = await site.begin(key.caller, "POST", PROJECTS, {"name": "slow"})
+    status, headers, body = await request.finish()
+    assert (status, json.loads(body)["name"]) == (201, "slow")
+    assert left(before.headers["ratelimit"]) - left(headers["ratelimit"]) == 1
+
+
+def left(field: str) -> int:
+    """How many requests a ``RateLimit`` field says are left."""
+    return int(field.partition("r=")[2].partition(";")[0])
+
+
+async def test_caller_without_a_right_is_refused_before_the_body_is_sent(site: Site) -> None:
+    org = await site.service.organization()
+    reader = await site.service.key(org.owner, org.id, "projects:read")
+    for caller, status, code in (
+        (site.service.nobody, 401, "missing_credential"),
+        (reader.caller, 403, "insufficient_scope"),
+    ):
+        request = await site.begin(caller, "POST", TENANTS if caller is site.service.nobody else KEYS)
+        assert await request.refused(send_rest=False) == (status, code)
