@@ -48,6 +48,14 @@ def application(**options: Any) -> FastAPI:
     async def me(principal: Anybody) -> dict[str, str]:
         return {"caller": principal.id}
 
+    @app.get("/sandbox")
+    async def sandbox(principal: Annotated[Principal, Depends(require(READ, mode="test"))]) -> dict[str, str]:
+        return {"caller": principal.id}
+
+    @app.get("/either")
+    async def either(principal: Annotated[Principal, Depends(require(READ, mode="any"))]) -> dict[str, str]:
+        return {"mode": principal.mode}
+
     @app.delete("/all")
     async def delete_all(principal: Anybody) -> None:
         principal.require("*:*")
@@ -114,6 +122,19 @@ async def test_scopes_beside_the_requirement_count_too(service: Service, client:
     answer = await reader.get("/both")
     assert refusal(answer) == (403, "insufficient_scope")
     assert answer.headers["www-authenticate"].endswith(f'scope="{WRITE}"')
+
+
+async def test_route_says_which_mode_it_accepts(service: Service, client: httpx2.AsyncClient) -> None:
+    org = await service.organization()
+    live = Caller(client, org.owner.credential)
+    test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)
+    assert refusal(await test.get("/projects")) == (403, "mode_mismatch")
+    assert refusal(await test.get("/me")) == (403, "mode_mismatch")
+    assert refusal(await live.get("/sandbox")) == (403, "mode_mismatch")
+    assert (await test.get("/sandbox")).status_code == 200
+    assert [(await caller.get("/either")).json()["mode"] for caller in (live, test)] == ["live", "test"]
+    with pytest.raises(ValueError, match="must be live, test or any"):
+        require(READ, mode="sandbox")
 
 
 async def test_text_that_is_no_scope_is_refused_where_it_is_written() -> None:
@@ -212,6 +233,8 @@ async def test_document_names_the_scheme_the_scopes_and_the_refusals(client: htt
         "post /projects": [{"tenantry": [WRITE]}],
         "get /me": [{"tenantry": []}],
         "delete /all": [{"tenantry": []}],
+        "get /either": [{"tenantry": [READ]}],
+        "get /sandbox": [{"tenantry": [READ]}],
         "get /both": [{"tenantry": [WRITE, READ]}],
     }
     assert set(paths["/health"]["get"]["responses"]) == {"200"}

@@ -91,6 +91,30 @@ async def test_public_paths_need_no_credential_and_know_no_caller(service: Servi
             assert (await client.get(path, headers=header_of(org.owner))).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("mode", "accepted"), [(None, {"live"}), ("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})]
+)
+async def test_mode_says_whose_keys_are_accepted(service: Service, mode: str | None, accepted: set[str]) -> None:
+    org = await service.organization()
+    test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
+    option = {} if mode is None else {"mode": mode}
+    app = TenantryMiddleware(
+        answer_caller, tenantry=tenantry_of(service), public=["/open"], optional=True, owns_lifespan=True, **option
+    )
+    async with client_in_front_of(app) as client:
+        for kind, caller in (("live", org.owner), ("live", service.user(org=org.id)), ("test", test)):
+            answer = await client.get("/a", headers=header_of(caller))
+            if kind in accepted:
+                assert (answer.status_code, answer.json()["mode"]) == (200, kind)
+            else:
+                assert refusal(answer) == (403, "mode_mismatch")
+
+
+def test_name_that_is_no_mode_is_refused_where_it_is_written(service: Service) -> None:
+    with pytest.raises(ValueError, match="must be live, test or any"):
+        TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), mode="tset")
+
+
 async def test_optional_credential_counts_if_there_is_one(service: Service) -> None:
     org = await service.organization()
     app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), optional=True, owns_lifespan=True)
@@ -153,14 +177,17 @@ async def test_identity_that_the_client_sends_never_counts(service: Service) -> 
     org = await service.organization()
     sent = {
         "X-Tenant-Id": "other", "X-Principal-Id": "root", "X-Principal-Kind": "user", "X-Plan": "business",
-        "X-Subscription-Status": "active", "X_Tenant_Id": "other", "Accept": "*/*", "X-Mine": "1",
+        "X-Mode": "live", "X_Mode": "live", "X-Subscription-Status": "active", "X_Tenant_Id": "other",
+        "Accept": "*/*", "X-Mine": "1",
     }  # fmt: skip
     app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), public=["/open"], owns_lifespan=True)
     async with client_in_front_of(app) as client:
         for path in ("/open", "/"):
             shown = (await Caller(client, org.owner.credential).call("GET", path, headers=sent)).json()
             assert {"accept", "x-mine"} <= set(shown["headers"])
-            assert not {name for name in shown["headers"] if name.replace("_", "-").startswith(("x-t", "x-p", "x-s"))}
+            assert not {
+                name for name in shown["headers"] if name.replace("_", "-").startswith(("x-t", "x-p", "x-s", "x-mo"))
+            }
 
 
 async def test_headers_dropped_are_all_that_the_gateway_check_sets(service: Service) -> None:

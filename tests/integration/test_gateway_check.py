@@ -17,6 +17,7 @@ async def test_any_method_is_answered_with_the_callers_identity(service: Service
         "x-tenant-id": org.id,
         "x-principal-id": org.key.id,
         "x-principal-kind": "api_key",
+        "x-mode": "live",
         "x-plan": "free",
         "x-subscription-status": "none",
         "x-request-id": answer.headers["x-request-id"],
@@ -104,3 +105,49 @@ async def test_identity_is_in_the_headers_that_the_examples_pass_on(service: Ser
         "x-content-type-options",
     }
     assert set(answer.headers) - others == {name.lower() for name in IDENTITY}
+
+
+MODES = {"": ("live",), "/mode/test": ("test",), "/mode/any": ("live", "test"), "/mode/live": ("live",)}
+"""What follows the scope in the path, and the modes that it accepts."""
+
+
+@pytest.mark.parametrize("scope", ["-", "projects:read"])
+@pytest.mark.parametrize("suffix", MODES)
+async def test_mode_is_what_the_path_asks_for(service: Service, scope: str, suffix: str) -> None:
+    org = await service.organization()
+    test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
+    for mode, caller in (("live", org.owner), ("live", service.user(org=org.id)), ("test", test)):
+        answer = await caller.get(f"{VERIFY}{scope}{suffix}", mode="any")
+        if mode in MODES[suffix]:
+            assert (answer.status_code, answer.headers["x-mode"]) == (200, mode)
+        else:
+            assert refusal(answer) == (403, "mode_mismatch")
+            assert answer.headers["x-problem"].encode() == answer.content
+            assert "x-mode" not in answer.headers
+            assert "x-tenant-id" not in answer.headers
+
+
+ADDED = (
+    "projects/7", "projects/mode/test", "mode/live/mode/test", "mode/live/mode/any", "mode/test/mode/any",
+    "mode/any/mode/test", "mode/any/projects", "mode/test/projects", "mode/any/", "mode/any//", "/mode/any",
+    "mode/other", "mode/ANY", "mode/", "mode", "mode%2Fany", "mode/an%79", "%6Dode/any",
+    "mode/any;x", "mode/any%3Fx", "mode/live%2Fmode/any", "mode/other%2F..%2Fany",
+)  # fmt: skip
+"""What follows the scope where a gateway adds the client's path to the one that its configuration writes."""
+
+
+async def test_path_that_a_gateway_adds_accepts_live_mode_alone(service: Service) -> None:
+    org = await service.organization()
+    test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
+    headers = {"X-Mode": "test"}
+    for path in (f"{VERIFY}{scope}/{rest}" for scope in ("-", "projects:read") for rest in ADDED):
+        assert refusal(await test.call("GET", path, headers=headers)) == (403, "mode_mismatch"), path
+        assert refusal(await test.call("DELETE", path, headers=headers)) == (403, "mode_mismatch"), path
+        assert (await org.owner.get(path)).status_code == 200, path
+
+
+async def test_scope_comes_before_the_mode(service: Service) -> None:
+    org = await service.organization()
+    test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
+    for suffix in ("", "/mode/test"):
+        assert refusal(await test.get(f"{VERIFY}projects:write{suffix}")) == (403, "insufficient_scope")

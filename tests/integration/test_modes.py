@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.contract.test_openapi import operations
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Key, Organization, Service, refusal
 
 
@@ -77,3 +78,24 @@ async def test_tenants_and_billing_have_no_mode(service: Service) -> None:
     org, test = await with_test_key(service)
     for path in (org.path, "/api/v1/billing/events", "/api/v1/plans"):
         assert (await test.caller.get(path)).json() == (await org.owner.get(path)).json()
+
+
+async def test_test_key_changes_neither_tenant_nor_billing(service: Service) -> None:
+    org = await service.organization()
+    test = (await service.key(org.owner, org.id, accessLevel="OWNER", mode="test")).caller
+    refused = {
+        (method.upper(), path): refusal(
+            await test.call(method.upper(), path.replace("{tenant_id}", org.id), {"name": "x"})
+        )
+        for path, method, operation in operations()
+        for needed in operation["security"]
+        if needed.get("bearer") in (["tenants:write"], ["billing:write"])
+    }
+    assert len(refused) == 4
+    assert refused == dict.fromkeys(refused, (403, "mode_mismatch"))
+
+
+async def test_scope_of_tenants_and_billing_is_asked_for_first(service: Service) -> None:
+    org = await service.organization()
+    test = await service.key(org.owner, org.id, "tenants:read", mode="test")
+    assert refusal(await test.caller.patch(org.path, {"name": "x"})) == (403, "insufficient_scope")

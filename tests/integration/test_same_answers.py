@@ -251,8 +251,8 @@ def invalid(prepare: Prepare, code: str = "invalid_credential", detail: str = ""
     return Refused(prepare, 401, code, f'Bearer realm="api", error="invalid_token", error_description="{detail}')
 
 
-def forbidden(prepare: Prepare, code: str) -> Refused:
-    return Refused(prepare, 403, code, None)
+def forbidden(prepare: Prepare, code: str, scope: str | None = None) -> Refused:
+    return Refused(prepare, 403, code, None, scope)
 
 
 def lacking(prepare: Prepare, scope: str) -> Refused:
@@ -302,6 +302,7 @@ REFUSED: Final = {
     "owner who is a member only": lacking(owner_who_is_a_member_only, "api-keys:read"),
     "narrowed owner who reads": lacking(narrowed_owner, "projects:read"),
     "test key that wants everything": lacking(key_of_test_mode, "*:*"),
+    "test key": forbidden(key_of_test_mode, "mode_mismatch", "projects:read"),
     "third of two requests": Refused(third_of_two_requests, 429, "rate_limited", None),
 }
 
@@ -310,7 +311,6 @@ LET_IN: Final[dict[str, tuple[Prepare, str | None]]] = {
     "owner, scheme in another case": (owner_in_other_case, None),
     "owner who writes": (owner, "projects:write"),
     "reader who reads": (reader, "projects:read"),
-    "test key": (key_of_test_mode, "projects:read"),
     "member who reads": (member, "projects:read"),
     "narrowed owner who writes": (narrowed_owner, "projects:write"),
 }

@@ -83,9 +83,17 @@ def test_every_example_asks_for_the_same_scopes() -> None:
         "nginx": set(re.findall(r" (projects:\w+);", NGINX)) | set(re.findall(r"tenantry_scope ([a-z:-]+);", NGINX)),
         "caddy": set(re.findall(r" (projects:\w+)\n", CADDY)) | set(re.findall(r"tenantry_scope ([a-z:-]+)\n", CADDY)),
         "traefik": {config["address"].partition(VERIFY)[2] for config in FORWARD_AUTH.values()},
-        "envoy": {config["http_service"]["path_prefix"].partition(VERIFY)[2] for config in EXT_AUTHZ.values()},
+        "envoy": {
+            # Envoy adds the client's path, which must not be able to name another mode.
+            config["http_service"]["path_prefix"].partition(VERIFY)[2].removesuffix("/mode/live")
+            for config in EXT_AUTHZ.values()
+        },
     }
     assert found == dict.fromkeys(found, SCOPES)
+
+
+def test_clients_path_follows_a_mode_in_envoy() -> None:
+    assert all(config["http_service"]["path_prefix"].endswith("/mode/live") for config in EXT_AUTHZ.values())
 
 
 def test_traefik_asks_about_every_path_but_the_public_one() -> None:

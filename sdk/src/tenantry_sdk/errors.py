@@ -21,7 +21,7 @@ _NEXT_STEPS: Final = {
     "no_organization": "Pass organization=, or ask an owner to add the user as a member.",
     "org_suspended": "The operator of the service has suspended the organization, and can lift that.",
     "scope_escalation": "Ask for no more than the credential in use holds itself.",
-    "mode_mismatch": "Use a live-mode credential for live-mode objects and for members.",
+    "mode_mismatch": "Use a live-mode credential for live-mode objects, members, tenants and billing.",
     "plan_limit_reached": "Delete what is not needed, or change to a larger plan.",
     "key_limit_reached": "Revoke keys that are not needed, or change to a larger plan.",
     "key_not_active": "List the active keys and use one of them.",

@@ -12,7 +12,7 @@ from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
 
 from tenantry.asgi.middleware import TenantryMiddleware
-from tenantry.asgi.rules import check_scope
+from tenantry.asgi.rules import accepted_modes, check_scope
 from tenantry.asgi.tenantry import Tenantry
 from tenantry.asgi.visit import visit_of
 from tenantry.domain.access import Principal
@@ -73,12 +73,14 @@ def install(app: FastAPI, tenantry: Tenantry) -> None:
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend the document
 
 
-def require(scope: str | None = None) -> Dependency:
+def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     """A dependency that is the caller, whose grants cover ``scope``; None means any credential.
 
+    ``mode`` is as in `TenantryMiddleware`: ``live`` refuses test keys, ``test`` all others, ``any`` none.
     ``principal: Annotated[Principal, Depends(require("projects:read"))]``. Raises `ValueError` for a text that is no
-    scope.
+    scope, or no mode.
     """
+    accepted = accepted_modes(mode)
     own = [] if scope is None else [str(check_scope(scope))]
 
     async def principal(
@@ -92,6 +94,7 @@ def require(scope: str | None = None) -> Dependency:
         caller = await visit.admit(connection.scope)
         for needed in [*asked.scopes, *own]:
             caller.require(needed)
+        caller.require_mode(accepted)
         return caller
 
     return principal

@@ -16,7 +16,7 @@ from tenantry.http.raw import AsgiApp, Receive, Scope, Send, header_of, request_
 from tenantry.http.safeguards import SAFEGUARDS
 
 _IDENTITY: Final = frozenset(
-    {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-plan", b"x-subscription-status"}
+    {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}
 )
 """What a gateway says of a caller after it has asked the service: here nobody but us may say it."""
 _ANSWERS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
@@ -32,6 +32,8 @@ class TenantryMiddleware:
     ``public`` are paths that need no credential; with ``optional`` a request without one is let in everywhere (and one
     with a faulty credential nowhere). ``scopes`` says what each method and path needs beside a credential: a table
     (what it does not list needs everything, ``*:*``) or a function. Paths are those below ``root_path``.
+    ``mode`` says whose credentials are accepted: ``live`` refuses test keys, ``test`` refuses all others, ``any``
+    refuses none.
     With ``on_demand`` nobody is asked for a credential here: the routes ask.
     With ``owns_lifespan`` the middleware starts and stops ``tenantry`` itself and ``app`` sees no lifespan, for
     applications that have none.
@@ -45,6 +47,7 @@ class TenantryMiddleware:
         public: Iterable[str] = (),
         optional: bool = False,
         scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None = None,
+        mode: str = "live",
         on_demand: bool = False,
         owns_lifespan: bool = False,
     ) -> None:
@@ -53,6 +56,7 @@ class TenantryMiddleware:
         self._public = Paths(public)
         self._optional = optional
         self._scope_needed = rules.scope_rule(scopes)
+        self._accepted_modes = rules.accepted_modes(mode)
         self._on_demand = on_demand
         self._owns_lifespan = owns_lifespan
 
@@ -113,6 +117,7 @@ class TenantryMiddleware:
         principal = await visit.admit(scope)
         if needed is not None:
             principal.require(needed)
+        principal.require_mode(self._accepted_modes)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Answer the lifespan (ASGI lifespan protocol)."""

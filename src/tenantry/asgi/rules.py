@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tenantry.domain.access import ANYTHING, is_scope
+from tenantry.domain.access import ACCEPTED_MODES, ANYTHING, Mode, is_scope
 
 ScopeRule = Callable[[str, str], str | None]
 """From method (``WEBSOCKET`` for a websocket) and path to the scope needed, or None for any credential."""
@@ -52,6 +52,14 @@ def check_scope(scope: str | None) -> str | None:
     if scope is not None and not is_scope(scope):
         raise ValueError(f"{scope!r} is not a scope: it must be <resource>:<action>")
     return scope
+
+
+def accepted_modes(name: str) -> frozenset[Mode]:
+    """The modes that ``live``, ``test`` or ``any`` accepts; raises `ValueError` for any other name."""
+    modes = ACCEPTED_MODES.get(name)
+    if modes is None:
+        raise ValueError(f"{name!r} is not a mode: it must be live, test or any")
+    return modes
 
 
 def path_of(scope: Mapping[str, Any]) -> str:

@@ -2,14 +2,14 @@
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from tenantry.domain.errors import InsufficientScopeError, ScopeEscalationError
+from tenantry.domain.errors import InsufficientScopeError, ModeMismatchError, ScopeEscalationError
 
 MAX_SCOPES: Final = 64
 _NAME = r"(?:[a-z][a-z0-9_-]{0,31}|\*)"
@@ -23,6 +23,16 @@ OWNER_ALIAS: Final = "OWNER"
 class Mode(StrEnum):
     LIVE = "live"
     TEST = "test"
+
+
+ACCEPTED_MODES: Final[Mapping[str, frozenset[Mode]]] = {
+    "live": frozenset({Mode.LIVE}),
+    "test": frozenset({Mode.TEST}),
+    "any": frozenset(Mode),
+}
+"""The modes that a gateway or an application may accept, by name; ``live`` is the default everywhere."""
+LIVE_MODE_SCOPES: Final = frozenset({"tenants:write", "billing:write"})
+"""Scopes that no test-mode key may use: tenants and billing have no test mode."""
 
 
 class AccessLevel(StrEnum):
@@ -67,6 +77,11 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
         """Raise `InsufficientScopeError` unless a grant covers ``scope``."""
         if not covers(self.scopes, scope):
             raise InsufficientScopeError(scope)
+
+    def require_mode(self, accepted: Collection[Mode]) -> None:
+        """Raise `ModeMismatchError` unless the principal acts in one of these modes."""
+        if self.mode not in accepted:
+            raise ModeMismatchError(f"This does not accept a {self.mode}-mode credential.")
 
     def require_holding(self, scopes: Iterable[str], level: AccessLevel) -> None:
         """Raise `ScopeEscalationError` unless the principal itself holds all of this."""

@@ -13,7 +13,7 @@ from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
-from tenantry.domain.access import Principal
+from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
 from tenantry.domain.errors import (
     InvalidCredentialError,
     InvalidIdempotencyKeyError,
@@ -81,12 +81,17 @@ class Access:
         self._operator_token = operator_token
 
     def needs(self, scope: str | None) -> RouteGuard:
-        """A caller whose grants cover ``scope``; None means any credential."""
+        """A caller whose grants cover ``scope``; None means any credential.
+
+        Scopes of `LIVE_MODE_SCOPES` refuse test-mode keys.
+        """
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             principal = await self._admit(connection)
             if scope is not None:
                 principal.require(scope)
+            if scope in LIVE_MODE_SCOPES:
+                principal.require_mode(ACCEPTED_MODES["live"])
 
         return RouteGuard(guard, Credential.CALLER, scope)
 

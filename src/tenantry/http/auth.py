@@ -8,7 +8,7 @@ import msgspec
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 
-from tenantry.domain.access import AccessLevel, Mode, PrincipalKind, is_scope
+from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.http.access import Access, Caller
 from tenantry.http.problems import refuse_domain_error
@@ -23,6 +23,10 @@ PROBLEM_HEADER: Final = b"x-problem"
 """Gateways that pass on no more of a refusal than its headers (nginx) make their answer's body of this one."""
 
 _NO_SCOPE: Final = "-"
+_LIVE: Final = Mode.LIVE
+_LIVE_HEADER: Final = (b"x-mode", Mode.LIVE.encode())
+_TEST_HEADER: Final = (b"x-mode", Mode.TEST.encode())
+_MODE_PATHS: Final = {f"mode/{name}": ACCEPTED_MODES[name] for name in ("test", "any")}
 _LONGEST_HEADER: Final = 256
 
 
@@ -63,7 +67,9 @@ def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
 class GatewayCheck:
     """The hot route ``/api/v1/auth/verify/{scope}``, for reverse proxies that ask before they pass a request on.
 
-    The scope is in the path, which the gateway's own configuration writes; the query is ignored.
+    The scope is in the path, which the gateway's own configuration writes; the query is ignored. So is whatever
+    follows the scope, which may be the client's path, with one exception: where exactly ``/mode/test`` or ``/mode/any``
+    follows, those modes are accepted. Every other path accepts live mode alone.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -79,22 +85,35 @@ class GatewayCheck:
             return RawAnswer(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
 
     async def _check(self, request: RawRequest) -> RawAnswer:
-        scope = request.path[len(VERIFY_PREFIX) :].partition("/")[0]
+        scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
         if scope != _NO_SCOPE and not is_scope(scope):
             raise NotFoundError("scope")
         principal = (await admit(self._admission, request.scope, request.header)).principal
         if scope != _NO_SCOPE:
             principal.require(scope)
+        if rest or principal.mode is not _LIVE:
+            principal.require_mode(_accepted_modes(request, rest))
         return RawAnswer(
             200,
             [
                 (b"x-tenant-id", principal.org_id.encode()),
                 (b"x-principal-id", header_text(principal.id)),
                 (b"x-principal-kind", principal.kind.value.encode()),
+                _LIVE_HEADER if principal.mode is _LIVE else _TEST_HEADER,
                 (b"x-plan", header_text(principal.plan)),
                 (b"x-subscription-status", header_text(principal.subscription_status)),
             ],
         )
+
+
+def _accepted_modes(request: RawRequest, rest: str) -> frozenset[Mode]:
+    """The modes that a path accepts of which ``rest`` follows the scope."""
+    asked = _MODE_PATHS.get(rest)
+    # The configuration writes the mode as it is. An encoded one is the client's, added by the gateway to the address.
+    raw_path: bytes | None = request.scope.get("raw_path")  # requests without it have no encoded characters
+    if asked is None or (raw_path is not None and not raw_path.endswith(f"/{rest}".encode())):
+        return ACCEPTED_MODES["live"]
+    return asked
 
 
 def header_text(text: str) -> bytes:
@@ -103,16 +122,27 @@ def header_text(text: str) -> bytes:
     return "".join(visible).encode()
 
 
+_SCOPE_PARAMETER: Final[dict[str, Any]] = {
+    "name": "scope",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": r"^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$"},
+    "description": "The scope that the request needs, or `-`.",
+}
+_MODE_PARAMETER: Final[dict[str, Any]] = {
+    "name": "mode",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "enum": ["live", "test", "any"]},
+    "description": "The mode that is accepted.",
+}
 VERIFY_OPERATION: Final[dict[str, Any]] = {
     "summary": "Check a credential for a gateway",
-    "parameters": [
-        {
-            "name": "scope",
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", "pattern": r"^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$"},
-            "description": "The scope that the request needs, or `-`.",
-        }
-    ],
+    "parameters": [_SCOPE_PARAMETER],
 }
 """What the OpenAPI document says of the hot route; its answers are added there."""
+VERIFY_IN_MODE_OPERATION: Final[dict[str, Any]] = {
+    "summary": "Check a credential of a mode for a gateway",
+    "parameters": [_SCOPE_PARAMETER, _MODE_PARAMETER],
+}
+"""The same where the path names a mode."""

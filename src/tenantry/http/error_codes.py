@@ -43,7 +43,8 @@ _MEANINGS: Final = {
     "no_organization": "The user belongs to no organization, or the request does not say which one it is for.",
     "org_suspended": "The organization is suspended.",
     "scope_escalation": "Nobody makes or changes a key or a member into more than they hold themselves.",
-    "mode_mismatch": "A test-mode key makes and sees test-mode objects only, and manages no members.",
+    "mode_mismatch": "A test-mode key makes and sees test-mode objects only, and changes no members, tenants or "
+    "billing. A gateway accepts the modes that its path names, live mode by default.",
     "plan_limit_reached": "The plan allows no more of these.",
     "not_found": "There is no such object in the caller's tenant; another tenant's answers the same.",
     "method_not_allowed": "This address does not answer this method; `Allow` says which ones it does.",

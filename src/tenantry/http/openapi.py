@@ -289,6 +289,11 @@ def _hot_operations() -> Iterator[_Operation]:
         {**auth.VERIFY_OPERATION, "responses": {"200": {"description": "", "headers": headers}}},
         credential=Credential.CALLER,
     )  # fmt: skip
+    yield _Operation(
+        auth.VERIFY_TEMPLATE + "/mode/{mode}", "get", "verifyCredentialInMode",
+        {**auth.VERIFY_IN_MODE_OPERATION, "responses": {"200": {"description": "", "headers": headers}}},
+        credential=Credential.CALLER,
+    )  # fmt: skip
     yield _Operation(webhooks.PATH, "post", "receiveProviderEvent", _webhook())
 
 

@@ -83,7 +83,7 @@ GROUPS: Final = (
     Group(
         _BILLING,
         "The plans on offer, the ledger of what the payment provider reported, and the ways to the provider's pages. "
-        "Tenants and billing have no test mode.",
+        "Tenants and billing have no test mode: a test-mode key reads them, and changes nothing of them.",
         ("PlanView", "BillingEventView"),
     ),
     Group(
@@ -188,7 +188,10 @@ OPERATIONS: Final[dict[str, Note]] = {
     ),
     "getTenant": Note(_TENANTS, "The caller's tenant; any other is not found.", "The tenant."),
     "updateTenant": Note(
-        _TENANTS, "Changes the name and, where it is given, the address for billing mail.", "The tenant as it is now."
+        _TENANTS,
+        "Changes the name and, where it is given, the address for billing mail. A test-mode key may not.",
+        "The tenant as it is now.",
+        (errors.ModeMismatchError,),
     ),
     "transferTenant": Note(
         _MEMBERS,
@@ -289,13 +292,19 @@ OPERATIONS: Final[dict[str, Note]] = {
         "Makes a checkout at the payment provider, where the caller's tenant subscribes to a plan. Send the browser "
         "to `url`. The plan changes when the provider's event arrives, not before.",
         "The checkout's address.",
-        (errors.ProviderNotConfiguredError, errors.ProviderRefusedError, errors.ProviderUnavailableError),
+        (
+            errors.ModeMismatchError,
+            errors.ProviderNotConfiguredError,
+            errors.ProviderRefusedError,
+            errors.ProviderUnavailableError,
+        ),
     ),
     "createPortalSession": Note(
         _BILLING,
         "Opens the payment provider's portal, where the caller's tenant changes its payment method, or cancels.",
         "The portal's address.",
         (
+            errors.ModeMismatchError,
             errors.NoCustomerError,
             errors.ProviderNotConfiguredError,
             errors.ProviderRefusedError,
@@ -307,10 +316,17 @@ OPERATIONS: Final[dict[str, Note]] = {
         _IDENTITY,
         "For reverse proxies (`auth_request`, `forward_auth`): answers any method, with the caller's identity in "
         "headers of visible ASCII. The scope stands in the path, which the gateway's own configuration writes; `-` "
-        "asks for none. Anything may follow it, and the query is ignored. A refusal's problem document is in the "
-        "header `X-Problem` too.",
+        "asks for none. Anything may follow it, and the query is ignored. It accepts live mode alone: a test-mode key "
+        "is refused. A refusal's problem document is in the header `X-Problem` too.",
         "The credential is good and covers the scope.",
-        (errors.NotFoundError, errors.InsufficientScopeError),
+        (errors.NotFoundError, errors.InsufficientScopeError, errors.ModeMismatchError),
+    ),
+    "verifyCredentialInMode": Note(
+        _IDENTITY,
+        "The same for a gateway that accepts test-mode keys: `test` accepts them alone, and `any` those of both modes. "
+        "Users act in live mode. Nothing may follow these two. `live` is what holds without a mode.",
+        "The credential is good, covers the scope, and acts in an accepted mode.",
+        (errors.NotFoundError, errors.InsufficientScopeError, errors.ModeMismatchError),
     ),
     "receiveProviderEvent": Note(
         _WEBHOOK,

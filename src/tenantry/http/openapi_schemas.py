@@ -361,6 +361,7 @@ PARAMETERS: Final = {
     "member_id": _MEMBER["id"],
     "event_id": _EVENT["id"],
     "scope": "projects:read",
+    "mode": "test",
 }
 """Examples of path parameters."""
 
@@ -368,6 +369,7 @@ IDENTITY: Final = {
     "X-Tenant-Id": "acme",
     "X-Principal-Id": _API_KEY["id"],
     "X-Principal-Kind": "api_key",
+    "X-Mode": "live",
     "X-Plan": "pro",
     "X-Subscription-Status": "active",
 }

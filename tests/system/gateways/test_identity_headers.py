@@ -19,6 +19,7 @@ async def test_application_learns_who_asks(gateway: Gateway, org: Organization, 
         "x-tenant-id": [org.id],
         "x-principal-id": [org.key.id],
         "x-principal-kind": ["api_key"],
+        "x-mode": ["live"],
         "x-plan": ["free"],
         "x-subscription-status": ["none"],
     }
