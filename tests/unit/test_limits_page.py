@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tenantry import variables
+from tenantry.gateways.identity import sign_in
 from tenantry.http import gate, patience, raw, strangers
 from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.services import refusals
@@ -35,6 +36,7 @@ LIMITS = patience.Limits()
             "other refusals of strangers in a second: unknown addresses, wrong signatures, unfit bodies",
             f"{strangers.PER_SECOND}",
         ),
+        ("sign-ins of a process whose authorization code is being redeemed", f"{sign_in.MOST_REDEMPTIONS}"),
     ],
 )
 def test_limit_is_what_the_page_says(limit: str, value: str) -> None:

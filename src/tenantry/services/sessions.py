@@ -1,5 +1,6 @@
 """Signing in to the dashboard, staying signed in, and signing out."""
 
+import hashlib
 import secrets
 from collections.abc import Collection
 from datetime import datetime
@@ -48,6 +49,12 @@ class SessionService:
         self._issuer = issuer
         self._secret = secret
         self._clock = clock
+
+    async def use_state(self, state: str) -> bool:
+        """Use a sign-in's ``state``; False where any process has used it before."""
+        digest = hashlib.sha256(state.encode()).hexdigest()
+        async with self._database.transaction(OF_PEOPLE) as connection:
+            return await sessions.use_state(connection, digest, self._clock())
 
     async def begin(
         self, claims: Claims, name: str | None, *, address: str | None, agent: str | None, before: str | None

@@ -1,14 +1,17 @@
 """Sessions of the dashboard, by the digest of what the cookie holds; and which tenants a user may look at."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain.sessions import Session
+from tenantry.store.idempotency import KEPT as IDEMPOTENCY_KEPT
 
+USED_STATES_KEPT: Final = timedelta(hours=1)
+"""Far longer than a sign-in lasts, so that clocks that differ let no state be used twice."""
 _COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
 
 
@@ -26,6 +29,20 @@ async def insert(connection: Connection, session: Session) -> None:
         f"INSERT INTO dashboard_sessions ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",  # noqa: S608
         msgspec.structs.astuple(session),
     )
+
+
+async def use_state(connection: Connection, digest: str, now: datetime) -> bool:
+    """Record that a sign-in's ``state`` is used; False where it was used before. ``digest`` is in hexadecimal.
+
+    The row is among the idempotency keys, which are for what is done once. It is dated back, so that they are deleted
+    `USED_STATES_KEPT` from now: unlike an answer, it is worth nothing once the sign-in's cookie has expired.
+    """
+    cursor = await connection.execute(
+        "INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at) "
+        "VALUES ('sign-in', 'state', %s, '', '{}', %s) ON CONFLICT (principal, route, key) DO NOTHING",
+        (digest, now - IDEMPOTENCY_KEPT + USED_STATES_KEPT),
+    )
+    return cursor.rowcount == 1
 
 
 async def find(connection: Connection, digest: bytes) -> Session | None:

@@ -7,7 +7,8 @@ import asyncio
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -33,6 +34,8 @@ from tenantry.kit.secret import Secret
 from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 
 SCOPE: Final = "openid profile email"
+MOST_REDEMPTIONS: Final = 20
+"""Authorization codes that a process redeems at once."""
 _MOST_NAME: Final = 100
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _ID_TOKEN_CHECKS: Final = tuple(check for check in CLAIM_CHECKS if check is not ACCESS_TOKEN)
@@ -48,6 +51,10 @@ class SignInFailedError(Exception):
 
 class PersonNeededError(SignInFailedError):
     """The provider will not vouch for the person without asking them."""
+
+
+class TooManySignInsError(Exception):
+    """The process redeems as many codes as it may; the message is safe to show."""
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -104,6 +111,7 @@ class SignIn:
         self._clock = clock
         self._timeout = timeout
         self._access_tokens = TokenVerifier(config, keys, clock=clock)
+        self._redemptions = 0
 
     async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, Begun]:
         """Where to send the browser, and what to keep until it comes back.
@@ -135,6 +143,17 @@ class SignIn:
     def is_away(self) -> bool:
         """Whether the provider could not be reached when it was last asked for its keys."""
         return self._keys.trouble is not None
+
+    @contextmanager
+    def redemption(self) -> Iterator[None]:
+        """Take one of the process's `MOST_REDEMPTIONS` places for `finish`. Raises `TooManySignInsError`."""
+        if self._redemptions >= MOST_REDEMPTIONS:
+            raise TooManySignInsError("Too many people are signing in at this moment. Reload this page in a second.")
+        self._redemptions += 1
+        try:
+            yield
+        finally:
+            self._redemptions -= 1
 
     async def finish(self, begun: Begun, answer: Mapping[str, str]) -> Person:
         """Whom the provider vouches for, from the parameters with which it sent the browser back.

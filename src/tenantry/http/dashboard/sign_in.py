@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
@@ -11,12 +12,19 @@ from litestar.params import QueryParameter
 
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.gateways.identity.fetch import FetchError
-from tenantry.gateways.identity.sign_in import Person, PersonNeededError, SignIn, SignInFailedError
+from tenantry.gateways.identity.sign_in import (
+    Person,
+    PersonNeededError,
+    SignIn,
+    SignInFailedError,
+    TooManySignInsError,
+)
 from tenantry.http.access import AnyRequest
 from tenantry.http.dashboard.cookies import Cookies, Pending
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import Door, NotSignedInError, is_head, recognized_visitor
 from tenantry.http.front import REQUEST_ID
+from tenantry.http.problems import RETRY_AFTER
 from tenantry.services.sessions import SessionService
 
 SIGN_IN: Final = "/sign-in"
@@ -94,9 +102,7 @@ class SignInPages:
             if self._sign_in is None or pending is None:
                 response = self._page("/", "This sign-in took too long, or was begun in another browser.", 400)
                 return await self._unless_signed_in(door, request, "/", response)
-            response = await self._finish(door, self._sign_in, request, pending, answer)
-            response.set_cookie(self._cookies.without_sign_in(state))
-            return response
+            return await self._finish_unless_busy(door, self._sign_in, request, pending, answer)
 
         return [show_sign_in, start_sign_in, finish_sign_in]
 
@@ -136,10 +142,23 @@ class SignInPages:
             response.set_cookie(cookie)
         return response
 
+    async def _finish_unless_busy(
+        self, door: Door, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
+    ) -> Response[str]:
+        try:
+            with sign_in.redemption():
+                response = await self._finish(door, sign_in, request, pending, answer)
+        except TooManySignInsError as error:  # nothing is used yet: the same address works later
+            _log_failure(request, error)
+            return self._page(pending.return_to, str(error), HTTPStatus.SERVICE_UNAVAILABLE)
+        response.set_cookie(self._cookies.without_sign_in(pending.begun.state))
+        return response
+
     async def _finish(
         self, door: Door, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
     ) -> Response[str]:
         try:
+            await self._use(pending)
             person = await sign_in.finish(pending.begun, answer)
         except (AuthUnavailableError, SignInFailedError) as error:
             if pending.begun.silent and isinstance(error, PersonNeededError):
@@ -161,6 +180,10 @@ class SignInPages:
         response = self._look.redirect(pending.return_to)
         response.set_cookie(self._cookies.with_session(opened.token))
         return response
+
+    async def _use(self, pending: Pending) -> None:
+        if not await self._sessions.use_state(pending.begun.state):
+            raise SignInFailedError("This sign-in has been used before.")
 
     async def _renew(self, pending: Pending, person: Person, token: str | None) -> Response[str]:
         """Go on with a session that the provider has vouched for again; nobody is signed in by that."""
@@ -186,7 +209,12 @@ class SignInPages:
 
     def _page(self, return_to: str, problem: str | None = None, status_code: int = 200) -> Response[str]:
         return self._look.page(
-            "sign_in.html", status_code=status_code, start=start_path(return_to), people=self._people, problem=problem
+            "sign_in.html",
+            status_code=status_code,
+            headers={"Retry-After": RETRY_AFTER} if status_code == HTTPStatus.SERVICE_UNAVAILABLE else {},
+            start=start_path(return_to),
+            people=self._people,
+            problem=problem,
         )
 
 
