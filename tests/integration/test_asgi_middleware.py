@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 import psycopg
@@ -97,10 +97,8 @@ async def test_public_paths_need_no_credential_and_know_no_caller(service: Servi
 async def test_mode_says_whose_keys_are_accepted(service: Service, mode: str | None, accepted: set[str]) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
-    option = {} if mode is None else {"mode": mode}
-    app = TenantryMiddleware(
-        answer_caller, tenantry=tenantry_of(service), public=["/open"], optional=True, owns_lifespan=True, **option
-    )
+    option: dict[str, Any] = {} if mode is None else {"mode": mode}
+    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), owns_lifespan=True, **option)
     async with client_in_front_of(app) as client:
         for kind, caller in (("live", org.owner), ("live", service.user(org=org.id)), ("test", test)):
             answer = await client.get("/a", headers=header_of(caller))

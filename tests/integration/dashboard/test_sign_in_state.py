@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from tenantry.db.database import Database
 from tenantry.gateways.identity.sign_in import MOST_REDEMPTIONS
+from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.services.retention import RetentionService
 from tests.integration.dashboard.signing_in import CALLBACK, TOKEN, Browser
 from tests.integration.dashboard.test_sign_in import refused
@@ -53,7 +54,7 @@ async def test_state_counts_once_for_all_processes(browser: Browser) -> None:
     begun = dict(browser.client.cookies)
     browser.give()
     identity = {"OIDC_ISSUER": browser.issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
-    another = make_app(browser.conninfo, browser.clock, BASE_URL=BASE_URL, **identity)
+    another = make_app(browser.conninfo, browser.clock, DEFAULT_TIMEOUTS, BASE_URL=BASE_URL, **identity)
     async with lifespan(another), client_of(another) as client:
         client.cookies.update(begun)
         query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}

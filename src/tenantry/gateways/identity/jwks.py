@@ -9,17 +9,16 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
-from joserfc.util import base64_to_int
 
 from tenantry.gateways.identity.config import OidcConfig
 from tenantry.gateways.identity.fetch import FetchError, fetch
+from tenantry.gateways.identity.weak_keys import weakness
 
 _log = logging.getLogger(__name__)
 
 ALGORITHMS: Final = {name: jws.JWSRegistry.algorithms[name] for name in ("RS256", "ES256", "EdDSA")}
 """The signature algorithms that are accepted, by their JOSE name."""
 
-MIN_RSA_BITS: Final = 2048
 MAX_KEYS: Final = 32
 _EDDSA_CURVES: Final = ("Ed25519", "Ed448")
 _PUBLIC_MEMBERS: Final = ("kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y")
@@ -86,7 +85,8 @@ def usable_keys(entries: list[Any]) -> list[tuple[str, Key]]:
     """The keys of a set that can verify a token, each with its one algorithm; at most 32.
 
     Left out, as RFC 7517 section 5 has it for what is not understood: symmetric keys, keys for another use or
-    algorithm, RSA under 2048 bits, other curves, broken entries, and keys published with their private half.
+    algorithm, other curves, broken entries, and keys published with their private half. Weak keys (`weak_keys`) are
+    left out with a line in the log.
     """
     found = [pair for entry in entries if isinstance(entry, dict) and (pair := _usable_key(entry))]
     if len(found) > MAX_KEYS:
@@ -101,6 +101,9 @@ def _usable_key(entry: dict[str, Any]) -> tuple[str, Key] | None:
         alg = _algorithm_of(entry)
         if alg is None:
             return None
+        if reason := weakness(entry):
+            _log.warning("the identity provider's key %.100r is ignored: %s", entry.get("kid"), reason)
+            return None
         key = JWKRegistry.import_key({name: entry[name] for name in _PUBLIC_MEMBERS if name in entry})
         ALGORITHMS[alg].check_key(key)
         key.check_key_op("verify")
@@ -111,7 +114,7 @@ def _usable_key(entry: dict[str, Any]) -> tuple[str, Key] | None:
 
 def _algorithm_of(entry: dict[str, Any]) -> str | None:
     match entry.get("kty"):
-        case "RSA" if base64_to_int(entry["n"]).bit_length() >= MIN_RSA_BITS:
+        case "RSA":
             return "RS256"
         case "EC" if entry.get("crv") == "P-256":
             return "ES256"
