@@ -3,16 +3,21 @@
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import httpx2
 import pytest
+from litestar import Litestar, route
+from litestar.handlers import BaseRouteHandler
 
+from tenantry.http.access import Connection, Credential, RouteGuard
 from tenantry.http.protocol import LeanProtocol
+from tenantry.http.raw import AsgiApp
 from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tests.contract.test_openapi import LEAK_REPORT, WEBHOOK, operations
 from tests.support.app import make_app
 from tests.support.emptying import SharedDatabase
+from tests.support.http_line import Line
 from tests.support.issuer import running_issuer
 from tests.support.members import add_member, path_of
 from tests.support.service import (
@@ -204,3 +209,41 @@ async def test_caller_without_a_right_is_refused_before_the_body_is_sent(site: S
     ):
         request = await site.begin(caller, "POST", TENANTS if caller is site.service.nobody else KEYS)
         assert await request.refused(send_rest=False) == (status, code)
+
+
+async def checks_of(method: str, *parts: bytes) -> int:
+    """How often a guard checks a request whose parts arrive one after the other."""
+    checked = []
+
+    async def check(connection: Connection, _handler: BaseRouteHandler) -> None:
+        checked.append(connection.scope["path"])
+
+    @route("/", http_method=["GET", "POST", "DELETE"], status_code=200, guards=[RouteGuard(check, Credential.CALLER)])
+    async def answer() -> None: ...
+
+    app = cast("AsgiApp", Litestar([answer], openapi_config=None))
+    async with served(app, LeanProtocol) as address:
+        line = await Line.to(address)
+        await line.send(f"{method} / HTTP/1.1\r\nHost: x\r\n".encode() + parts[0], *parts[1:])
+        assert (await line.head())[0] == 200
+        line.close()
+    return len(checked)
+
+
+@pytest.mark.parametrize(
+    ("method", "parts", "checks"),
+    [
+        ("POST", [b"Content-Length: 2\r\n\r\n{}"], 1),
+        ("POST", [b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"], 1),
+        ("POST", [b"Content-Length: 0\r\n\r\n"], 1),
+        ("DELETE", [b"\r\n"], 1),
+        ("GET", [b"Content-Length: 2\r\n\r\n{}"], 1),
+        ("GET", [b"Content-Length: 2\r\n\r\n", b"{}"], 1),
+        ("POST", [b"Content-Length: 2\r\n\r\n", b"{}"], 2),
+        ("POST", [b"Content-Length: 2\r\n\r\n", b"{", b"}"], 2),
+        ("DELETE", [b"Content-Length: 2\r\n\r\n{", b"}"], 2),
+        ("POST", [b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", b"0\r\n\r\n"], 2),
+    ],
+)
+async def test_request_that_comes_at_once_is_checked_once(method: str, parts: list[bytes], checks: int) -> None:
+    assert await checks_of(method, *parts) == checks
