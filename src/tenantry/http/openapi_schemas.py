@@ -361,7 +361,7 @@ PARAMETERS: Final = {
     "member_id": _MEMBER["id"],
     "event_id": _EVENT["id"],
     "scope": "projects:read",
-    "mode": "test",
+    "mode": "any",
 }
 """Examples of path parameters."""
 
