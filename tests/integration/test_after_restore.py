@@ -247,6 +247,27 @@ async def test_what_cannot_be_redone_is_left_to_the_operator(loss: Loss) -> None
         assert f"tenant.updated  {org.id}  {org.id}  by hand: it has its name of before\n" in done.out
 
 
+async def test_changes_of_projects_are_only_told(loss: Loss) -> None:
+    org = await loss.service.organization()
+    changed, deleted = [(await org.owner.post(PROJECTS, {"name": "One"})).json()["id"] for _ in range(2)]
+    await loss.back_up()
+    await org.owner.patch(f"{PROJECTS}/{changed}", {"name": "Two"})
+    await org.owner.delete(f"{PROJECTS}/{deleted}")
+    late = (await org.owner.post(PROJECTS, {"name": "Late"})).json()["id"]
+    await org.owner.patch(f"{PROJECTS}/{late}", {"name": "Later"})
+    await org.owner.delete(f"{PROJECTS}/{late}")
+    async with loss.restored() as (service, done):
+        assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 200
+    for told in (
+        f"project.updated  {changed}  {org.id}  by hand: the project is as it was at the backup",
+        f"project.deleted  {deleted}  {org.id}  by hand: the project exists again",
+        f"project.created  {late}  {org.id}  gone: it was made after the backup",
+        f"project.updated  {late}  {org.id}  gone: it was made after the backup",
+        f"project.deleted  {late}  {org.id}  so already",
+    ):
+        assert told in done.out
+
+
 async def test_it_can_be_repeated_and_undoes_nothing_that_was_changed_since(loss: Loss) -> None:
     org = await loss.service.organization()
     revoked, renamed = [await loss.service.key(org.owner, org.id, READS) for _ in range(2)]

@@ -10,6 +10,7 @@ import pytest
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import (
     IdempotencyInFlightError,
     IdempotencyMismatchError,
@@ -105,7 +106,7 @@ def claim(key: str = "k1", body: bytes = b"body") -> Claim:
 
 
 async def checkout(service: CheckoutService, plan: str = "pro", claim: Claim | None = None) -> str:
-    return await service.create_checkout(ACME, plan=plan, success_url=None, cancel_url=None, claim=claim)
+    return await service.create_checkout(ACME, BY_OPERATOR, plan=plan, success_url=None, cancel_url=None, claim=claim)
 
 
 async def link(database: Database, customer_id: str) -> None:
@@ -134,7 +135,9 @@ async def test_the_first_price_of_a_plan_is_the_one_to_buy(service: CheckoutServ
 
 
 async def test_addresses_are_ours_unless_given(service: CheckoutService, server: ProviderServer) -> None:
-    await service.create_checkout(ACME, plan="pro", success_url="http://app.example/ok", cancel_url=None, claim=None)
+    await service.create_checkout(
+        ACME, BY_OPERATOR, plan="pro", success_url="http://app.example/ok", cancel_url=None, claim=None
+    )
     params = server.requests[0].params
     assert (params["success_url"], params["cancel_url"]) == ("http://app.example/ok", BASE_URL)
 
@@ -165,10 +168,10 @@ async def test_plans_that_cannot_be_bought(service: CheckoutService, server: Pro
 )
 async def test_addresses_that_are_refused(service: CheckoutService, server: ProviderServer, url: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        await service.create_checkout(ACME, plan="pro", success_url=url, cancel_url=url, claim=None)
+        await service.create_checkout(ACME, BY_OPERATOR, plan="pro", success_url=url, cancel_url=url, claim=None)
     assert [location for location, _ in refused.value.faults] == ["successUrl", "cancelUrl"]
     with pytest.raises(ValidationError) as refused:
-        await service.create_portal(ACME, return_url=url, claim=None)
+        await service.create_portal(ACME, BY_OPERATOR, return_url=url, claim=None)
     assert [location for location, _ in refused.value.faults] == ["returnUrl"]
     assert server.requests == []
 
@@ -177,20 +180,20 @@ async def test_the_portal_is_the_customers(
     service: CheckoutService, server: ProviderServer, database: Database
 ) -> None:
     await link(database, "cus_1")
-    url = await service.create_portal(ACME, return_url=None, claim=None)
+    url = await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=None)
     assert url == "https://billing.provider.example/p/1"
     assert server.requests[0].params == {"customer": "cus_1", "return_url": BASE_URL}
 
 
 async def test_there_is_no_portal_before_the_first_checkout(service: CheckoutService, server: ProviderServer) -> None:
     with pytest.raises(NoCustomerError):
-        await service.create_portal(ACME, return_url=None, claim=None)
+        await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=None)
     assert server.requests == []
 
 
 async def test_a_tenant_that_is_gone(service: CheckoutService) -> None:
     with pytest.raises(NotFoundError):
-        await service.create_portal(member_of("other"), return_url=None, claim=None)
+        await service.create_portal(member_of("other"), BY_OPERATOR, return_url=None, claim=None)
 
 
 async def test_without_a_provider_key_the_setting_is_named(database: Database) -> None:
@@ -198,7 +201,7 @@ async def test_without_a_provider_key_the_setting_is_named(database: Database) -
     with pytest.raises(ProviderNotConfiguredError, match="PROVIDER_SECRET_KEY"):
         await checkout(service)
     with pytest.raises(ProviderNotConfiguredError, match="PROVIDER_SECRET_KEY"):
-        await service.create_portal(ACME, return_url=None, claim=None)
+        await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=None)
 
 
 async def test_no_database_connection_is_held_while_the_provider_is_asked(
@@ -223,8 +226,8 @@ async def test_the_same_portal_request_again_gets_the_first_answer(
     service: CheckoutService, server: ProviderServer, database: Database
 ) -> None:
     await link(database, "cus_1")
-    first = await service.create_portal(ACME, return_url=None, claim=claim())
-    assert await service.create_portal(ACME, return_url=None, claim=claim()) == first
+    first = await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=claim())
+    assert await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=claim()) == first
     assert len(server.requests) == 1
 
 

@@ -42,6 +42,12 @@ def form_addresses() -> set[str]:
     }
 
 
+def changing_routes() -> set[str]:
+    """Each method and path that may change something, as the router has it; the webhook's is in front of it."""
+    methods = {"POST", "PUT", "PATCH", "DELETE"}
+    return {f"{method} {route.path_format}" for route in _routes() for method in route.methods & methods}
+
+
 def _routes() -> list[HTTPRoute]:
     routes = cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes
     assert all(isinstance(route, HTTPRoute) for route in routes)

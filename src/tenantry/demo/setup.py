@@ -85,7 +85,8 @@ async def seed(tenants: TenantService, keys: ApiKeyService, projects: ProjectSer
     made = []
     for mode in (Mode.LIVE, Mode.TEST):
         principal = _owner(mode)
-        await projects.create(principal, "First project" if mode is Mode.LIVE else "First test project", None, None)
+        name = "First project" if mode is Mode.LIVE else "First test project"
+        await projects.create(principal, BY_OPERATOR, name, None, None)
         key = await keys.create(
             principal,
             BY_OPERATOR,

@@ -22,11 +22,16 @@ class ActorKind(StrEnum):
 class Action(StrEnum):
     """What was done; the word before the dot says what to."""
 
+    BILLING_CHECKOUT = "billing.checkout_started"
+    BILLING_PORTAL = "billing.portal_opened"
     KEY_CREATED = "api_key.created"
     KEY_UPDATED = "api_key.updated"
     KEY_ROTATED = "api_key.rotated"
     KEY_REVOKED = "api_key.revoked"
     KEY_LEAKED = "api_key.leak_reported"
+    PROJECT_CREATED = "project.created"
+    PROJECT_UPDATED = "project.updated"
+    PROJECT_DELETED = "project.deleted"
     TENANT_CREATED = "tenant.created"
     TENANT_UPDATED = "tenant.updated"
     TENANT_TRANSFERRED = "tenant.transferred"

@@ -26,7 +26,9 @@ OnlyActor = Annotated[
 ]
 OnlyTarget = Annotated[
     str | None,
-    QueryParameter(name="targetId", max_length=255, description="Only what was done to this key, member or tenant."),
+    QueryParameter(
+        name="targetId", max_length=255, description="Only what was done to this project, key, member or tenant."
+    ),
 ]
 Since = Annotated[datetime | None, QueryParameter(name="since", description="From this moment on (RFC 3339).")]
 Until = Annotated[datetime | None, QueryParameter(name="until", description="Before this moment (RFC 3339).")]

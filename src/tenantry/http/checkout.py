@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.http.author import principal_author
 from tenantry.services.checkout import LONGEST_URL, CheckoutService
 
 CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
@@ -48,7 +49,12 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
     ) -> Response[SessionAddress]:
         claim = await idempotency_claim(request, claimant(principal))
         url = await service.create_checkout(
-            principal, plan=data.plan, success_url=data.success_url, cancel_url=data.cancel_url, claim=claim
+            principal,
+            principal_author(request, principal),
+            plan=data.plan,
+            success_url=data.success_url,
+            cancel_url=data.cancel_url,
+            claim=claim,
         )
         return _shown(url)
 
@@ -58,7 +64,8 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
     ) -> Response[SessionAddress]:
         claim = await idempotency_claim(request, claimant(principal))
         return_url = data.return_url if data else None
-        return _shown(await service.create_portal(principal, return_url=return_url, claim=claim))
+        author = principal_author(request, principal)
+        return _shown(await service.create_portal(principal, author, return_url=return_url, claim=claim))
 
     return [create_checkout_session, create_portal_session]
 

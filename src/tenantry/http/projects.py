@@ -14,6 +14,7 @@ from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project, Window
 from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.http.author import principal_author
 from tenantry.http.bodies import faults_of
 from tenantry.http.fields import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.http.rate_limits import admit
@@ -95,7 +96,8 @@ def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRou
     @post(PATH, guards=[access.needs("projects:write")], summary="Create a project")
     async def create_project(request: AnyRequest, principal: Caller, data: JSONBody[NewProject]) -> Response[Project]:
         claim = await idempotency_claim(request, claimant(principal))
-        project = await projects.create(principal, data.name, data.description, claim)
+        author = principal_author(request, principal)
+        project = await projects.create(principal, author, data.name, data.description, claim)
         return Response(project, headers={"Location": f"{PATH}/{project.id}"})
 
     @get(PATH + "/{project_id:str}", guards=[access.needs("projects:read")], summary="Get a project")
@@ -103,12 +105,15 @@ def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRou
         return await projects.get(principal, project_id)
 
     @patch(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Change a project")
-    async def update_project(principal: Caller, project_id: ProjectId, data: JSONBody[ProjectChange]) -> Project:
-        return await projects.update(principal, project_id, data.name, data.description)
+    async def update_project(
+        request: AnyRequest, principal: Caller, project_id: ProjectId, data: JSONBody[ProjectChange]
+    ) -> Project:
+        author = principal_author(request, principal)
+        return await projects.update(principal, author, project_id, data.name, data.description)
 
     @delete(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Delete a project")
-    async def delete_project(principal: Caller, project_id: ProjectId) -> None:
-        await projects.delete(principal, project_id)
+    async def delete_project(request: AnyRequest, principal: Caller, project_id: ProjectId) -> None:
+        await projects.delete(principal, principal_author(request, principal), project_id)
 
     return [list_projects, create_project, get_project, update_project, delete_project]
 

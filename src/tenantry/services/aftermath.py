@@ -13,7 +13,7 @@ import msgspec
 
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, OF_PEOPLE, of_tenant
-from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Role, lower_role
+from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.domain.members import Member, MemberStatus
@@ -21,13 +21,13 @@ from tenantry.kit.clock import Clock
 from tenantry.services.api_keys import ApiKeyService, operator_principal
 from tenantry.services.members import MemberService
 from tenantry.services.tenants import TenantService, TenantWishes
-from tenantry.store import audit, notices, replay, sessions, tenants
+from tenantry.store import audit, notices, projects, replay, sessions, tenants
 
 HELD_BACK: Final = "held back by the operator after a restore"
 _YOUNG: Final = "it was made after the backup"
 _TENANTS_AT_A_TIME: Final = 100
-_MADE: Final = (Action.KEY_CREATED, Action.TENANT_CREATED)
-_CHANGED: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.TENANT_UPDATED)
+_MADE: Final = (Action.KEY_CREATED, Action.PROJECT_CREATED, Action.TENANT_CREATED)
+_CHANGED: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.PROJECT_UPDATED, Action.TENANT_UPDATED)
 
 
 class Outcome(StrEnum):
@@ -120,6 +120,8 @@ class Aftermath:
             if left is None and entry.action.startswith("member."):
                 member = await self._members.get(operator_principal(entry.org_id), entry.target_id)
                 left = _member_left_alone(entry, member)
+            if left is None and entry.action.startswith("project."):
+                left = await self._project_left_alone(entry)
             if left is not None or dry_run:
                 return left or Lost(entry, Outcome.REDONE)
             return await self._redone(entry, tenant)
@@ -127,6 +129,16 @@ class Aftermath:
             return Lost(entry, Outcome.GONE, _YOUNG)
         except DomainError as error:
             return Lost(entry, Outcome.BY_HAND, error.detail)
+
+    async def _project_left_alone(self, entry: AuditEvent) -> Lost:
+        """What is told of a project's change or deletion, which are never redone."""
+        async with self._database.transaction(of_tenant(entry.org_id)) as connection:
+            found = [await projects.find(connection, entry.org_id, mode, entry.target_id) for mode in Mode]
+        is_there, is_deletion = any(found), entry.action is Action.PROJECT_DELETED
+        if is_there:
+            why = "the project exists again" if is_deletion else "the project is as it was at the backup"
+            return Lost(entry, Outcome.BY_HAND, why)
+        return Lost(entry, Outcome.SO_ALREADY) if is_deletion else Lost(entry, Outcome.GONE, _YOUNG)
 
     async def _redone(self, entry: AuditEvent, tenant: tenants.TenantRow) -> Lost:
         if entry.action.startswith("api_key."):
@@ -190,6 +202,8 @@ def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_susp
         return Lost(entry, Outcome.GONE, _YOUNG)
     if tenant.deleted:
         return Lost(entry, Outcome.SO_ALREADY, "the tenant has ended")
+    if entry.action.startswith("billing."):
+        return Lost(entry, Outcome.SO_ALREADY, "it changed nothing here")
     if entry.action is Action.TENANT_TRANSFERRED:
         return Lost(entry, Outcome.BY_HAND, "the tenant has its owner of before")
     if entry.action is Action.TENANT_UPDATED:

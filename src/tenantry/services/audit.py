@@ -43,7 +43,7 @@ class AuditService:
     async def show(
         self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
     ) -> tuple[SoughtPage[AuditEvent], Names]:
-        """The entries of a page that fit, newest first, and what the keys and members in them are called.
+        """The entries of a page that fit, newest first, and what the keys, members and projects in them are called.
 
         Raises `InvalidCursorError` and `ModeMismatchError`.
         """

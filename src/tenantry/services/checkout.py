@@ -9,6 +9,7 @@ import msgspec
 from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal
+from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (
     IdempotencyMismatchError,
     NoCustomerError,
@@ -19,11 +20,16 @@ from tenantry.domain.errors import (
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.gateways.provider.api import ProviderApi
 from tenantry.kit.clock import Clock, system_clock
+from tenantry.services import audit
 from tenantry.store import idempotency, tenants
 from tenantry.store.idempotency import Claim
 from tenantry.store.tenants import TenantRow
 
 LONGEST_URL: Final = 2048
+
+
+class _CheckoutPlan(msgspec.Struct, frozen=True):
+    plan: str
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -35,6 +41,7 @@ class CheckoutService:
 
     No database connection is held while the provider is asked. A request with an idempotency key is handed on with
     one of ours, so that also a process that dies between the provider's answer and ours leaves one session.
+    Each new session is entered into the audit trail before its address is given away.
 
     Both methods raise `ProviderNotConfiguredError`, `ProviderUnavailableError`, `ProviderRefusedError`,
     `ValidationError` and the errors of idempotency.
@@ -60,7 +67,14 @@ class CheckoutService:
         return self._provider is not None
 
     async def create_checkout(
-        self, principal: Principal, *, plan: str, success_url: str | None, cancel_url: str | None, claim: Claim | None
+        self,
+        principal: Principal,
+        author: Author,
+        *,
+        plan: str,
+        success_url: str | None,
+        cancel_url: str | None,
+        claim: Claim | None,
     ) -> str:
         """The address at which the caller's tenant subscribes to a plan of the catalog, other than ``free``."""
         provider = self._configured()
@@ -78,10 +92,12 @@ class CheckoutService:
             cancel_url=cancel_url or self._base_url,
             idempotency_key=provider_key(claim),
         )
-        await self._keep(principal, claim, url)
+        await self._keep(principal, author, Action.BILLING_CHECKOUT, claim, url, _CheckoutPlan(plan))
         return url
 
-    async def create_portal(self, principal: Principal, *, return_url: str | None, claim: Claim | None) -> str:
+    async def create_portal(
+        self, principal: Principal, author: Author, *, return_url: str | None, claim: Claim | None
+    ) -> str:
         """The address at which the caller's tenant manages its subscription. Raises `NoCustomerError` too."""
         provider = self._configured()
         _check_urls(returnUrl=return_url)
@@ -94,7 +110,7 @@ class CheckoutService:
         url = await provider.create_portal_session(
             customer_id=customer_id, return_url=return_url or self._base_url, idempotency_key=provider_key(claim)
         )
-        await self._keep(principal, claim, url)
+        await self._keep(principal, author, Action.BILLING_PORTAL, claim, url)
         return url
 
     def _configured(self) -> ProviderApi:
@@ -132,10 +148,21 @@ class CheckoutService:
             raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
         return tenant, msgspec.json.decode(answer, type=_Answer).url
 
-    async def _keep(self, principal: Principal, claim: Claim | None, url: str) -> None:
-        if claim is not None:
-            async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-                await idempotency.keep(connection, claim, msgspec.json.encode(_Answer(url)), self._clock())
+    async def _keep(
+        self,
+        principal: Principal,
+        author: Author,
+        action: Action,
+        claim: Claim | None,
+        url: str,
+        details: _CheckoutPlan | None = None,
+    ) -> None:
+        """Enter a session into the audit trail, without its address, and keep the answer for the same request."""
+        now, org_id = self._clock(), principal.org_id
+        async with self._database.transaction(of_tenant(org_id)) as connection:
+            await audit.record(connection, author, action, org_id=org_id, target_id=org_id, after=details, now=now)
+            if claim is not None:
+                await idempotency.keep(connection, claim, msgspec.json.encode(_Answer(url)), now)
 
 
 def provider_key(claim: Claim | None) -> str | None:

@@ -1,6 +1,7 @@
 """Projects of a tenant."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -10,6 +11,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal
+from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
 from tenantry.domain.pages import Count, Page, Room, count_up_to
 from tenantry.domain.plans import Catalog
@@ -18,6 +20,7 @@ from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
 from tenantry.kit.cursor import encode as encode_cursor
 from tenantry.kit.ids import new_id
+from tenantry.services import audit
 from tenantry.services.idempotency import once
 from tenantry.services.paging import parse_time_cursor, to_page
 from tenantry.store import billing, projects
@@ -31,7 +34,10 @@ MOST_COUNTED: Final = 10_000
 
 
 class ProjectService:
-    """Listing, making, changing and deleting projects. Test-mode principals meet test-mode projects only."""
+    """Listing, making, changing and deleting projects. Test-mode principals meet test-mode projects only.
+
+    Each change is entered into the audit trail in its own transaction.
+    """
 
     def __init__(self, database: Database, catalog: Catalog, clock: Clock) -> None:
         self._database = database
@@ -53,7 +59,9 @@ class ProjectService:
             used = await count_for_page(connection, principal)
         return to_page(rows, limit, _position), Room(used, self._catalog.limits(principal.plan).projects)
 
-    async def create(self, principal: Principal, name: str, description: str | None, claim: Claim | None) -> Project:
+    async def create(
+        self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
+    ) -> Project:
         """Make a project. Raises `PlanLimitReachedError` when the plan allows no more in this mode."""
         now = self._clock()
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
@@ -67,6 +75,7 @@ class ProjectService:
                     )
                 project = Project(new_id("proj"), principal.org_id, name, description, principal.mode, now, now)
                 await projects.insert(connection, project)
+                await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
                 return project
 
             project, _ = await once(connection, claim, Project, now, make)
@@ -83,27 +92,43 @@ class ProjectService:
     async def update(
         self,
         principal: Principal,
+        author: Author,
         project_id: str,
         name: str | UnsetType = UNSET,
         description: str | UnsetType | None = UNSET,
     ) -> Project:
         """Change what is given. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            now = self._clock()
             project = _found(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
             changed = msgspec.structs.replace(
                 project,
                 name=project.name if name is UNSET else name,
                 description=project.description if description is UNSET else description,
-                updated_at=self._clock(),
+                updated_at=now,
             )
             await projects.update(connection, changed)
+            await _record(connection, author, Action.PROJECT_UPDATED, project, changed, now)
             return changed
 
-    async def delete(self, principal: Principal, project_id: str) -> None:
+    async def delete(self, principal: Principal, author: Author, project_id: str) -> None:
         """Delete a project for good. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            if not await projects.delete(connection, principal.org_id, principal.mode, project_id):
-                raise NotFoundError("project")
+            project = _found(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
+            await projects.delete(connection, principal.org_id, principal.mode, project_id)
+            await _record(connection, author, Action.PROJECT_DELETED, project, None, self._clock())
+
+
+async def _record(
+    connection: Connection, author: Author, action: Action, before: Project | None, after: Project | None, now: datetime
+) -> None:
+    """Enter a change of a project into the audit trail; a new time of change alone is no change."""
+    if before and after and msgspec.structs.replace(after, updated_at=before.updated_at) == before:
+        return
+    thing = _found(after or before)
+    await audit.record(
+        connection, author, action, org_id=thing.org_id, target_id=thing.id, before=before, after=after, now=now
+    )
 
 
 async def count_for_page(connection: Connection, principal: Principal) -> Count:

@@ -119,24 +119,25 @@ def _values(asked: Mapping[str, object], org_id: str, after: tuple[datetime | No
 
 
 class Names(msgspec.Struct, frozen=True):
-    """What a tenant's keys are called, and which users its members are, by their ids."""
+    """What a tenant's keys and live projects are called, and which users its members are, by their ids."""
 
     keys: dict[str, str]
     members: dict[str, str]
+    projects: dict[str, str]
 
 
 async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> Names:
-    """The names of those of these keys and members that the tenant has."""
+    """The names of those of these keys, members and live projects that the tenant has."""
     cursor = await connection.execute(
-        "SELECT true, id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
-        "SELECT false, id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s)",
+        "SELECT 'key', id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT 'member', id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT 'project', id, name FROM projects WHERE org_id = %(org)s AND mode = 'live' AND id = ANY(%(ids)s)",
         {"org": org_id, "ids": list(ids)},
     )
-    rows = await cursor.fetchall()
-    return Names(
-        {found: name for is_key, found, name in rows if is_key},
-        {found: name for is_key, found, name in rows if not is_key},
-    )
+    found: dict[str, dict[str, str]] = {"key": {}, "member": {}, "project": {}}
+    for kind, named, name in await cursor.fetchall():
+        found[kind][named] = name
+    return Names(found["key"], found["member"], found["project"])
 
 
 async def read_all(connection: Connection, org_id: str) -> list[AuditEvent]:
@@ -161,7 +162,7 @@ async def known(connection: Connection, org_id: str, ids: Collection[str]) -> se
 async def newest_by_target(
     connection: Connection, org_id: str, targets: Collection[str]
 ) -> dict[str, dict[Action, datetime]]:
-    """When each of these keys, members and the tenant itself was last changed in each of the ways."""
+    """When each of these keys, members, projects and the tenant itself was last changed in each of the ways."""
     cursor = await connection.execute(
         "SELECT target_id, action, max(at) FROM audit_events WHERE org_id = %s AND target_id = ANY(%s) "
         "GROUP BY target_id, action",

@@ -69,12 +69,11 @@ async def update(connection: Connection, project: Project) -> None:
     )
 
 
-async def delete(connection: Connection, org_id: str, mode: Mode, project_id: str) -> bool:
-    """Delete a project; False if there was none."""
-    cursor = await connection.execute(
+async def delete(connection: Connection, org_id: str, mode: Mode, project_id: str) -> None:
+    """Delete a project."""
+    await connection.execute(
         "DELETE FROM projects WHERE org_id = %s AND mode = %s AND id = %s", (org_id, mode, project_id)
     )
-    return cursor.rowcount == 1
 
 
 async def read_all(connection: Connection, org_id: str, mode: Mode) -> list[Project]:

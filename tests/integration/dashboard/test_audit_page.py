@@ -150,3 +150,17 @@ async def test_markup_in_names_is_text(dashboard: Dashboard) -> None:
     page = await (await dashboard.sign_in(OLIVIA)).open(f"{AUDIT}")
     assert not {"img", "s"} & set(page.tags)
     assert "created the key <img src=x onerror=alert(1)>" in page.text
+
+
+async def test_projects_and_visits_to_the_provider_are_told_in_words(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    made = await dashboard.call("POST", "/projects", {"name": "Shop", "description": "First"})
+    await dashboard.call("PATCH", f"/projects/{made['id']}", {"name": "Store"})
+    page = await olivia.open(AUDIT)
+    assert "Olivia Owner olivia created the project Store" in page.text
+    assert "Olivia Owner olivia changed the project Store" in page.text
+    assert f"{AT_ACME}/projects/{made['id']}" in page.links
+    await dashboard.call("DELETE", f"/projects/{made['id']}")
+    page = await olivia.open(f"{AUDIT}?action=project.deleted")
+    assert "Olivia Owner olivia deleted the project Store" in page.text
+    assert f"{AT_ACME}/projects/{made['id']}" not in page.links

@@ -22,6 +22,7 @@ from tenantry.domain.errors import (
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.gateways.mail import format_amount
 from tenantry.http.access import AnyRequest
+from tenantry.http.author import principal_author
 from tenantry.http.dashboard.inputs import form_claim, once_token, patiently
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.notices import Notice, Notices
@@ -103,6 +104,7 @@ class BillingPages:
                 visitor,
                 lambda: self._checkout.create_checkout(
                     visitor.principal,
+                    principal_author(request, visitor.principal),
                     plan=plan,
                     success_url=f"{self._way_back(visitor, Notice.CHECKED_OUT)}&plan={quote(plan, safe='')}",
                     cancel_url=self._way_back(visitor, Notice.CHECKOUT_LEFT),
@@ -116,7 +118,10 @@ class BillingPages:
             return await self._lead(
                 visitor,
                 lambda: self._checkout.create_portal(
-                    visitor.principal, return_url=self._way_back(visitor, Notice.PORTAL_LEFT), claim=claim
+                    visitor.principal,
+                    principal_author(request, visitor.principal),
+                    return_url=self._way_back(visitor, Notice.PORTAL_LEFT),
+                    claim=claim,
                 ),
             )
 

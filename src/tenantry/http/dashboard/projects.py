@@ -11,6 +11,7 @@ from tenantry.domain.errors import PlanLimitReachedError
 from tenantry.domain.plans import Catalog
 from tenantry.domain.projects import Project
 from tenantry.http.access import AnyRequest
+from tenantry.http.author import principal_author
 from tenantry.http.dashboard.forms import Form
 from tenantry.http.dashboard.inputs import (
     FaultyFormError,
@@ -117,8 +118,9 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
         try:
             wanted = checked(NewProject, typed, _WORDS)
             claim = await form_claim(request, visitor.principal, form)
+            author = principal_author(request, visitor.principal)
             made = await patiently(
-                lambda: projects.create(visitor.principal, wanted.name, wanted.description or None, claim)
+                lambda: projects.create(visitor.principal, author, wanted.name, wanted.description or None, claim)
             )
         except FaultyFormError as error:
             return show(visitor, typed, None, faults=error.faults)
@@ -132,7 +134,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
         return show(visitor, _as_typed(project), project, faults={})
 
     @post(_ONE + "/edit", guards=[door.needs("projects:write")])
-    async def edit_project(visitor: SignedIn, form: Sent, project_id: ProjectId) -> Response[str]:
+    async def edit_project(request: AnyRequest, visitor: SignedIn, form: Sent, project_id: ProjectId) -> Response[str]:
         project = await projects.get(visitor.principal, project_id)
         typed, present = _typed(form), _as_typed(project)
         made, overtaken = edits(form, typed, present)
@@ -146,6 +148,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
             return show(visitor, typed, project, faults=faults)
         await projects.update(
             visitor.principal,
+            principal_author(request, visitor.principal),
             project_id,
             wanted.name if "name" in made else UNSET,
             (wanted.description or None) if "description" in made else UNSET,
@@ -174,13 +177,15 @@ def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRout
         return await show(visitor, project_id, {})
 
     @post(_ONE + "/delete", guards=[door.needs("projects:write")])
-    async def delete_project(visitor: SignedIn, form: Sent, project_id: ProjectId) -> Response[str]:
+    async def delete_project(
+        request: AnyRequest, visitor: SignedIn, form: Sent, project_id: ProjectId
+    ) -> Response[str]:
         project = await projects.get(visitor.principal, project_id)
         typed = form.text("name")
         faults = faults_of_typed(typed, "name", to_be_typed(project.name, project.id))
         if faults:
             return await show(visitor, project_id, faults, typed)
-        await projects.delete(visitor.principal, project_id)
+        await projects.delete(visitor.principal, principal_author(request, visitor.principal), project_id)
         return look.tell(visitor, Notice.PROJECT_DELETED, f"{visitor.base}{SECTION}")
 
     return [show_delete_project, delete_project]

@@ -10,11 +10,16 @@ from tenantry.domain.audit import Action, ActorKind, AuditEvent
 from tenantry.services.audit import Names
 
 ACTIONS: Final = {
+    Action.BILLING_CHECKOUT: "Checkout started",
+    Action.BILLING_PORTAL: "Billing portal opened",
     Action.KEY_CREATED: "Key created",
     Action.KEY_UPDATED: "Key changed",
     Action.KEY_ROTATED: "Key rotated",
     Action.KEY_REVOKED: "Key revoked",
     Action.KEY_LEAKED: "Key reported as leaked",
+    Action.PROJECT_CREATED: "Project created",
+    Action.PROJECT_UPDATED: "Project changed",
+    Action.PROJECT_DELETED: "Project deleted",
     Action.TENANT_CREATED: "Organization created",
     Action.TENANT_UPDATED: "Organization changed",
     Action.TENANT_TRANSFERRED: "Ownership transferred",
@@ -24,11 +29,16 @@ ACTIONS: Final = {
     Action.MEMBER_REMOVED: "Member removed",
 }
 _VERBS: Final = {
+    Action.BILLING_CHECKOUT: ("started a checkout", ""),
+    Action.BILLING_PORTAL: ("opened the billing portal", ""),
     Action.KEY_CREATED: ("created the key", ""),
     Action.KEY_UPDATED: ("changed the key", ""),
     Action.KEY_ROTATED: ("rotated the key", ""),
     Action.KEY_REVOKED: ("revoked the key", ""),
     Action.KEY_LEAKED: ("reported the key", "as leaked"),
+    Action.PROJECT_CREATED: ("created the project", ""),
+    Action.PROJECT_UPDATED: ("changed the project", ""),
+    Action.PROJECT_DELETED: ("deleted the project", ""),
     Action.TENANT_CREATED: ("created the organization", ""),
     Action.TENANT_UPDATED: ("changed the organization's details", ""),
     Action.TENANT_TRANSFERRED: ("changed who owns the organization", ""),
@@ -46,12 +56,14 @@ _SAID: Final = frozenset({"createdAt", "createdBy", "id", "orgId", "updatedAt"})
 """Fields that say again what the entry says."""
 _FIELDS: Final = {
     "accessLevel": "Access level",
+    "description": "Description",
     "expiresAt": "Expires",
     "last4": "Last four characters",
     "lastUsedAddress": "Last used from",
     "lastUsedAt": "Last used",
     "mode": "Mode",
     "name": "Name",
+    "plan": "Plan",
     "ownerEmail": "Billing address",
     "ownerId": "Owner",
     "removedAt": "Removed",
@@ -133,6 +145,10 @@ def _target(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Thing
         known = event.target_id in names.keys
         name = names.keys.get(event.target_id) or _text(event, "name") or event.target_id
         return Thing(name, event.target_id, f"/settings/api-keys/{event.target_id}" if known else None)
+    if subject == "project":
+        name = names.projects.get(event.target_id) or _text(event, "name") or event.target_id
+        known = event.target_id in names.projects
+        return Thing(name, event.target_id, f"/projects/{event.target_id}" if known else None)
     if subject == "member":
         user = _user(event, names) or event.target_id
         known = event.target_id in names.members

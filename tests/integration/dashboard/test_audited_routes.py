@@ -1,0 +1,161 @@
+"""Every route that changes something enters it into the audit trail, with the one who did it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from tenantry.demo.identity_provider import DemoUser
+from tests.integration.dashboard.keys import CI
+from tests.support.dashboard import ADAM, AT_ACME, BERTA, OLIVIA, Dashboard, Person, running_with_provider
+from tests.support.routes import changing_routes
+
+NOTHING_TO_ENTER: Final = {
+    "POST /sign-out": "a session is the user's, not the tenant's",
+    "POST /orgs/{org_id}/profile/end-others": "sessions are the user's, not the tenant's",
+    "POST /orgs/{org_id}/events/replay": "a dry run",
+}
+NORA: Final = DemoUser("nora", "Nora New", "nora@new.example", None, None)
+LIVE: Final = "/orgs/{org_id}/settings"
+
+Step = tuple[str, tuple[str, ...], Callable[[], Awaitable[object]]]
+
+
+@pytest.fixture
+async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
+    async with running_with_provider(conninfo, people) as dashboard:
+        yield dashboard
+
+
+class Entries:
+    """The trail of all tenants."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._known: set[str] = set()
+
+    async def new(self) -> list[tuple[str, str, str | None]]:
+        """Action, kind of actor and actor of each entry since the last call."""
+        async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
+            cursor = await connection.execute(
+                "SELECT id, action, actor_kind, actor_id FROM audit_events WHERE id <> ALL(%s) ORDER BY action",
+                (list(self._known),),
+            )
+            rows = await cursor.fetchall()
+        self._known |= {row[0] for row in rows}
+        return [row[1:] for row in rows]
+
+
+async def test_every_changing_route_enters_what_it_did(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    entries = Entries(dashboard.conninfo)
+    steps = [*api_steps(dashboard), *page_steps(dashboard, olivia)]
+    await dashboard.call("POST", "/members", {"userId": "bob", "role": "owner"}, BERTA)
+    await entries.new()
+    for route, actions, act in steps:
+        await act()
+        found = await entries.new()
+        assert [action for action, _, _ in found] == sorted(actions), route
+        by = {
+            "POST /api/v1/api-keys/report-leak": ("anybody", None),
+            "PUT /api/v1/tenants/{tenant_id}": ("operator", None),
+            "DELETE /api/v1/tenants/{tenant_id}": ("operator", None),
+            "POST /api/v1/tenants": ("user", NORA.sub),
+            "POST /api/v1/tenants/{tenant_id}/transfer": ("user", BERTA.sub),
+        }.get(route, ("user", OLIVIA.sub))
+        assert {(kind, actor) for _, kind, actor in found} == ({by} if actions else set()), route
+    walked = {route for route, _, _ in steps}
+    assert walked | set(NOTHING_TO_ENTER) == changing_routes()
+
+
+def api_steps(dashboard: Dashboard) -> list[Step]:
+    """One call of each route of the API."""
+    ids: dict[str, str] = {}
+    new_key = {"orgId": "acme", "name": "CI", "scopes": ["projects:read"]}
+
+    async def make(kind: str, path: str, body: object) -> None:
+        made = await dashboard.call("POST", path, body)
+        ids.update({kind: made["id"], f"{kind} secret": made.get("secret", "")})
+
+    async def leak() -> None:
+        answer = await dashboard.api.post("/api/v1/api-keys/report-leak", json={"secret": ids["leaked secret"]})
+        assert answer.status_code == 200
+
+    def call(method: str, path: str, body: object = None) -> Callable[[], Awaitable[object]]:
+        return lambda: dashboard.call(method, path.format(**ids), body)
+
+    gamma = {"name": "Gamma", "ownerEmail": "g@gamma.example"}
+    api = "/api/v1"
+    return [
+        (f"POST {api}/projects", ("project.created",), lambda: make("project", "/projects", {"name": "One"})),
+        (f"PATCH {api}/projects/{{project_id}}", ("project.updated",), call("PATCH", "/projects/{project}", {"name": "Two"})),
+        (f"PATCH {api}/projects/{{project_id}}", (), call("PATCH", "/projects/{project}", {"name": "Two"})),
+        (f"DELETE {api}/projects/{{project_id}}", ("project.deleted",), call("DELETE", "/projects/{project}")),
+        (f"POST {api}/api-keys", ("api_key.created",), lambda: make("key", "/api-keys", new_key)),
+        (f"PATCH {api}/api-keys/{{key_id}}", ("api_key.updated",), call("PATCH", "/api-keys/{key}", {"name": "Builds"})),
+        (f"POST {api}/api-keys/{{key_id}}/rotate", ("api_key.created", "api_key.rotated"), call("POST", "/api-keys/{key}/rotate", {"overlapSeconds": 60})),
+        (f"DELETE {api}/api-keys/{{key_id}}", ("api_key.revoked",), call("DELETE", "/api-keys/{key}")),
+        (f"POST {api}/api-keys", ("api_key.created",), lambda: make("leaked", "/api-keys", new_key)),
+        (f"POST {api}/api-keys/report-leak", ("api_key.leak_reported",), leak),
+        (f"POST {api}/members", ("member.added",), lambda: make("member", "/members", {"userId": "zoe", "role": "member"})),
+        (f"PATCH {api}/members/{{member_id}}", ("member.updated",), call("PATCH", "/members/{member}", {"role": "admin"})),
+        (f"DELETE {api}/members/{{member_id}}", ("member.removed",), call("DELETE", "/members/{member}")),
+        (f"PATCH {api}/tenants/{{tenant_id}}", ("tenant.updated",), call("PATCH", "/tenants/acme", {"name": "Acme Inc."})),
+        (f"POST {api}/tenants", ("member.added", "tenant.created"), lambda: dashboard.call("POST", "/tenants", gamma, NORA)),
+        (f"PUT {api}/tenants/{{tenant_id}}", ("tenant.created",), lambda: dashboard.operate("PUT", "/tenants/delta", gamma)),
+        (f"DELETE {api}/tenants/{{tenant_id}}", ("tenant.ended",), lambda: dashboard.operate("DELETE", "/tenants/delta")),
+        (f"POST {api}/tenants/{{tenant_id}}/transfer", ("member.updated", "tenant.transferred"), lambda: dashboard.call("POST", "/tenants/beta/transfer", {"userId": "bob", "ownerEmail": "bob@beta.example"}, BERTA)),
+        (f"POST {api}/billing/checkout-sessions", ("billing.checkout_started",), call("POST", "/billing/checkout-sessions", {"plan": "pro"})),
+        (f"POST {api}/billing/portal-sessions", ("billing.portal_opened",), call("POST", "/billing/portal-sessions")),
+    ]  # fmt: skip
+
+
+def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
+    """One form of each page; the last one hands the tenant over."""
+    at: dict[str, str] = {}
+
+    async def send(path: str, **fields: str | list[str]) -> str:
+        path = AT_ACME + path.format(**at)
+        has_page = path.endswith(("/edit", "/new"))
+        page = await (
+            olivia.send(await olivia.open(path), path, **fields) if has_page else olivia.force(path, **fields)
+        )
+        assert page.status == 200, page.text
+        return page.path.removeprefix(AT_ACME)
+
+    async def project() -> None:
+        at["project"] = await send("/projects/new", name="Three")
+
+    async def key() -> None:
+        await send("/settings/api-keys/new", **CI)
+        at["key"] = (await dashboard.call("GET", "/api-keys?limit=1"))["data"][0]["id"]
+
+    async def member() -> None:
+        at["member"] = await send("/settings/members/new", userId="yann", role="member")
+
+    async def join() -> None:
+        await dashboard.call("POST", "/members", {"userId": ADAM.sub, "role": "owner"})
+
+    def form(path: str, **fields: str | list[str]) -> Callable[[], Awaitable[object]]:
+        return lambda: send(path, **fields)
+
+    org, keys, members = "POST /orgs/{org_id}", f"POST {LIVE}/api-keys", f"POST {LIVE}/members"
+    return [
+        (f"{org}/projects/new", ("project.created",), project),
+        (f"{org}/projects/{{project_id}}/edit", ("project.updated",), form("{project}/edit", name="Four")),
+        (f"{org}/projects/{{project_id}}/delete", ("project.deleted",), form("{project}/delete", name="Four")),
+        (f"{keys}/new", ("api_key.created",), key),
+        (f"{keys}/{{key_id}}/edit", ("api_key.updated",), form("/settings/api-keys/{key}/edit", **{**CI, "name": "Renamed"})),
+        (f"{keys}/{{key_id}}/rotate", ("api_key.created", "api_key.rotated"), form("/settings/api-keys/{key}/rotate", overlap="3600")),
+        (f"{keys}/{{key_id}}/revoke", ("api_key.revoked",), form("/settings/api-keys/{key}/revoke", word="Renamed")),
+        (f"{members}/new", ("member.added",), member),
+        (f"{members}/{{member_id}}/role", ("member.updated",), form("{member}/role", role="admin")),
+        (f"{members}/{{member_id}}/remove", ("member.removed",), form("{member}/remove")),
+        (f"{members}/{{member_id}}/take-back", ("member.added",), form("{member}/take-back", role="member")),
+        (f"{org}/billing/checkout", ("billing.checkout_started",), form("/billing/checkout", plan="pro")),
+        (f"{org}/billing/portal", ("billing.portal_opened",), form("/billing/portal")),
+        ("POST /api/v1/members", ("member.added",), join),
+        (f"POST {LIVE}/transfer", ("member.updated", "tenant.transferred"), form("/settings/transfer", userId=ADAM.sub, ownerEmail="a@acme.example", name="Acme Inc.")),
+    ]  # fmt: skip
