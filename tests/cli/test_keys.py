@@ -165,3 +165,15 @@ async def test_secret_that_could_not_be_written_is_told_with_the_key_to_revoke(p
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     [key] = [key for key in lines(await place.done("keys", "list", "--json")) if key["name"] == "lost"]
     assert f"tenantry keys revoke {key['id']}" in done.stderr
+
+
+async def test_list_is_searched_by_what_logs_show_and_says_what_was_replaced_or_leaked(place: Place) -> None:
+    key_id, secret = await place.key("projects:read")
+    await place.key("projects:read")
+    for fragment in (secret[:13], secret[-4:], f"{secret[:13]}...{secret[-4:]}", key_id):
+        assert [key["id"] for key in lines(await place.done("keys", "list", "--search", fragment, "--json"))] == [
+            key_id
+        ]
+    assert (await place.run("keys", "list", "--search", "nothing like it")).err == "No API key matches.\n"
+    await place.done("keys", "rotate", key_id, "--overlap", "1h")
+    assert "active (replaced)" in await place.done("keys", "list", "--search", key_id)

@@ -10,6 +10,7 @@ from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal
 RECORD = {
     "id", "orgId", "name", "scopes", "accessLevel", "mode", "expiresAt", "status", "start", "last4", "createdAt",
     "createdBy", "lastUsedAt", "lastUsedAddress", "revokedAt", "rotatedFrom", "rotatedFromLastUsedAt", "supersededBy",
+    "leakReportedAt",
 }  # fmt: skip
 
 
@@ -37,6 +38,7 @@ async def test_made_key_is_answered_with_its_record_and_its_secret(service: Serv
         "lastUsedAt": None,
         "lastUsedAddress": None,
         "rotatedFromLastUsedAt": None,
+        "leakReportedAt": None,
         "revokedAt": None,
         "rotatedFrom": None,
         "supersededBy": None,

@@ -43,6 +43,8 @@ class ApiKey(Model, frozen=True, kw_only=True):
     rotated_from: str | None = None
     superseded_by: str | None = None
     rotated_from_last_used_at: datetime | None = None
+    leak_reported_at: datetime | None = None
+    """When the key was reported as leaked, which revoked it."""
 
 
 class NewApiKey(ApiKey, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import zlib
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -21,12 +21,31 @@ _START_LENGTH: Final = 13
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PAIRS: Final = tuple((first + second).encode() for first in _BASE62 for second in _BASE62)
 MAX_OVERLAP_SECONDS: Final = 604_800
+SOON: Final = timedelta(days=14)
+"""An active key that expires within this needs attention."""
+LEAK_SHOWN_FOR: Final = timedelta(days=30)
+"""For so long a leaked key without a replacement needs attention."""
 
 
 class KeyStatus(StrEnum):
     ACTIVE = "active"
     REVOKED = "revoked"
     EXPIRED = "expired"
+
+
+class KeyState(StrEnum):
+    """What people look for among keys. Unlike `KeyStatus`, it tells rotated keys in their overlap from active ones."""
+
+    ACTIVE = "active"
+    """Works and has no successor: the keys that a plan counts."""
+    EXPIRING = "expiring"
+    """Active, and expires within `SOON`."""
+    REPLACED = "replaced"
+    """Works until the end of its overlap, beside its successor; a plan does not count it."""
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+    LEAKED = "leaked"
+    """Revoked because of a leak report."""
 
 
 class RevocationReason(StrEnum):
@@ -60,6 +79,8 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     last_used_address: str | None = None
     rotated_from_last_used_at: datetime | None = None
     """When the key that this one replaced was last used: once it no longer is, it is safe to end it."""
+    leak_reported_at: datetime | None = None
+    """When the key was reported as leaked, which revoked it."""
 
 
 def _base62(number: int, digits: int) -> str:

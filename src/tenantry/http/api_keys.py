@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
+from tenantry.domain.errors import ValidationError
 from tenantry.domain.pages import Page
 from tenantry.http.access import Access, AnyRequest, Caller, claimant, idempotency_claim
 from tenantry.http.author import principal_author
@@ -82,12 +83,27 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
             str | None, QueryParameter(name="orgId", description="The caller's own organization.")
         ] = None,
         status: Annotated[
-            KeyStatus | None, QueryParameter(name="status", description="Only keys of this status.")
+            KeyStatus | None,
+            QueryParameter(
+                name="status",
+                description="Only keys of this status; `active` includes rotated keys until their overlap ends.",
+            ),
+        ] = None,
+        search: Annotated[
+            str | None,
+            QueryParameter(
+                name="search",
+                max_length=200,
+                description="Only keys with this in their name, id, or shown characters, such as `svc_live_AbCd`, "
+                "`wxyz` or `AbCd...wxyz`; upper and lower case are the same. Never send a whole secret.",
+            ),
         ] = None,
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[ApiKey]:
-        return await keys.list_page(principal, org_id=org_id, status=status, limit=limit, cursor=cursor)
+        if search is not None and "\x00" in search:
+            raise ValidationError(("search", "must not hold a NUL"))
+        return await keys.list_page(principal, org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
 
     @get(PATH + "/{key_id:str}", guards=[access.needs("api-keys:read")], summary="Get an API key")
     async def get_api_key(principal: Caller, key_id: KeyId) -> ApiKey:

@@ -30,6 +30,7 @@ _API_KEY: Final[dict[str, Any]] = {
     "rotatedFrom": None,
     "supersededBy": None,
     "rotatedFromLastUsedAt": None,
+    "leakReportedAt": None,
 }
 _TENANT: Final[dict[str, Any]] = {
     "id": "acme",
@@ -214,6 +215,7 @@ _API_KEY_FIELDS: Final = {
     "supersededBy": "The key that took this one's place.",
     "rotatedFromLastUsedAt": "When the key that this one took the place of was last used: once clients have moved "
     "over, it stands still.",
+    "leakReportedAt": "When it was reported as leaked, which revoked it; null if it was not.",
 }
 _BILLING_FIELDS: Final = {
     "plan": _PLAN,

@@ -13,7 +13,7 @@ from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
-from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
+from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (
     IdempotencyReplayError,
@@ -86,11 +86,14 @@ class ApiKeyService:
         mode: Mode | None,
         expires_at: datetime | None,
         claim: Claim | None,
+        replaces: str | None = None,
     ) -> NewKey:
         """Make a key; ``mode`` is the principal's own where none is given.
 
+        ``replaces`` is the id of a leaked key without a successor, which this one becomes.
+
         Raises `OrgMismatchError`, `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`,
-        `ValidationError` and the errors of idempotency.
+        `ValidationError` and the errors of idempotency; with ``replaces`` `NotFoundError` and `KeyNotActiveError`.
         """
         _check_org(principal, org_id)
         scopes, level = normalize(scopes, access_level)
@@ -105,6 +108,8 @@ class ApiKeyService:
                 rules.check_may_hold(caller, scopes, level, mode, expires_at)
                 await self._check_limit(connection, caller, now)
                 record = new_record(secret, org_id, name, scopes, level, mode, expires_at, caller.id, now)
+                if replaces is not None:
+                    return await self._replace_leaked(connection, caller, author, replaces, record, secret, now)
                 await self._insert(connection, author, record, secret, now)
                 return record
 
@@ -114,7 +119,14 @@ class ApiKeyService:
         return NewKey(record, secret)
 
     async def list_page(
-        self, principal: Principal, *, org_id: str | None, status: KeyStatus | None, limit: int, cursor: str | None
+        self,
+        principal: Principal,
+        *,
+        org_id: str | None,
+        status: KeyStatus | None,
+        search: str | None,
+        limit: int,
+        cursor: str | None,
     ) -> Page[ApiKey]:
         """A page of keys, newest first. Raises `OrgMismatchError` and `InvalidCursorError`."""
         _check_org(principal, principal.org_id if org_id is None else org_id)
@@ -126,6 +138,7 @@ class ApiKeyService:
                 self._clock(),
                 test_only=principal.mode is Mode.TEST,
                 status=status,
+                search=search,
                 limit=limit,
                 after=after,
             )
@@ -133,10 +146,11 @@ class ApiKeyService:
 
     async def seek_page(
         self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
-    ) -> tuple[SoughtPage[ApiKey], Room | None]:
-        """A page of the keys that are wanted, newest first, and how much room there is for more active ones.
+    ) -> tuple[SoughtPage[ApiKey], Room | None, int]:
+        """A page of the keys that are wanted, newest first, how much room there is for more active ones, and how many
+        keys are replaced and still work.
 
-        They are counted only where the plan has a limit. Raises `InvalidCursorError`.
+        Active keys are counted only where the plan has a limit. Raises `InvalidCursorError`.
         """
         most = self._catalog.limits(principal.plan).api_keys
         if principal.mode is Mode.TEST:
@@ -148,9 +162,10 @@ class ApiKeyService:
             )
             room = None
             if most is not None:
-                active = await api_keys.count_active(connection, principal.org_id, self._clock(), superseded=False)
+                active = await api_keys.count(connection, principal.org_id, self._clock(), KeyState.ACTIVE)
                 room = Room(Count(active), most)
-        return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT)), room
+            replaced = await api_keys.count(connection, principal.org_id, self._clock(), KeyState.REPLACED)
+        return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT)), room, replaced
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """One key. Raises `NotFoundError`."""
@@ -215,7 +230,7 @@ class ApiKeyService:
                     raise KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
                 rules.check_may_hold(caller, old.scopes, old.access_level, old.mode, old.expires_at)
                 if overlap:
-                    await self._check_limit(connection, caller, now, superseded=True)
+                    await self._check_limit(connection, caller, now, KeyState.REPLACED)
                 secret = new_secret(old.mode)
                 record = msgspec.structs.replace(
                     new_record(
@@ -273,14 +288,35 @@ class ApiKeyService:
             connection, author, Action.KEY_CREATED, org_id=key.org_id, target_id=key.id, after=key, now=now
         )
 
+    async def _replace_leaked(
+        self,
+        connection: Connection,
+        caller: Principal,
+        author: Author,
+        leaked_id: str,
+        record: ApiKey,
+        secret: str,
+        now: datetime,
+    ) -> ApiKey:
+        """Store a new key as the successor of a leaked one."""
+        leaked = await self._find(connection, caller, leaked_id, lock=True)
+        caller.require_holding((), leaked.access_level)
+        if leaked.leak_reported_at is None or leaked.superseded_by is not None:
+            raise KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
+        record = msgspec.structs.replace(record, rotated_from=leaked.id, rotated_from_last_used_at=leaked.last_used_at)
+        await self._insert(connection, author, record, secret, now)
+        replaced = msgspec.structs.replace(leaked, superseded_by=record.id)
+        await _save(connection, author, Action.KEY_ROTATED, leaked, replaced, now)
+        return record
+
     async def _check_limit(
-        self, connection: Connection, principal: Principal, now: datetime, *, superseded: bool = False
+        self, connection: Connection, principal: Principal, now: datetime, state: KeyState = KeyState.ACTIVE
     ) -> None:
         most = self._catalog.limits(principal.plan).api_keys
         if most is None:
             return
-        if await api_keys.count_active(connection, principal.org_id, now, superseded=superseded) >= most:
-            what = "rotated API keys that still work" if superseded else "active API keys"
+        if await api_keys.count(connection, principal.org_id, now, state) >= most:
+            what = "rotated API keys that still work" if state is KeyState.REPLACED else "active API keys"
             raise KeyLimitReachedError(f"The plan {self._catalog.name(principal.plan)} allows {most} {what}.")
 
     async def _check_way_back(self, connection: Connection, key: ApiKey, now: datetime) -> None:

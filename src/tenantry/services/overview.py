@@ -1,6 +1,5 @@
 """How a tenant stands: its record, what it uses of its plan, what it owes, and what is new."""
 
-from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -10,7 +9,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal, covers
-from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.pages import Count
@@ -24,8 +23,6 @@ from tenantry.services.rate_limits import subject_of_tenant
 from tenantry.store import api_keys, billing, overview, tenants
 from tenantry.store.overview import FailedInvoice
 
-SOON: Final = timedelta(days=14)
-"""A key that expires within this is worth a word."""
 _MOST_KEYS: Final = 5
 _MOST_EVENTS: Final = 5
 
@@ -33,13 +30,14 @@ _MOST_EVENTS: Final = 5
 class Use(msgspec.Struct, frozen=True):
     """What a tenant has and does.
 
-    ``projects`` are those of the caller's mode, ``api_keys`` those that work and have not been rotated, in both modes:
-    the ones that a plan counts. ``requests`` are those of the last minute, about; None where the plan has no limit, for
-    then nobody counts.
+    ``projects`` are those of the caller's mode. ``api_keys`` are the active ones of both modes, which a plan counts;
+    ``replaced_keys`` still work beside their successors and do not count. ``requests`` are those of the last minute,
+    about; None where the plan has no limit, for then nobody counts.
     """
 
     projects: Count
     api_keys: Count
+    replaced_keys: int
     requests: Count | None
 
 
@@ -54,12 +52,14 @@ class BillingOverview(msgspec.Struct, frozen=True):
 class Overview(msgspec.Struct, frozen=True):
     """What a tenant's people want to know first; what the caller may not read is empty.
 
-    ``keys`` are those that work, the latest used first; ``expiring`` says how many end `SOON`.
+    ``keys`` are those that work, the latest used first; ``expiring`` says how many active ones expire soon;
+    ``leaked`` are those that were reported as leaked lately and have no successor.
     """
 
     billing: BillingOverview
     keys: list[ApiKey]
     expiring: int
+    leaked: list[ApiKey]
     events: list[BillingEventView]
 
 
@@ -82,14 +82,16 @@ class OverviewService:
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             found = await self._billing(connection, principal)
             keys: list[ApiKey] = []
+            leaked: list[ApiKey] = []
             expiring = 0
             if covers(principal.scopes, "api-keys:read"):
                 keys = await api_keys.lately_used(connection, org_id, now, _MOST_KEYS)
-                expiring = await api_keys.count_expiring(connection, org_id, now, now + SOON)
+                expiring = await api_keys.count(connection, org_id, now, KeyState.EXPIRING)
+                leaked = await api_keys.leaked_since(connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS)
             rows = []
             if covers(principal.scopes, "billing:read"):
                 rows = await billing.read_entries(connection, org_id, _MOST_EVENTS, None)
-        return Overview(found, keys, expiring, [view(row) for row in rows[:_MOST_EVENTS]])
+        return Overview(found, keys, expiring, leaked, [view(row) for row in rows[:_MOST_EVENTS]])
 
     async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
         now, org_id = self._clock(), principal.org_id
@@ -102,7 +104,8 @@ class OverviewService:
             requests = await overview.count_requests(connection, subject_of_tenant(org_id), since)
         use = Use(
             await count_for_page(connection, principal),
-            Count(await api_keys.count_active(connection, org_id, now, superseded=False)),
+            Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)),
+            await api_keys.count(connection, org_id, now, KeyState.REPLACED),
             None if requests is None else Count(requests),
         )
         failed = None

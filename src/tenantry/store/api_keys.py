@@ -9,16 +9,22 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
-from tenantry.domain.api_keys import ApiKey, KeyStatus, status_at
+from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus, status_at
+from tenantry.domain.audit import Action
 from tenantry.store.listing import MOST_RECORDS_LOOKED_AT, Listing
 
 _SHOWN: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
     "last_used_at, last_used_address, revoked_at, rotated_from, superseded_by"
 )
+_LEAK: Final = (
+    "FROM audit_events leak WHERE leak.org_id = k.org_id AND leak.target_id = k.id "
+    f"AND leak.action = '{Action.KEY_LEAKED}' AND k.revoked_at IS NOT NULL"
+)
 _COLUMNS: Final = (
     f"{_SHOWN}, "  # noqa: S608  # our own columns
-    "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at"
+    "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at, "
+    f"(SELECT min(leak.at) {_LEAK}) AS leak_reported_at"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
 _LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MOST_RECORDS_LOOKED_AT, made_of=_SHOWN)
@@ -32,19 +38,36 @@ _STATUS: Final = {
     KeyStatus.EXPIRED: "revoked_at IS NULL AND expires_at <= %(now)s",
     KeyStatus.REVOKED: "revoked_at IS NOT NULL",
 }
+# Each on a line of its own: no fragment goes across a line break.
+_SEARCHED: Final = "concat_ws(E'\\n', name, id, start || '...' || last4, start || '\u2026' || last4)"
+_ACTIVE: Final = f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NULL"
+_STATE: Final = {
+    KeyState.ACTIVE: _ACTIVE,
+    KeyState.EXPIRING: f"{_ACTIVE} AND expires_at <= %(soon)s",
+    KeyState.REPLACED: f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NOT NULL",
+    KeyState.EXPIRED: _STATUS[KeyStatus.EXPIRED],
+    KeyState.REVOKED: _STATUS[KeyStatus.REVOKED],
+    KeyState.LEAKED: f"EXISTS (SELECT {_LEAK})",
+}
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which keys; None means all. ``name`` is a part of it, in whatever case."""
+    """Which keys; None means all.
+
+    ``search`` is a part of the name, of the id, or of what is shown of the secret (``start``, ``last4``, or both as
+    logs have them), in any case.
+    """
 
     status: KeyStatus | None = None
+    state: KeyState | None = None
     mode: Mode | None = None
-    name: str | None = None
+    search: str | None = None
 
 
 def _key(row: tuple[Any, ...], now: datetime) -> ApiKey:
     (key_id, org_id, name, scopes, level, mode, expires_at, start, last4, created_at, created_by, last_used_at,
-     last_used_address, revoked_at, rotated_from, superseded_by, rotated_from_last_used_at) = row  # fmt: skip
+     last_used_address, revoked_at, rotated_from, superseded_by, rotated_from_last_used_at,
+     leak_reported_at) = row  # fmt: skip
     return ApiKey(
         id=key_id,
         org_id=org_id,
@@ -64,6 +87,7 @@ def _key(row: tuple[Any, ...], now: datetime) -> ApiKey:
         rotated_from=rotated_from,
         superseded_by=superseded_by,
         rotated_from_last_used_at=rotated_from_last_used_at,
+        leak_reported_at=leak_reported_at,
     )
 
 
@@ -111,11 +135,12 @@ async def read_page(
     *,
     test_only: bool,
     status: KeyStatus | None,
+    search: str | None,
     limit: int,
     after: tuple[datetime | None, str | None],
 ) -> list[ApiKey]:
     """A tenant's keys after a position, newest first, and one more than ``limit`` if there are more."""
-    wanted = Filter(status=status, mode=Mode.TEST if test_only else None)
+    wanted = Filter(status=status, search=search, mode=Mode.TEST if test_only else None)
     filtered, values = _asked(org_id, now, wanted, after)
     rows = await _LISTING.read(connection, _OF_TENANT, filtered, values, limit)
     return [_key(row, now) for row in rows]
@@ -145,10 +170,12 @@ def _asked(
     conditions = [
         _STATUS[wanted.status] if wanted.status else "true",
         "(%(mode)s::text IS NULL OR mode = %(mode)s)",
-        "(%(name)s::text IS NULL OR position(lower(%(name)s) IN lower(name)) > 0)",
+        _STATE[wanted.state] if wanted.state else "true",
+        f"(%(search)s::text IS NULL OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0)",
     ]
     values = {
-        "org": org_id, "now": now, "mode": wanted.mode, "name": wanted.name, "after_at": after[0], "after_id": after[1],
+        "org": org_id, "now": now, "soon": now + SOON, "mode": wanted.mode, "search": wanted.search,
+        "after_at": after[0], "after_id": after[1],
     }  # fmt: skip
     return " AND ".join(conditions), values
 
@@ -163,23 +190,21 @@ async def lately_used(connection: Connection, org_id: str, now: datetime, most: 
     return [_key(row, now) for row in await cursor.fetchall()]
 
 
-async def count_expiring(connection: Connection, org_id: str, now: datetime, until: datetime) -> int:
-    """How many of a tenant's keys work now and end by themselves by then, and have no successor."""
+async def leaked_since(connection: Connection, org_id: str, now: datetime, since: datetime, most: int) -> list[ApiKey]:
+    """A tenant's keys that were reported as leaked since then and have no successor, the latest report first."""
     cursor = await connection.execute(
-        f"SELECT count(*) FROM api_keys WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "  # noqa: S608
-        "AND expires_at <= %(until)s AND superseded_by IS NULL",
-        {"org": org_id, "now": now, "until": until},
+        _SELECT + f" WHERE org_id = %(org)s AND revoked_at >= %(since)s AND superseded_by IS NULL "
+        f"AND {_STATE[KeyState.LEAKED]} ORDER BY revoked_at DESC, id DESC LIMIT %(most)s",
+        {"org": org_id, "since": since, "most": most},
     )
-    row = await cursor.fetchone()
-    return int(row[0]) if row else 0
+    return [_key(row, now) for row in await cursor.fetchall()]
 
 
-async def count_active(connection: Connection, org_id: str, now: datetime, *, superseded: bool) -> int:
-    """How many keys of a tenant work now, in both modes: those that were rotated, or those that were not."""
+async def count(connection: Connection, org_id: str, now: datetime, state: KeyState) -> int:
+    """How many keys of a tenant are in a state now, in both modes."""
     cursor = await connection.execute(
-        f"SELECT count(*) FROM api_keys WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "  # noqa: S608
-        "AND (superseded_by IS NOT NULL) = %(superseded)s",
-        {"org": org_id, "now": now, "superseded": superseded},
+        f"SELECT count(*) FROM api_keys k WHERE org_id = %(org)s AND {_STATE[state]}",  # noqa: S608  # our own
+        {"org": org_id, "now": now, "soon": now + SOON},
     )
     row = await cursor.fetchone()
     return int(row[0]) if row else 0

@@ -90,26 +90,72 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
     api = "/api/v1"
     return [
         (f"POST {api}/projects", ("project.created",), lambda: make("project", "/projects", {"name": "One"})),
-        (f"PATCH {api}/projects/{{project_id}}", ("project.updated",), call("PATCH", "/projects/{project}", {"name": "Two"})),
+        (
+            f"PATCH {api}/projects/{{project_id}}",
+            ("project.updated",),
+            call("PATCH", "/projects/{project}", {"name": "Two"}),
+        ),
         (f"PATCH {api}/projects/{{project_id}}", (), call("PATCH", "/projects/{project}", {"name": "Two"})),
         (f"DELETE {api}/projects/{{project_id}}", ("project.deleted",), call("DELETE", "/projects/{project}")),
         (f"POST {api}/api-keys", ("api_key.created",), lambda: make("key", "/api-keys", new_key)),
-        (f"PATCH {api}/api-keys/{{key_id}}", ("api_key.updated",), call("PATCH", "/api-keys/{key}", {"name": "Builds"})),
-        (f"POST {api}/api-keys/{{key_id}}/rotate", ("api_key.created", "api_key.rotated"), call("POST", "/api-keys/{key}/rotate", {"overlapSeconds": 60})),
+        (
+            f"PATCH {api}/api-keys/{{key_id}}",
+            ("api_key.updated",),
+            call("PATCH", "/api-keys/{key}", {"name": "Builds"}),
+        ),
+        (
+            f"POST {api}/api-keys/{{key_id}}/rotate",
+            ("api_key.created", "api_key.rotated"),
+            call("POST", "/api-keys/{key}/rotate", {"overlapSeconds": 60}),
+        ),
         (f"DELETE {api}/api-keys/{{key_id}}", ("api_key.revoked",), call("DELETE", "/api-keys/{key}")),
         (f"POST {api}/api-keys", ("api_key.created",), lambda: make("leaked", "/api-keys", new_key)),
         (f"POST {api}/api-keys/report-leak", ("api_key.leak_reported",), leak),
-        (f"POST {api}/members", ("member.added",), lambda: make("member", "/members", {"userId": "zoe", "role": "member"})),
-        (f"PATCH {api}/members/{{member_id}}", ("member.updated",), call("PATCH", "/members/{member}", {"role": "admin"})),
+        (
+            f"POST {api}/members",
+            ("member.added",),
+            lambda: make("member", "/members", {"userId": "zoe", "role": "member"}),
+        ),
+        (
+            f"PATCH {api}/members/{{member_id}}",
+            ("member.updated",),
+            call("PATCH", "/members/{member}", {"role": "admin"}),
+        ),
         (f"DELETE {api}/members/{{member_id}}", ("member.removed",), call("DELETE", "/members/{member}")),
-        (f"PATCH {api}/tenants/{{tenant_id}}", ("tenant.updated",), call("PATCH", "/tenants/acme", {"name": "Acme Inc."})),
-        (f"POST {api}/tenants", ("member.added", "tenant.created"), lambda: dashboard.call("POST", "/tenants", gamma, NORA)),
-        (f"PUT {api}/tenants/{{tenant_id}}", ("tenant.created",), lambda: dashboard.operate("PUT", "/tenants/delta", gamma)),
-        (f"DELETE {api}/tenants/{{tenant_id}}", ("tenant.ended",), lambda: dashboard.operate("DELETE", "/tenants/delta")),
-        (f"POST {api}/tenants/{{tenant_id}}/transfer", ("member.updated", "tenant.transferred"), lambda: dashboard.call("POST", "/tenants/beta/transfer", {"userId": "bob", "ownerEmail": "bob@beta.example"}, BERTA)),
-        (f"POST {api}/billing/checkout-sessions", ("billing.checkout_started",), call("POST", "/billing/checkout-sessions", {"plan": "pro"})),
+        (
+            f"PATCH {api}/tenants/{{tenant_id}}",
+            ("tenant.updated",),
+            call("PATCH", "/tenants/acme", {"name": "Acme Inc."}),
+        ),
+        (
+            f"POST {api}/tenants",
+            ("member.added", "tenant.created"),
+            lambda: dashboard.call("POST", "/tenants", gamma, NORA),
+        ),
+        (
+            f"PUT {api}/tenants/{{tenant_id}}",
+            ("tenant.created",),
+            lambda: dashboard.operate("PUT", "/tenants/delta", gamma),
+        ),
+        (
+            f"DELETE {api}/tenants/{{tenant_id}}",
+            ("tenant.ended",),
+            lambda: dashboard.operate("DELETE", "/tenants/delta"),
+        ),
+        (
+            f"POST {api}/tenants/{{tenant_id}}/transfer",
+            ("member.updated", "tenant.transferred"),
+            lambda: dashboard.call(
+                "POST", "/tenants/beta/transfer", {"userId": "bob", "ownerEmail": "bob@beta.example"}, BERTA
+            ),
+        ),
+        (
+            f"POST {api}/billing/checkout-sessions",
+            ("billing.checkout_started",),
+            call("POST", "/billing/checkout-sessions", {"plan": "pro"}),
+        ),
         (f"POST {api}/billing/portal-sessions", ("billing.portal_opened",), call("POST", "/billing/portal-sessions")),
-    ]  # fmt: skip
+    ]
 
 
 def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
@@ -147,8 +193,16 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
         (f"{org}/projects/{{project_id}}/edit", ("project.updated",), form("{project}/edit", name="Four")),
         (f"{org}/projects/{{project_id}}/delete", ("project.deleted",), form("{project}/delete", name="Four")),
         (f"{keys}/new", ("api_key.created",), key),
-        (f"{keys}/{{key_id}}/edit", ("api_key.updated",), form("/settings/api-keys/{key}/edit", **{**CI, "name": "Renamed"})),
-        (f"{keys}/{{key_id}}/rotate", ("api_key.created", "api_key.rotated"), form("/settings/api-keys/{key}/rotate", overlap="3600")),
+        (
+            f"{keys}/{{key_id}}/edit",
+            ("api_key.updated",),
+            form("/settings/api-keys/{key}/edit", **{**CI, "name": "Renamed"}),
+        ),
+        (
+            f"{keys}/{{key_id}}/rotate",
+            ("api_key.created", "api_key.rotated"),
+            form("/settings/api-keys/{key}/rotate", overlap="3600"),
+        ),
         (f"{keys}/{{key_id}}/revoke", ("api_key.revoked",), form("/settings/api-keys/{key}/revoke", word="Renamed")),
         (f"{members}/new", ("member.added",), member),
         (f"{members}/{{member_id}}/role", ("member.updated",), form("{member}/role", role="admin")),
@@ -157,5 +211,9 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
         (f"{org}/billing/checkout", ("billing.checkout_started",), form("/billing/checkout", plan="pro")),
         (f"{org}/billing/portal", ("billing.portal_opened",), form("/billing/portal")),
         ("POST /api/v1/members", ("member.added",), join),
-        (f"POST {LIVE}/transfer", ("member.updated", "tenant.transferred"), form("/settings/transfer", userId=ADAM.sub, ownerEmail="a@acme.example", name="Acme Inc.")),
-    ]  # fmt: skip
+        (
+            f"POST {LIVE}/transfer",
+            ("member.updated", "tenant.transferred"),
+            form("/settings/transfer", userId=ADAM.sub, ownerEmail="a@acme.example", name="Acme Inc."),
+        ),
+    ]

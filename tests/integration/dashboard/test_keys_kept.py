@@ -1,6 +1,7 @@
 """The list of API keys in the dashboard, a key's own page, and changing and revoking it, without script."""
 
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import pytest
 
@@ -50,15 +51,42 @@ async def test_keys_are_found_by_a_part_of_their_name_and_by_mode(dashboard: Das
     await create(olivia, name="Shop & more, 100 %")
     await create(olivia, name="Shop in test", mode="test")
     await create(olivia, name="Reports")
-    found = (await olivia.open(f"{KEYS}?name=sHOP")).text
+    found = (await olivia.open(f"{KEYS}?search=sHOP")).text
     assert "Shop & more, 100 %" in found
     assert "Shop in test" in found
     assert "Reports" not in found
-    found = (await olivia.open(f"{KEYS}?name=sHOP&mode=test&status=active")).text
+    found = (await olivia.open(f"{KEYS}?search=sHOP&mode=test&status=active")).text
     assert "Shop & more, 100 %" not in found
     assert "Shop in test" in found
-    assert "Shop & more, 100 %" in (await olivia.open(f"{KEYS}?name=%25")).text
-    assert "No key fits" in (await olivia.open(f"{KEYS}?name=_")).text
+    assert "Shop & more, 100 %" in (await olivia.open(f"{KEYS}?search=%25")).text
+    assert "No key fits" in (await olivia.open(f"{KEYS}?search=Sho_")).text
+
+
+async def test_keys_are_found_by_what_logs_show_of_them(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, secret = await create(olivia, name="Wanted")
+    await create(olivia, name="Another")
+    start, last4 = secret[:13], secret[-4:]
+    _, owner = await create(olivia, name="Looks", scope=[], access="owner", sure="1")
+    for fragment in (
+        start,
+        start[9:],
+        last4,
+        f"{start}...{last4}",
+        f"{start}…{last4}",
+        f"{start[9:]}...{last4}",
+        key_id,
+        key_id[4:20],
+        key_id.upper(),
+        "wanTED",
+    ):
+        found = (await olivia.open(f"{KEYS}?search={quote(fragment)}")).text
+        assert "Wanted" in found, fragment
+        assert "Another" not in found, fragment
+        answer = await dashboard.request("GET", f"/api-keys?search={quote(fragment)}", owner)
+        assert [key["name"] for key in answer.json()["data"]] == ["Wanted"], fragment
+    assert "No key fits" in (await olivia.open(f"{KEYS}?search={secret[13:30]}")).text
+    assert (await dashboard.request("GET", "/api-keys?search=a%00b", owner)).status_code == 422
 
 
 async def test_longer_list_goes_on_on_another_page(dashboard: Dashboard) -> None:
@@ -67,7 +95,7 @@ async def test_longer_list_goes_on_on_another_page(dashboard: Dashboard) -> None
         wishes = {"orgId": ACME, "name": f"Key number {number}.", "scopes": ["projects:read"]}
         key = await dashboard.call("POST", "/api-keys", wishes)
         await revoke(dashboard, key["id"])
-    first = await olivia.open(f"{KEYS}?status=revoked&name=key+number")
+    first = await olivia.open(f"{KEYS}?status=revoked&search=key+number")
     [older] = [link for link in first.links if "cursor=" in link]
     rest = await olivia.open(older)
     assert "Key number 26." in first.text

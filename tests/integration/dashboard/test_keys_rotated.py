@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.integration.dashboard.keys import KEYS, SECRET, create, secret_in
-from tests.support.dashboard import OLIVIA, Dashboard
+from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard
 
 
 @pytest.mark.parametrize(("overlap", "status"), [("0", 401), ("3600", 200), ("86400", 200), ("604800", 200)])
@@ -78,3 +78,20 @@ async def test_overlap_that_is_not_offered_is_refused(dashboard: Dashboard) -> N
     assert answer.status == 422
     assert "Choose how long the old key goes on." in answer.text
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
+
+
+async def test_counts_agree_while_the_old_key_goes_on(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, _ = await create(olivia)
+    await create(olivia, name="Other")
+    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="3600")
+    beside = "1 replaced key still works and does not count."
+    assert f"Active keys 2 of 10 {beside}" in (await olivia.open(f"{AT_ACME}/")).text
+    assert f"Active keys 2 of 10 {beside}" in (await olivia.open(f"{AT_ACME}/billing")).text
+    listed = await olivia.open(KEYS)
+    assert f"2 of 10 active keys that the plan Free allows. {beside}" in listed.text
+    for state, number in (("active", 2), ("replaced", 1), ("", 3)):
+        page = await olivia.open(f"{KEYS}?status={state}")
+        assert page.html.count('<th scope="row">') == number, state
+    overview = await olivia.open(f"{AT_ACME}/")
+    assert overview.html.count('<span class="tag amber">replaced</span>') == 1

@@ -50,9 +50,9 @@ async def test_what_needs_somebody_is_listed(dashboard: Dashboard, owner: Person
     await dashboard.deliver(updated(cancel=True))
     said = (await owner.open(OVERVIEW)).text
     assert "The subscription ends on 31 Jan 2026" in said
-    assert "1 API key ends within 14 days" in said
+    assert "1 API key expires within 14 days" in said
     await dashboard.deliver(failed())
-    assert "A payment failed. See the invoice" in (await owner.open(OVERVIEW)).text
+    assert "A payment failed. Open the invoice" in (await owner.open(OVERVIEW)).text
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_keys_are_shown_the_latest_used_first_and_ended_ones_not(owner: Pe
     said = (await owner.open(OVERVIEW)).text
     assert said.index("second svc_live_abcd…wxyz") < said.index("first svc_live") < said.index("unused svc_live")
     assert "ended svc_live" not in said
-    assert "API keys 3 of 10" in said
+    assert "Active keys 3 of 10" in said
 
 
 async def test_members_see_no_keys(dashboard: Dashboard) -> None:

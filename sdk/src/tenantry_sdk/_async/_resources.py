@@ -135,11 +135,15 @@ class AsyncApiKeys(_Resource):
         *,
         org_id: str | None = None,
         status: str | None = None,
+        search: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> AsyncPager[ApiKey]:
-        """Keys, the newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is of a page."""
-        parameters = query(org_id=org_id, status=status, limit=limit, cursor=cursor)
+        """Keys, the newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is of a page.
+
+        ``search`` is a part of the name, the id or the shown characters of the secret; never send a whole secret.
+        """
+        parameters = query(org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
         return AsyncPager(self._engine, "/api/v1/api-keys", parameters, ApiKey)
 
     async def get(self, key_id: str) -> ApiKey:

@@ -14,20 +14,29 @@ from tenantry_sdk import ApiKey
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a key.")
 @click.option("--status", type=click.Choice(["active", "revoked", "expired"]), help="Only those.")
+@click.option(
+    "--search",
+    metavar="TEXT",
+    help="Only those with this in their name, id, or shown characters, such as svc_live_AbCd, wxyz or AbCd...wxyz. "
+    "Never a whole secret.",
+)
 @limit_option
-def list_keys(api: Api, *, status: str | None, limit: int | None) -> None:
+def list_keys(api: Api, *, status: str | None, search: str | None, limit: int | None) -> None:
     """List the API keys of the organization, the newest first: those of both modes, or of test mode for a test key."""
     columns = [
         Column[ApiKey]("ID", lambda key: key.id),
         Column[ApiKey]("NAME", _name, loose=True),
-        Column[ApiKey]("STATUS", lambda key: key.status),
+        Column[ApiKey]("STATUS", state_of),
         Column[ApiKey]("EXPIRES", lambda key: day(key.expires_at) if key.expires_at else "never"),
         Column[ApiKey]("USED", lambda key: ago(key.last_used_at, api.now)),
         Column[ApiKey]("ENDS IN", lambda key: key.last4, wide=True),
         Column[ApiKey]("SCOPES", scopes_of, loose=True, wide=True),
     ]
-    pager = api.client.api_keys.list(org_id=api.target.organization, status=status, limit=min(limit or PAGE, PAGE))
-    api.list(pager, limit, columns, f"No API key is {status}." if status else "There are no API keys.")
+    pager = api.client.api_keys.list(
+        org_id=api.target.organization, status=status, search=search, limit=min(limit or PAGE, PAGE)
+    )
+    none = "No API key matches." if search else f"No API key is {status}." if status else "There are no API keys."
+    api.list(pager, limit, columns, none)
 
 
 @click.command("show", cls=ApiCommand)
@@ -40,6 +49,13 @@ def show(api: Api, *, key_id: str) -> None:
 
 def _name(key: ApiKey) -> str:
     return key.name if key.mode == "live" else f"{key.name} ({key.mode})"
+
+
+def state_of(key: ApiKey) -> str:
+    """The status, and why a key that works does not count, or why one was revoked."""
+    if key.leak_reported_at:
+        return f"{key.status} (leaked)"
+    return f"{key.status} (replaced)" if key.status == "active" and key.superseded_by else key.status
 
 
 def scopes_of(key: ApiKey) -> str:
@@ -67,6 +83,8 @@ def _rows(api: Api, key: ApiKey) -> Iterator[tuple[str, str]]:
     yield "created", f"{shown(key.created_at)} by {key.created_by}"
     if key.revoked_at:
         yield "revoked", shown(key.revoked_at)
+    if key.leak_reported_at:
+        yield "reported as leaked", shown(key.leak_reported_at)
     if key.rotated_from:
         yield "in place of", key.rotated_from
     if key.superseded_by:

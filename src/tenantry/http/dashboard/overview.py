@@ -6,7 +6,9 @@ from typing import Final
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from tenantry.domain.api_keys import SOON
 from tenantry.domain.plans import Catalog
+from tenantry.http.dashboard.api_keys.desk import may_replace
 from tenantry.http.dashboard.billing_words import LedgerWords
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
@@ -56,6 +58,8 @@ def overview_pages(
             trouble=_TROUBLE.get(tenant.subscription_status),
             role=role_in_words(visitor.role, visitor.principal),
             found=found,
+            soon=SOON,
+            may_replace=lambda key: may_replace(visitor, key),
             odd=[event for event in found.events if event.anomalies],
             is_new=_is_new(found),
             base_url=base_url,

@@ -45,6 +45,7 @@ class Desk(msgspec.Struct, frozen=True):
             now=self.clock(),
             scope_in_words=scope_in_words,
             may_touch=lambda key: may_touch(visitor, key),
+            may_replace=lambda key: may_replace(visitor, key),
             **context,
         )
 
@@ -57,6 +58,17 @@ class Desk(msgspec.Struct, frozen=True):
         visitor.principal.require_holding((), key.access_level)
         if key.status is not KeyStatus.ACTIVE:
             raise KeyNotActiveError(f"The key is {key.status}.")
+        return key
+
+    async def replaceable(self, visitor: Visitor, key_id: str) -> ApiKey:
+        """A leaked key that the visitor may replace.
+
+        Raises `NotFoundError`, `ScopeEscalationError` and `KeyNotActiveError`.
+        """
+        key = await self.keys.get(visitor.principal, key_id)
+        visitor.principal.require_holding((), key.access_level)
+        if key.leak_reported_at is None or key.superseded_by is not None:
+            raise KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
         return key
 
     def refused(self, visitor: Visitor, error: DomainError, key_id: str | None = None) -> Response[str]:
@@ -77,8 +89,17 @@ class Desk(msgspec.Struct, frozen=True):
 
 def may_touch(visitor: Visitor, key: ApiKey) -> bool:
     """Whether to offer changes of a key; the service decides about them."""
+    return key.status is KeyStatus.ACTIVE and _may_write(visitor, key)
+
+
+def may_replace(visitor: Visitor, key: ApiKey) -> bool:
+    """Whether to offer a replacement of a leaked key; the service decides about it."""
+    return key.leak_reported_at is not None and key.superseded_by is None and _may_write(visitor, key)
+
+
+def _may_write(visitor: Visitor, key: ApiKey) -> bool:
     owns = key.access_level is not AccessLevel.OWNER or visitor.principal.access_level is AccessLevel.OWNER
-    return owns and key.status is KeyStatus.ACTIVE and visitor.may("api-keys:write")
+    return owns and visitor.may("api-keys:write")
 
 
 def status_of(error: DomainError) -> int:

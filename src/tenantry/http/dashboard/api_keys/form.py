@@ -68,6 +68,11 @@ class Typed(msgspec.Struct, frozen=True):
         ticked, others = split(key.scopes)
         return cls(name=name, ticked=ticked, own=" ".join(others), mode=key.mode, expiry=AS_IT_IS)
 
+    @classmethod
+    def of_replacement(cls, key: ApiKey) -> "Typed":
+        """What the form of a key shows that takes the place of another one: the same, but for the expiry."""
+        return msgspec.structs.replace(cls.of_key(key), expiry=cls().expiry)
+
     def only(self, made: Collection[str], key: ApiKey) -> "Typed":
         """The same with nothing changed of the key but the fields in ``made``, which are those of `as_typed`."""
         shown = Typed.of_key(key)

@@ -3,10 +3,11 @@
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
 from msgspec import UNSET
 
 from tenantry.domain.access import AccessLevel
@@ -37,20 +38,27 @@ _IN_WORDS: Final = {"name": "its name is", "scopes": "its scopes are", "expiry":
 def making_pages(desk: Desk) -> list[HTTPRouteHandler]:
     """The routes that make a key."""
 
-    def page(visitor: Visitor, typed: Typed, error: DomainError | Faults | None = None) -> Response[str]:
-        return _form_page(desk, "api_key_new.html", visitor, typed, error, once=once_token())
+    async def page(
+        visitor: Visitor, typed: Typed | None, replaces: str, error: DomainError | Faults | None = None
+    ) -> Response[str]:
+        replaced = await desk.replaceable(visitor, replaces) if replaces else None
+        typed = typed or (Typed.of_replacement(replaced) if replaced else Typed())
+        return _form_page(desk, "api_key_new.html", visitor, typed, error, once=once_token(), replaced=replaced)
 
     @get(PATH + "/new", guards=[desk.door.needs("api-keys:write")])
-    async def show_new_key(visitor: SignedIn) -> Response[str]:
-        return page(visitor, Typed())
+    async def show_new_key(
+        visitor: SignedIn, replaces: Annotated[str, QueryParameter(name="replaces", max_length=200)] = ""
+    ) -> Response[str]:
+        return await page(visitor, None, replaces)
 
     @post(PATH + "/new", guards=[desk.door.needs("api-keys:write")])
     async def create_key(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
         typed = Typed.of_form(form)
+        replaces = form.text("replaces")
         claim = await form_claim(request, visitor.principal, form)
         wanted = understand(typed, desk.clock())
         if not isinstance(wanted, Wanted):
-            return page(visitor, typed, wanted)
+            return await page(visitor, typed, replaces, wanted)
         try:
             made = await patiently(
                 lambda: desk.keys.create(
@@ -63,10 +71,11 @@ def making_pages(desk: Desk) -> list[HTTPRouteHandler]:
                     mode=wanted.mode,
                     expires_at=None if wanted.expires_at is UNSET else wanted.expires_at,
                     claim=claim,
+                    replaces=replaces or None,
                 )
             )
         except (ScopeEscalationError, KeyLimitReachedError, ValidationError) as error:
-            return page(visitor, typed, error)
+            return await page(visitor, typed, replaces, error)
         return secret_page(desk, visitor, made)
 
     return [show_new_key, create_key]

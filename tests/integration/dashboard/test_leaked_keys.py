@@ -1,0 +1,87 @@
+"""A key that was reported as leaked, as the pages show it."""
+
+from datetime import timedelta
+
+import psycopg
+
+from tests.integration.dashboard.keys import KEYS, NEW, create
+from tests.support.dashboard import ADAM, AT_ACME, OLIVIA, Dashboard
+
+OVERVIEW = f"{AT_ACME}/"
+
+
+async def report(dashboard: Dashboard, secret: str) -> None:
+    answer = await dashboard.api.post("/api/v1/api-keys/report-leak", json={"secret": secret})
+    assert answer.status_code == 200
+
+
+async def test_leak_is_on_the_keys_page_in_the_list_and_on_the_overview(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    leaked, secret = await create(olivia, name="Deploys")
+    revoked, _ = await create(olivia, name="Old")
+    await dashboard.call("DELETE", f"/api-keys/{revoked}")
+    await report(dashboard, secret)
+    page = await olivia.open(f"{KEYS}/{leaked}")
+    assert "This key was reported as leaked" in page.text
+    assert f"{NEW}?replaces={leaked}" in page.links
+    assert "reported as leaked" not in (await olivia.open(f"{KEYS}/{revoked}")).text
+    only = await olivia.open(f"{KEYS}?status=leaked")
+    assert "Deploys" in only.text
+    assert "Old" not in only.text
+    assert '<span class="tag red">leaked</span>' in only.html
+    overview = await olivia.open(OVERVIEW)
+    assert "Leaked Deploys was reported as leaked" in overview.text
+    assert "Nothing at the moment." not in overview.text
+    assert f"{NEW}?replaces={leaked}" in overview.links
+
+
+async def test_replacement_is_made_from_the_leaked_key_and_settles_it(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    leaked, secret = await create(olivia, name="Deploys", own="reports:read")
+    await report(dashboard, secret)
+    form = await olivia.open(f"{NEW}?replaces={leaked}")
+    fields = form.form(NEW).fields
+    assert (fields["name"], fields["scope"], fields["own"]) == (["Deploys"], ["projects:read"], ["reports:read"])
+    await olivia.send(form, NEW)
+    [new, old] = (await dashboard.call("GET", "/api-keys"))["data"]
+    assert (new["rotatedFrom"], old["supersededBy"]) == (leaked, new["id"])
+    assert (old["status"], old["leakReportedAt"]) == ("revoked", old["revokedAt"])
+    assert "leaked" not in (await olivia.open(OVERVIEW)).text
+    page = await olivia.open(f"{KEYS}/{leaked}")
+    assert "The new key took its place." in page.text
+    assert (await olivia.open(f"{NEW}?replaces={leaked}")).status == 409
+    [entry] = (await dashboard.call("GET", "/audit-events?action=api_key.rotated"))["data"]
+    assert (entry["actorId"], entry["targetId"], entry["after"]) == (OLIVIA.sub, leaked, {"supersededBy": new["id"]})
+
+
+async def test_only_a_leaked_key_is_replaced_so(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, _ = await create(olivia)
+    assert (await olivia.open(f"{NEW}?replaces={key_id}")).status == 409
+    assert (await olivia.open(f"{NEW}?replaces=key_none")).status == 404
+    form = (await olivia.open(NEW)).form(NEW).fields
+    sent = await olivia.force(NEW, **{**form, "name": "Second", "scope": ["projects:read"], "replaces": key_id})
+    assert sent.status == 409
+    assert len((await dashboard.call("GET", "/api-keys"))["data"]) == 1
+
+
+async def test_admin_is_not_offered_to_replace_a_leaked_owner_key(dashboard: Dashboard) -> None:
+    olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
+    leaked, secret = await create(olivia, name="Root", scope=[], access="owner", sure="1")
+    await report(dashboard, secret)
+    for path in (f"{KEYS}/{leaked}", OVERVIEW):
+        page = await adam.open(path)
+        assert "reported as leaked" in page.text
+        assert not [link for link in page.links if "replaces=" in link]
+    assert (await adam.open(f"{NEW}?replaces={leaked}")).status == 403
+
+
+async def test_leak_needs_attention_for_thirty_days(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    leaked, secret = await create(olivia, name="Deploys")
+    await report(dashboard, secret)
+    for age, is_shown in ((timedelta(days=29), True), (timedelta(days=31), False)):
+        async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+            await connection.execute("UPDATE api_keys SET revoked_at = now() - %s WHERE id = %s", (age, leaked))
+        assert ("Deploys was reported as leaked" in (await olivia.open(OVERVIEW)).text) is is_shown
+    assert "This key was reported as leaked" in (await olivia.open(f"{KEYS}/{leaked}")).text
