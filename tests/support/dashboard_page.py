@@ -44,6 +44,18 @@ class Page:
         return self._content.links
 
     @property
+    def anchors(self) -> list[tuple[str, str]]:
+        """What each link says, with single blanks, and where it leads."""
+        return [(" ".join(text.split()), href) for text, href in self._content.anchors]
+
+    def heading(self, fragment: str = "") -> str:
+        """The page's first heading of level 1, or the heading with an id; fails where there is none."""
+        for element_id, text in self._content.headings:
+            if element_id == fragment:
+                return " ".join(text.split())
+        raise AssertionError(f"{self.path} has no heading {fragment or 'of level 1'}")
+
+    @property
     def tags(self) -> list[str]:
         """The names of its elements."""
         return self._content.tags
@@ -77,6 +89,10 @@ class _Content(HTMLParser):
         self.links: list[str] = []
         self.tags: list[str] = []
         self.focused: list[str] = []
+        self.anchors: list[tuple[str, str]] = []
+        self.headings: list[tuple[str, str]] = []
+        """The id of each heading, empty for the page's own, and what it says."""
+        self._begun: dict[str, tuple[str, int]] = {}
         self._fields: dict[str, list[str]] = {}
         self._control = ""
         self._typed: list[str] | None = None
@@ -86,6 +102,9 @@ class _Content(HTMLParser):
         self.tags.append(tag)
         if tag not in _INLINE:
             self.words.append(" ")
+        if tag in ("a", "h1", "h2", "h3"):
+            subject = named.get("href", "") if tag == "a" else "" if tag == "h1" else named.get("id", tag)
+            self._begun[tag] = (subject, len(self.words))
         if tag == "a":
             self.links.append(named.get("href", ""))
         elif tag == "form":
@@ -108,6 +127,13 @@ class _Content(HTMLParser):
             self._fields.setdefault(self._control, []).append(named.get("value", ""))
 
     def handle_endtag(self, tag: str) -> None:
+        if tag in self._begun:
+            subject, begin = self._begun.pop(tag)
+            text = "".join(self.words[begin:])
+            if tag == "a":
+                self.anchors.append((text, subject))
+            else:
+                self.headings.append((subject, text))
         if tag == "textarea" and self._typed is not None:
             self._fields[self._control] = ["".join(self._typed).removeprefix("\n")]
             self._typed = None

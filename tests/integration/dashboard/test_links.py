@@ -1,0 +1,154 @@
+"""Every link of every page leads to what it says."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+
+from tenantry.demo.identity_provider import DemoUser
+from tests.integration.dashboard.keys import create
+from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard, Person
+from tests.support.dashboard_page import Page
+from tests.support.events import INVOICE_URL, failed, updated
+
+FILES: Final = ("/export", "/payload", "/openapi.json")
+BACK: Final = frozenset({"Back", "Cancel", "Clear", "Older", "Show all"})
+"""What leads back, or on in the same list."""
+LEADS_TO: Final = {
+    "All API keys": "API keys",
+    "Compare plans": "Plans",
+    "Delete": "Delete this project?",
+    "Everything by them": "Audit",
+    "Everything done to it": "Audit",
+    "Overview": "Acme",
+    "Reload": "Events",
+    "Remove": "Remove this member?",
+    "Replay the ledger": "Replay of the ledger",
+    "Revoke the old key now": "Revoke Rotated",
+    "See the event": "Payment failed",
+    "See the failed payment": "A payment failed",
+    "See which": "API keys",
+    "The old key": "Rotated",
+    "Transfer it to another member": "Transfer ownership",
+    "Transfer the organization": "Transfer ownership",
+    "What this key changed": "Audit",
+    "What was done to this member": "Audit",
+    "a key": "Owner key",
+    "tenantry": "Acme",
+    "the new key": "Rotated",
+}
+"""The heading at the end of each link that does not name it."""
+
+
+async def populate(dashboard: Dashboard, *, invoice: bool) -> None:
+    """A tenant with something of every kind, so that every link is on some page."""
+    olivia = await dashboard.sign_in(OLIVIA)
+    soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+    key = {"orgId": ACME, "name": "Nightly", "scopes": ["projects:read"]}
+    await dashboard.call("POST", "/api-keys", {**key, "name": "Expiring", "expiresAt": soon})
+    rotated = await dashboard.call("POST", "/api-keys", {**key, "name": "Rotated"})
+    await dashboard.call("POST", f"/api-keys/{rotated['id']}/rotate", {"overlapSeconds": 3600})
+    _, leaked = await create(olivia, name="Leaked")
+    await dashboard.api.post("/api/v1/api-keys/report-leak", json={"secret": leaked})
+    for number in range(7):
+        await dashboard.call("POST", "/api-keys", {**key, "name": f"Worker {number}"})
+    _, owner = await create(olivia, name="Owner key", scope=[], access="owner", sure="1")
+    made = await dashboard.request("POST", "/projects", owner, {"name": "Made by a key"})
+    assert made.status_code == 201
+    for number in range(2):
+        await dashboard.call("POST", "/projects", {"name": f"Shop {number}"})
+    await dashboard.add_member(ADAM.sub, "admin")
+    await dashboard.add_member(MIA.sub)
+    await dashboard.deliver(updated(price="price_unknown"))
+    event = failed()
+    if not invoice:
+        del event["data"]["object"]["hosted_invoice_url"]
+    await dashboard.deliver(event)
+
+
+async def walk(dashboard: Dashboard, person: Person) -> set[tuple[str, str]]:
+    """What each link says, and the heading that it leads to."""
+    pages: dict[str, Page] = {}
+    found: set[tuple[str, str]] = set()
+    waiting = [f"{AT_ACME}/"]
+    while waiting:
+        path = waiting.pop()
+        if path in pages:
+            continue
+        page = pages[path] = await person.open(path)
+        assert page.status == 200, path
+        if not page.headers["content-type"].startswith("text/html") or path.startswith("/docs"):
+            continue
+        waiting += [target_of(path, href) for _, href in page.anchors if is_page(dashboard, path, href)]
+    for path, page in pages.items():
+        if path.startswith("/docs"):
+            continue
+        for text, href in page.anchors:
+            if is_page(dashboard, path, href) and not href.startswith(("/docs", "#content")):
+                target = pages[target_of(path, href)]
+                heading = target.heading(urlsplit(href).fragment)
+                found.add((heading if is_shown_key(text, target) else text, heading))
+    return found
+
+
+def is_shown_key(text: str, target: Page) -> bool:
+    """Whether a link shows a part of a secret that its target shows as well."""
+    return text.startswith("svc_") and text in target.text
+
+
+def is_page(dashboard: Dashboard, path: str, href: str) -> bool:
+    """Whether a link leads to a page of the dashboard."""
+    address = urlsplit(urljoin(dashboard.url + path, href))
+    return f"{address.scheme}://{address.netloc}" == dashboard.url and not address.path.endswith(FILES)
+
+
+def target_of(path: str, href: str) -> str:
+    """The address of a link on the page at a path, without its fragment."""
+    address = urlsplit(urljoin(path, href))
+    return address.path + (f"?{address.query}" if address.query else "")
+
+
+@pytest.mark.parametrize("invoice", [True, False])
+@pytest.mark.parametrize("user", [OLIVIA, ADAM, MIA], ids=lambda user: user.sub)
+async def test_links_lead_to_what_they_say(dashboard: Dashboard, user: DemoUser, *, invoice: bool) -> None:
+    await populate(dashboard, invoice=invoice)
+    found = await walk(dashboard, await dashboard.sign_in(user))
+    misleading = {
+        (text, heading)
+        for text, heading in found
+        if text not in BACK and heading != LEADS_TO.get(text, heading if names(text, heading) else None)
+    }
+    assert not misleading
+    assert ("See the failed payment", "A payment failed") in found
+
+
+async def test_link_to_the_invoice_leads_there_and_is_missing_without_one(dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated())
+    await dashboard.deliver(failed())
+    olivia = await dashboard.sign_in(OLIVIA)
+    assert ("Open the invoice", INVOICE_URL) in (await olivia.open(f"{AT_ACME}/")).anchors
+    assert ("Open the invoice", INVOICE_URL) in (await olivia.open(f"{AT_ACME}/billing")).anchors
+
+
+async def test_link_about_expiring_keys_leads_to_just_those(dashboard: Dashboard) -> None:
+    await populate(dashboard, invoice=True)
+    olivia = await dashboard.sign_in(OLIVIA)
+    overview = await olivia.open(f"{AT_ACME}/")
+    assert "1 API key expires within 14 days. See which" in overview.text
+    page = await olivia.open(dict(overview.anchors)["See which"])
+    assert "Expiring within 14 days" in page.text
+    assert page.html.count('<th scope="row">') == 1
+    assert "Expiring svc_live_" in page.text
+
+
+async def test_first_steps_lead_to_their_forms(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    anchors = dict((await olivia.open(f"{AT_ACME}/")).anchors)
+    for text, heading in (("Create an API key", "Create key"), ("Create a project", "Create project")):
+        assert (await olivia.open(anchors[text])).heading() == heading
+
+
+def names(text: str, heading: str) -> bool:
+    """Whether a link's text names what is at its end, or the other way around."""
+    return text.casefold() in heading.casefold() or heading.casefold() in text.casefold()
