@@ -2,12 +2,13 @@
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// Moments as the reader's own clock and language have them; the exact one stays in the title.
+// Moments as the reader's own clock and language have them, but where a page is in UTC; the exact one stays in the title.
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const second = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 export const localize = (within) => {
   for (const time of all("time[datetime]", within)) {
+    if (time.closest("[data-utc]")) continue;
     const format = "day" in time.dataset ? day : "seconds" in time.dataset ? second : moment;
     time.textContent = format.format(new Date(time.dateTime));
   }
@@ -103,6 +104,24 @@ for (const menu of all("details.menu")) {
   });
 }
 
+// What holds until a moment is asked for again once that has come; the server decides whether it has.
+for (const part of all("[data-until]")) {
+  const AGAIN = 60000;
+  const check = async () => {
+    const answer = await ask(location.href);
+    const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    const newer = page && page.getElementById(part.id);
+    if (newer && !newer.dataset.until) renew(part, newer);
+    else if (answer?.status !== 401) setTimeout(check, AGAIN);
+  };
+  const left = new Date(part.dataset.until) - Date.now();
+  if (left < 2 ** 31) setTimeout(check, Math.max(left, 0) + 1000);
+}
+
+// What the address asks for has happened: loading the page again does not wait for it anew.
+const settle = (part) => part.dataset.then && history.replaceState(null, "", part.dataset.then);
+all("[data-then]").forEach(settle);
+
 // Something that will change by itself soon: while it is looked at, the page is asked for again until it is done.
 const waiting = document.querySelector("[data-poll]:not([data-done])");
 if (waiting) {
@@ -124,6 +143,7 @@ if (waiting) {
     if (part && "done" in part.dataset) {
       waiting.dataset.done = "";
       renew(waiting, part);
+      settle(part);
       for (const one of all("[data-with-it]")) renew(one, page.getElementById(one.id));
     } else if (answer?.status === 401 || Date.now() - since > PATIENCE) hint.textContent = "No longer checking.";
     else later();
