@@ -1,6 +1,6 @@
 """Every route that changes something enters it into the audit trail, with the one who did it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -162,7 +162,7 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
     """One form of each page; the last one hands the tenant over."""
     at: dict[str, str] = {}
 
-    async def send(path: str, **fields: str | list[str]) -> str:
+    async def send(path: str, **fields: str | Sequence[str]) -> str:
         path = AT_ACME + path.format(**at)
         has_page = path.endswith(("/edit", "/new"))
         page = await (
@@ -184,7 +184,7 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
     async def join() -> None:
         await dashboard.call("POST", "/members", {"userId": ADAM.sub, "role": "owner"})
 
-    def form(path: str, **fields: str | list[str]) -> Callable[[], Awaitable[object]]:
+    def form(path: str, **fields: str | Sequence[str]) -> Callable[[], Awaitable[object]]:
         return lambda: send(path, **fields)
 
     org, keys, members = "POST /orgs/{org_id}", f"POST {LIVE}/api-keys", f"POST {LIVE}/members"

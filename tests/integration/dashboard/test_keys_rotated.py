@@ -85,11 +85,11 @@ async def test_counts_agree_while_the_old_key_goes_on(dashboard: Dashboard) -> N
     key_id, _ = await create(olivia)
     await create(olivia, name="Other")
     await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="3600")
-    beside = "1 replaced key still works and does not count."
-    assert f"Active keys 2 of 10 {beside}" in (await olivia.open(f"{AT_ACME}/")).text
-    assert f"Active keys 2 of 10 {beside}" in (await olivia.open(f"{AT_ACME}/billing")).text
+    beside = "1 replaced key still works and does not count"
+    assert f"Active keys 2 of 10 ({beside})" in (await olivia.open(f"{AT_ACME}/")).text
+    assert f"Active keys 2 of 10 ({beside})" in (await olivia.open(f"{AT_ACME}/billing")).text
     listed = await olivia.open(KEYS)
-    assert f"2 of 10 active keys that the plan Free allows. {beside}" in listed.text
+    assert f"2 of 10 active keys that the plan Free allows. {beside}." in listed.text
     for state, number in (("active", 2), ("replaced", 1), ("", 3)):
         page = await olivia.open(f"{KEYS}?status={state}")
         assert page.html.count('<th scope="row">') == number, state
