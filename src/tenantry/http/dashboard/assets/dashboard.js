@@ -2,7 +2,7 @@
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// Moments as the reader's own clock and language have them, but where a page is in UTC; the exact one stays in the title.
+// Moments as the reader's own clock and language have them, unless in UTC; the exact one stays in the title.
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const second = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
@@ -50,6 +50,11 @@ if (navigator.clipboard) {
 // Asks for something without a person having done anything, and says so: some browsers do not.
 const ask = (address, method = "GET") =>
   fetch(address, { method, headers: { Accept: "text/html", "X-Requested-With": "fetch" } }).catch(() => null);
+
+const load = async (address) => {
+  const answer = await ask(address);
+  return [answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html"), answer];
+};
 
 function announce(text) {
   let region = document.getElementById("announcer");
@@ -104,21 +109,18 @@ for (const menu of all("details.menu")) {
   });
 }
 
-// What holds until a moment is asked for again once that has come; the server decides whether it has.
+// What holds until a moment is asked for again after it.
 for (const part of all("[data-until]")) {
-  const AGAIN = 60000;
   const check = async () => {
-    const answer = await ask(location.href);
-    const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    const [page] = await load(location.href);
     const newer = page && page.getElementById(part.id);
     if (newer && !newer.dataset.until) renew(part, newer);
-    else if (answer?.status !== 401) setTimeout(check, AGAIN);
+    else setTimeout(check, 60000);
   };
-  const left = new Date(part.dataset.until) - Date.now();
-  if (left < 2 ** 31) setTimeout(check, Math.max(left, 0) + 1000);
+  setTimeout(check, new Date(part.dataset.until) - Date.now() + 1000);
 }
 
-// What the address asks for has happened: loading the page again does not wait for it anew.
+// What the address asks for has happened: a reload does not wait for it.
 const settle = (part) => part.dataset.then && history.replaceState(null, "", part.dataset.then);
 all("[data-then]").forEach(settle);
 
@@ -136,8 +138,7 @@ if (waiting) {
   };
   const look = async () => {
     if (document.hidden) return;
-    const answer = await ask(waiting.dataset.poll);
-    const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    const [page, answer] = await load(waiting.dataset.poll);
     const part = page && page.getElementById(waiting.id);
     if ("done" in waiting.dataset) return;
     if (part && "done" in part.dataset) {
@@ -211,8 +212,7 @@ if (ledger) {
     else lost();
   };
   const refresh = async () => {
-    const answer = await ask(ledger.dataset.from);
-    const page = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    const [page] = await load(ledger.dataset.from);
     const part = page && page.getElementById(ledger.id);
     if (!part) return lost();
     const known = new Set(all("[data-event]", ledger).map((entry) => entry.dataset.event));
