@@ -69,6 +69,7 @@ from tenantry.services.members import MemberService
 from tenantry.services.news import LedgerNews
 from tenantry.services.overview import OverviewService
 from tenantry.services.owner_address import OwnerAddresses
+from tenantry.services.owner_confirmation import OwnerConfirmations
 from tenantry.services.projects import ProjectService
 from tenantry.services.reconcile import Reconciler
 from tenantry.services.replay import ReplayService
@@ -180,7 +181,11 @@ class Parts:
             timeouts=timeouts,
         )
         self.http_client = new_http_client(peer="identity provider", tracing=tracing)
-        mail = MailService(self.database, Mailer(settings.smtp, tracing), clock) if settings.smtp else None
+        mail = (
+            MailService(self.database, Mailer(settings.smtp, tracing), clock, base_url=settings.base_url)
+            if settings.smtp
+            else None
+        )
         self.queue = JobQueue(
             conninfo,
             asks_provider=settings.provider_secret_key is not None,
@@ -188,7 +193,7 @@ class Parts:
             succession=self.database.succession,
             timeouts=timeouts,
         )
-        self.owner_addresses = OwnerAddresses(self.database, clock)
+        self.owner_addresses = OwnerAddresses(self.database, self.queue, clock)
         self.gauges = DatabaseGauges(self.database, PERIODIC, TASKS)
         self.authentication = AuthenticationParts(
             self.database,
@@ -215,7 +220,8 @@ class Parts:
         self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuer, self._keys_revoked)
         self.leaks = LeakService(self.database, peppers, self.queue, clock, self._keys_revoked)
         self.tenants = TenantService(self.database, policy, self.queue, clock, issuer, self._keys_revoked)
-        self.members = MemberService(self.database, issuer, clock)
+        self.members = MemberService(self.database, self.queue, issuer, clock)
+        self.confirmations = OwnerConfirmations(self.database, self.queue, issuer, clock)
         lanes = [self.database.lane(name="events") for _ in range(2)]
         self.webhooks = WebhookService(lanes, policy, self.queue, clock)
         # one batch at a time: what is fetched from the provider is to be applied in the order it is given in
@@ -258,6 +264,7 @@ class Parts:
             api_keys=self.api_keys,
             tenants=self.tenants,
             members=self.members,
+            confirmations=self.confirmations,
             projects=self.projects,
             trail=self.trail,
             billing=self.billing,

@@ -144,7 +144,7 @@ def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
             assert (signed.code, signed.err) == (0, "")
             played = invoke("trigger", "story:failed-renewal", folder=place, PORT=str(port))
             assert (played.code, played.err) == (0, "")
-            assert played.out.count("mail: Payment failed for Story-") == 2
+            assert played.out.count("mail: Payment failed") == 2
             assert get("/api/v1/tenants/demo", keys["live"])["subscriptionStatus"] == "past_due"
             portal.call(end_without_a_trace, first, place, signal.SIGINT)
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import httpx2
 import psycopg
+import pytest
 
 from tests.support import events
 from tests.support.app import OPERATOR_TOKEN, running_app
@@ -48,7 +49,24 @@ async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_on
     assert sorted(entry["id"] for entry in export["billingEvents"]) == ["evt_failed", "evt_last"]
     assert len(mail_server.received) == 2
     assert {tuple(mail.recipients) for mail in mail_server.received} == {("owner@acme.example",)}
-    assert all("Müller & Söhne" in mail.message["Subject"] for mail in mail_server.received)
+    assert all('"Müller & Söhne"' in mail.part("plain") for mail in mail_server.received)
+
+
+@pytest.mark.parametrize(
+    ("remaining", "shown"), [(7000, "70.00 EUR of 100.00 EUR"), (10_000, "100.00 EUR"), (None, "100.00 EUR")]
+)
+async def test_mail_shows_what_remains_to_be_paid(conninfo: str, remaining: int | None, shown: str) -> None:
+    event = events.failed(customer="cus_1", event_id="evt_failed", amount=10_000)
+    event["data"]["object"]["amount_remaining"] = remaining
+    async with (
+        running(MailServer()) as mail_server,
+        running_app(conninfo, clock=clock, **WORKS, **smtp(mail_server)) as client,
+    ):
+        await put_tenant(client)
+        assert (await deliver(client, event)).text == "OK"
+        await mail_server.wait_for(lambda server: len(server.received) >= 1)
+    amounts = [line for line in mail_server.received[0].part("plain").splitlines() if "EUR" in line]
+    assert amounts == [f"Remaining to be paid: {shown}"]
 
 
 async def test_notification_has_the_fields_of_the_specification_and_is_stored_with_the_state(conninfo: str) -> None:

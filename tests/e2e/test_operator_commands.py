@@ -279,3 +279,15 @@ def test_no_command_makes_a_database_unless_asked(tmp_path: Path, command: str) 
     done = invoke(*command.split(), folder=tmp_path, **SECRETS)
     assert (done.code, "DATABASE_URL" in done.err + done.out) == (2, True)
     assert list(tmp_path.rglob("postgres*")) == []
+
+
+async def test_operator_verifies_an_owner_address(tmp_path: Path, database_url: str) -> None:
+    await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE tenants SET owner_email = 'new@acme.example' WHERE id = 'acme'")
+    done = await invoke_async("admin", "verify-owner-address", "acme", folder=tmp_path, DATABASE_URL=database_url)
+    assert (done.code, done.out, done.err) == (0, "new@acme.example\n", "")
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT verified_email FROM tenants").fetchall() == [("new@acme.example",)]
+    missing = await invoke_async("admin", "verify-owner-address", "nobody", folder=tmp_path, DATABASE_URL=database_url)
+    assert missing.code == 5

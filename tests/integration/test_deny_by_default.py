@@ -14,6 +14,8 @@ from tests.support.service import PROJECTS, VERIFY, Service, refusal
 
 PUBLIC: Final = {"/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/docs"}
 SIGN_IN: Final = {"/sign-in", "/sign-in/start", "/sign-in/callback", "/signed-out", "/assets/x/x"}
+CONFIRMATION: Final = "/confirm-address"
+"""Asks for the token of a link."""
 """What people see before they are signed in to the dashboard, or after."""
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
@@ -36,7 +38,9 @@ def routes() -> Iterator[tuple[str, str]]:
 
 
 NOT_PUBLIC: Final = [
-    one for one in routes() if one[1] not in {*PUBLIC, *SIGN_IN, LEAK_REPORT} and not one[1].startswith(HIDDEN)
+    one
+    for one in routes()
+    if one[1] not in {*PUBLIC, *SIGN_IN, LEAK_REPORT, CONFIRMATION} and not one[1].startswith(HIDDEN)
 ]
 GUARDED: Final = [one for one in NOT_PUBLIC if one[1].startswith("/api/")]
 PAGES: Final = [one for one in NOT_PUBLIC if not one[1].startswith("/api/")]
@@ -75,6 +79,13 @@ async def test_hot_route_asks_for_a_credential(service: Service, path: str) -> N
 async def test_webhook_asks_for_a_signature(service: Service) -> None:
     answer = await service.nobody.call("POST", WEBHOOK, content=b"{}")
     assert (answer.status_code, answer.text) == (400, "Missing Provider-Signature header")
+
+
+@pytest.mark.parametrize("token", ["", "x", "x" * 43, "x" * 1000])
+async def test_confirmation_of_an_address_asks_for_the_token_of_a_link(service: Service, token: str) -> None:
+    shown = await service.nobody.get(CONFIRMATION, token=token)
+    sent = await service.nobody.call("POST", CONFIRMATION, data={"token": token})
+    assert (shown.status_code in (400, 404), sent.status_code) == (True, 404)
 
 
 async def test_report_of_a_leak_asks_for_a_key_in_its_body_alone(service: Service) -> None:

@@ -128,6 +128,7 @@ async def test_export_holds_everything_and_no_secret(service: Service) -> None:
     assert exported == {
         "tenant": (await org.owner.get(org.path)).json(),
         "ownerEmail": "owner@x.example",
+        "ownerEmailVerified": True,
         "suspended": False,
         "customers": ["cus_exported"],
         "members": [],

@@ -10,6 +10,7 @@ import pytest
 
 from tenantry.db.database import Database
 from tenantry.gateways.identity.tokens import Claims
+from tenantry.jobs.queue import JobQueue
 from tenantry.services.owner_address import OwnerAddresses
 from tests.support.billing import rows
 from tests.support.database_link import database_link
@@ -186,7 +187,7 @@ async def noticing(conninfo: str) -> AsyncIterator[OwnerAddresses]:
     database = Database(conninfo, pool_size=1)
     await database.open()
     try:
-        yield OwnerAddresses(database, lambda: NOW)
+        yield OwnerAddresses(database, JobQueue(conninfo), lambda: NOW)
     finally:
         await database.close()
 

@@ -118,8 +118,12 @@ async def test_transfer_is_in_the_audit_trail(service: Service) -> None:
     await org.owner.post(transfer_of(org), BODY)
     entries = (await org.owner.get("/api/v1/audit-events", limit=3)).json()["data"]
     assert [entry["action"] for entry in entries] == ["tenant.transferred", "member.updated", "member.updated"]
-    assert entries[0]["before"] == {"ownerId": "recorded", "ownerEmail": "owner@x.example"}
-    assert entries[0]["after"] == {"ownerId": "heir", "ownerEmail": "heir@x.example"}
+    assert entries[0]["before"] == {
+        "ownerId": "recorded", "ownerEmail": "owner@x.example", "ownerEmailVerified": True,
+    }  # fmt: skip
+    assert entries[0]["after"] == {
+        "ownerId": "heir", "ownerEmail": "heir@x.example", "ownerEmailVerified": False,
+    }  # fmt: skip
     assert [(entry["before"]["role"], entry["after"]["role"]) for entry in entries[1:]] == [
         ("owner", "admin"),
         ("member", "owner"),

@@ -17,6 +17,7 @@ from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, 
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError
 from tenantry.domain.members import Member, MemberStatus
+from tenantry.jobs.queue import JobQueue
 from tenantry.services.members import MemberService, seat_owner
 from tenantry.store import members, tenants
 from tenantry.store.members import Filter
@@ -65,7 +66,9 @@ class World:
         self._runner = asyncio.Runner()
         self.database = Database(conninfo, pool_size=2)
         ticks = itertools.count(1)
-        self.service = MemberService(self.database, ISSUER, lambda: NOW + timedelta(microseconds=next(ticks)))
+        self.service = MemberService(
+            self.database, JobQueue(conninfo), ISSUER, lambda: NOW + timedelta(microseconds=next(ticks))
+        )
         self.numbers = itertools.count(1)
         self.run(self.database.open())
 

@@ -25,6 +25,8 @@ INSERT INTO billing_bodies (arrival, received_at, body)
 SELECT arrival, now(), {body} FROM billing_events WHERE tenant_id = {id};
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at)
 VALUES (gen_random_uuid(), 'billing.payment_failed', 'user', {id}, '{{email}}', '{{}}', 'evt_' || {id}, now());
+INSERT INTO owner_mails (id, tenant_id, type, recipient, limit_key, data, status, created_at, due_at)
+VALUES (gen_random_uuid(), {id}, 'api_key.leaked', 'a@x.example', 'a@x.example', '{{}}', 'queued', now(), now());
 INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id)
 VALUES ('aud_' || {id}, {id}, now(), 'tenant.created', 'operator', {id});
 INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at)
@@ -38,7 +40,7 @@ VALUES (sha256(convert_to({id}, 'UTF8')), 'https://id.example', 'user', '{{}}', 
 
 OWNER_OF: Final = {
     "tenants": "id", "customers": "tenant_id", "memberships": "tenant_id", "api_keys": "org_id", "projects": "org_id",
-    "billing_events": "tenant_id", "notifications": "tenant_id", "audit_events": "org_id",
+    "billing_events": "tenant_id", "notifications": "tenant_id", "owner_mails": "tenant_id", "audit_events": "org_id",
     "idempotency_keys": "split_part(principal, ':', 2)", "request_counts": "substr(subject, 8)",
     "dashboard_names": "org_id", "dashboard_sessions": "tenant_id",
 }  # fmt: skip

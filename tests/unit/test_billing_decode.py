@@ -61,6 +61,7 @@ def test_an_invoice_in_every_shape(shape: Shape, expanded: bool) -> None:
         amount_due=2900,
         attempt_count=1,
         status="open",
+        amount_remaining=2900,
         currency="eur",
     )
 

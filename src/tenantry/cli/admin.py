@@ -112,6 +112,20 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
     click.echo(_run(act, needs_pepper=False))
 
 
+@admin.command("verify-owner-address")
+@click.argument("org_id", metavar="ORG")
+def verify_owner_address(org_id: str) -> None:
+    """Record that a tenant's owner address is verified, and print the address.
+
+    Security notices go to the address from then on, without a confirmation mail.
+    """
+
+    async def act(_: AdminSettings, tenants: TenantService, __: ApiKeyService) -> str:
+        return shown(await tenants.verify_owner_address(BY_OPERATOR, org_id))
+
+    click.echo(_run(act, needs_pepper=False))
+
+
 admin.add_command(export_audit)
 admin.add_command(after_restore)
 

@@ -35,14 +35,14 @@ EDITION: Final = 2
 # FOR UPDATE needs the privilege to update some column, also where nothing but DELETE follows.
 TABLES: Final[Mapping[str, Grants]] = {
     "tenants": {
-        API: "SELECT, INSERT (id, name, owner_id, owner_email, base_plan, plan, created_at, updated_at), "
-        "UPDATE (name, owner_id, owner_email, owner_email_follows, owner_email_token_issued, stripe_customer_id, "
-        "suspended_at, deleted_at, updated_at)",
+        API: "SELECT, INSERT (id, name, owner_id, owner_email, verified_email, base_plan, plan, created_at, "
+        "updated_at), UPDATE (name, owner_id, owner_email, verified_email, owner_email_follows, "
+        "owner_email_token_issued, stripe_customer_id, suspended_at, deleted_at, updated_at)",
         PEOPLE: "SELECT (id, name, plan, subscription_status, current_period_end, cancel_at_period_end, "
         "stripe_customer_id, owner_id, created_at, updated_at, suspended_at, deleted_at)",
         BATCH: "SELECT, UPDATE (plan, subscription_status, current_period_end, cancel_at_period_end, provider_status, "
         "subscription_id, subscription_created, other_subscriptions, stripe_customer_id, tip_created, tip_state, "
-        "reconciled_at, owner_email, owner_email_token_issued, updated_at)",
+        "reconciled_at, owner_email, verified_email, owner_email_token_issued, updated_at)",
         READ: "SELECT (id, name, owner_id, stripe_customer_id, created_at, updated_at, suspended_at, deleted_at, "
         "base_plan, plan, subscription_status, current_period_end, cancel_at_period_end, provider_status, "
         "subscription_id, subscription_created, other_subscriptions, tip_created, tip_state, reconciled_at)",
@@ -74,14 +74,18 @@ TABLES: Final[Mapping[str, Grants]] = {
         BATCH: "SELECT, INSERT, UPDATE (tenant_id, outcome, reason, before, after, anomalies), DELETE",
         READ: "SELECT (id, arrival, type, created, received_at, livemode, api_version, org_id, customer_id, "
         "subscription_id, subscription_created, status, price_id, current_period_end, cancel_at_period_end, "
-        "previous, invoice_id, amount_due, attempt_count, currency, checkout_mode, problem, account, tenant_id, "
-        "outcome, reason, before, after, anomalies)",
+        "previous, invoice_id, amount_due, amount_remaining, attempt_count, currency, checkout_mode, problem, account, "
+        "tenant_id, outcome, reason, before, after, anomalies)",
     },
     "billing_bodies": {BATCH: "SELECT (arrival, received_at), INSERT, DELETE", READ: "SELECT (arrival, received_at)"},
     "billing_findings": {BATCH: "SELECT, INSERT, UPDATE", READ: "SELECT"},
     "notifications": {
         BATCH: "SELECT, INSERT, UPDATE (status, attempts, last_error, sent_at), DELETE",
         READ: "SELECT (id, type, recipient_id, tenant_id, channels, event_id, status, attempts, created_at, sent_at)",
+    },
+    "owner_mails": {
+        BATCH: "SELECT, INSERT, UPDATE (data, status, attempts, last_error, sent_at, digest, expires_at), DELETE",
+        READ: "SELECT (id, tenant_id, type, status, attempts, created_at, due_at, sent_at)",
     },
     "audit_events": {
         API: "SELECT, INSERT",
@@ -129,7 +133,7 @@ _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
 WALLS: Final[Mapping[str, LiteralString]] = {
     **dict.fromkeys(("api_keys", "projects", "audit_events", "dashboard_names"), f"org_id = {_THIS_TENANT}"),
     **dict.fromkeys(
-        ("customers", "memberships", "billing_events", "notifications", "dashboard_sessions"),
+        ("customers", "memberships", "billing_events", "notifications", "owner_mails", "dashboard_sessions"),
         f"tenant_id = {_THIS_TENANT}",
     ),
     # Answers kept for a caller, whose name has the tenant in it; counts of a tenant's requests.

@@ -32,6 +32,7 @@ class Ownership(msgspec.Struct, frozen=True, rename="camel"):
 
     owner_id: str
     owner_email: str
+    owner_email_verified: bool
 
 
 def removed(member: Member, now: datetime) -> Member:

@@ -10,6 +10,9 @@ from tenantry.domain.api_keys import ApiKey
 
 PAYMENT_FAILED: Final = "billing.payment_failed"
 KEY_LEAKED: Final = "api_key.leaked"
+OWNER_ADDRESS_CHANGED: Final = "owner_address.changed"
+OWNER_ADDRESS_CONFIRMATION: Final = "owner_address.confirmation"
+SECURITY_DIGEST: Final = "security.digest"
 
 
 class PaymentFailedData(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,6 +32,41 @@ class KeyLeakedData(msgspec.Struct, frozen=True, rename="camel"):
     reported_from: str | None
 
 
+class AddressChangedData(msgspec.Struct, frozen=True, rename="camel"):
+    """The address that the owner's was changed to, and when."""
+
+    email: str
+    changed_at: datetime
+
+
+SecurityNotice = KeyLeakedData | AddressChangedData
+"""What a security notice is about."""
+
+
+class DigestData(msgspec.Struct, frozen=True, rename="camel"):
+    """Security notices collected in one mail: what happened, oldest first, and how many more there were."""
+
+    leaked: list[KeyLeakedData]
+    changed: list[AddressChangedData]
+    more: int
+
+
+class Confirmation(msgspec.Struct, frozen=True):
+    """The link that a confirmation mail asks its recipient to open, and for how many hours it is valid."""
+
+    link: str
+    hours: int
+
+
+class PaymentFailure(msgspec.Struct, frozen=True):
+    """A failed payment; amounts are in the smallest unit of ``currency``, as the provider counts them."""
+
+    invoice_url: str | None
+    amount_due: int | None
+    amount_remaining: int | None
+    currency: str | None
+
+
 class Notification(msgspec.Struct, frozen=True, rename="camel"):
     """A notification request; its fields are those of SPEC 2.4 and no others."""
 
@@ -37,7 +75,7 @@ class Notification(msgspec.Struct, frozen=True, rename="camel"):
     recipient_id: str
     tenant_id: str
     channels: tuple[str, ...]
-    data: PaymentFailedData | KeyLeakedData
+    data: PaymentFailedData
 
 
 def payment_failed(notification_id: UUID, tenant_id: str, owner_id: str, invoice_url: str | None) -> Notification:
@@ -47,24 +85,16 @@ def payment_failed(notification_id: UUID, tenant_id: str, owner_id: str, invoice
     )
 
 
-def key_leaked(
-    notification_id: UUID, key: ApiKey, owner_id: str, reported_at: datetime, reported_from: str | None
-) -> Notification:
-    """The notification that a key was reported as leaked, and is revoked."""
-    data = KeyLeakedData(key.id, key.name, key.start, key.last4, reported_at, reported_from)
-    return Notification(notification_id, KEY_LEAKED, owner_id, key.org_id, ("email",), data)
-
-
-def leak_event_id(key_id: str) -> str:
-    """What a key's leak is known by, so that it is told once; the provider's events begin otherwise."""
-    return f"leak:{key_id}"
+def key_leaked(key: ApiKey, reported_at: datetime, reported_from: str | None) -> KeyLeakedData:
+    """The security notice that a key was reported as leaked, and is revoked."""
+    return KeyLeakedData(key.id, key.name, key.start, key.last4, reported_at, reported_from)
 
 
 class PendingMail(msgspec.Struct, frozen=True):
-    """A notification that is not yet delivered, with all that its mail says.
+    """A mail that is not yet delivered, with all that it says.
 
-    ``amount_due`` is in the smallest unit of ``currency``, as the provider counts it. With ``leak`` the mail is about
-    a leaked key, and about a failed payment without.
+    ``about`` says which mail it is. ``in_notifications`` says which table holds it: the one for SPEC 2.4, or
+    ``owner_mails``.
     """
 
     notification_id: UUID
@@ -72,8 +102,6 @@ class PendingMail(msgspec.Struct, frozen=True):
     created_at: datetime
     tenant_name: str
     recipient: str
-    invoice_url: str | None
-    amount_due: int | None
-    currency: str | None
     tenant_id: str
-    leak: KeyLeakedData | None = None
+    about: PaymentFailure | KeyLeakedData | AddressChangedData | DigestData | Confirmation
+    in_notifications: bool = False

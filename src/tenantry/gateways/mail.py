@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from email.errors import MessageError
-from email.header import Header
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage
 from functools import cache
@@ -19,7 +18,8 @@ import aiosmtplib
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from tenantry.domain.notices import KeyLeakedData, PendingMail
+from tenantry.domain.display_text import display_text
+from tenantry.domain.notices import AddressChangedData, Confirmation, KeyLeakedData, PaymentFailure, PendingMail
 from tenantry.kit.secret import Secret
 from tenantry.kit.tracing import Tracing
 
@@ -28,7 +28,6 @@ _LONGEST_DELIVERY: Final = 60.0
 _LONGEST_PROBE: Final = 20.0
 _QUIT_TIMEOUT: Final = 2.0
 _DEFAULT_PORT: Final = {"smtp": 587, "smtps": 465}
-_LONGEST_NAME: Final = 120
 _PERMANENT: Final = 500
 # The server wants to know us first: a fault of the set-up, which may yet be put right (RFC 4954, section 6).
 _AUTHENTICATION_REQUIRED: Final = 530
@@ -289,47 +288,69 @@ def _printable(text: str) -> str:
 
 
 def compose(mail: PendingMail, sender: str) -> EmailMessage:
-    """The mail of a notification to a tenant's owner; the same one each time.
+    """The mail to a tenant's owner; the same one each time. No subject has text that a tenant chose.
 
     Raises `PermanentMailError` where the owner's address cannot be used.
     """
-    if mail.leak is not None:
-        return compose_key_leaked(mail, mail.leak, sender)
-    return compose_payment_failed(mail, sender)
+    subject, template, values = _parts(mail)
+    return _composed(mail, sender, subject, template, values)
 
 
-def compose_payment_failed(mail: PendingMail, sender: str) -> EmailMessage:
-    """The mail that tells of a failed payment. Raises `PermanentMailError`."""
-    tenant = _shown_name(mail.tenant_name)
-    values = {
+def _parts(mail: PendingMail) -> tuple[str, str, Mapping[str, object]]:
+    """The subject, the template, and what the template shows."""
+    about = mail.about
+    tenant = display_text(mail.tenant_name, "your organization")
+    if isinstance(about, PaymentFailure):
+        remaining = about.amount_due if about.amount_remaining is None else about.amount_remaining
+        is_partial = about.amount_due is not None and remaining != about.amount_due
+        return "Payment failed", "payment_failed", {
+            "tenant": tenant,
+            "amount": format_amount(remaining, about.currency),
+            "total": format_amount(about.amount_due, about.currency) if is_partial else None,
+            "invoice_url": about.invoice_url,
+        }  # fmt: skip
+    if isinstance(about, Confirmation):
+        # Nothing that a tenant chose, not even its name: until the address is verified, its owner may be a stranger.
+        return "Confirm your e-mail address", "confirm_address", {"link": about.link, "hours": str(about.hours)}
+    if isinstance(about, KeyLeakedData):
+        return "A leaked API key was revoked", "key_leaked", {"tenant": tenant, "key": _leak_values(about)}
+    if isinstance(about, AddressChangedData):
+        values = {"tenant": tenant, "changed": _change_values(about)}
+        return "The owner's e-mail address was changed", "address_changed", values
+    return "Security notices of the last hour", "security_digest", {
         "tenant": tenant,
-        "amount": format_amount(mail.amount_due, mail.currency),
-        "invoice_url": mail.invoice_url,
-    }
-    return _composed(mail, sender, f"Payment failed for {tenant}", "payment_failed", values)
+        "leaked": [_leak_values(leak) for leak in about.leaked],
+        "changed": [_change_values(change) for change in about.changed],
+        "more": about.more,
+        "number": len(about.leaked) + len(about.changed) + about.more,
+    }  # fmt: skip
 
 
-def compose_key_leaked(mail: PendingMail, leak: KeyLeakedData, sender: str) -> EmailMessage:
-    """The mail that tells of a leaked key. Raises `PermanentMailError`."""
-    tenant = _shown_name(mail.tenant_name)
-    values = {
-        "tenant": tenant,
-        "name": _printable(leak.key_name),
+def _leak_values(leak: KeyLeakedData) -> Mapping[str, str | None]:
+    return {
+        "name": display_text(leak.key_name),
         "shown": f"{leak.start}...{leak.last4}",
         "id": leak.key_id,
-        "reported_at": f"{leak.reported_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        "reported_at": _moment(leak.reported_at),
         "reported_from": leak.reported_from,
     }
-    return _composed(mail, sender, f"A leaked API key of {tenant} was revoked", "key_leaked", values)
+
+
+def _change_values(change: AddressChangedData) -> Mapping[str, str]:
+    return {"address": display_text(change.email), "changed_at": _moment(change.changed_at)}
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _composed(
-    mail: PendingMail, sender: str, subject: str, template: str, values: Mapping[str, str | None]
+    mail: PendingMail, sender: str, subject: str, template: str, values: Mapping[str, object]
 ) -> EmailMessage:
     message = EmailMessage()
     message["From"] = sender
     message["To"] = _recipient(mail.recipient)
-    message.set_raw("Subject", _encoded(subject))
+    message["Subject"] = subject
     message["Date"] = mail.created_at
     message["Message-ID"] = f"<{mail.notification_id}@{_parse_sender(sender).domain}>"
     message["Auto-Submitted"] = "auto-generated"
@@ -348,20 +369,6 @@ def format_amount(amount: int | None, currency: str | None) -> str | None:
         return None
     decimals = _DECIMALS.get(code, 2)
     return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f} {code}"
-
-
-def _shown_name(name: str) -> str:
-    name = _printable(name) or "your organization"
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _encoded(text: str) -> str:
-    """A header's value as it goes over the wire (RFC 2047).
-
-    Left to itself, `EmailMessage` decodes encoded words in the text, line ends included, and loses spaces between them.
-    """
-    plain = text.isascii() and "=?" not in text
-    return Header(text, "us-ascii" if plain else "utf-8", header_name="Subject").encode()
 
 
 def _recipient(text: str) -> Address:

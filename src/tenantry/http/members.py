@@ -10,6 +10,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, MemberStatus
+from tenantry.domain.owner_addresses import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant
 from tenantry.http import tenants
@@ -102,12 +103,14 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
     async def transfer_tenant(
         request: AnyRequest, principal: Caller, tenant_id: tenants.TenantId, data: JSONBody[OwnerTransfer]
     ) -> Tenant:
+        claims = await access.claims_of(request)
         return await members.transfer(
             principal,
             principal_author(request, principal),
             tenant_id,
             user_id=data.user_id,
             owner_email=data.owner_email,
+            email_verified=bool(claims and claims.email and same_address(claims.email, data.owner_email)),
             claim=await idempotency_claim(request, claimant(principal)),
         )
 

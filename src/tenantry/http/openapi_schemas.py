@@ -122,6 +122,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "TenantExport": {
         "tenant": _TENANT,
         "ownerEmail": "ada@acme.example",
+        "ownerEmailVerified": True,
         "suspended": False,
         "customers": ["cus_Rk2pXw7Lm3"],
         "members": [
@@ -269,6 +270,7 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     "TenantExport": {
         "tenant": "The tenant's record.",
         "ownerEmail": "Where billing mail goes.",
+        "ownerEmailVerified": "Whether security notices go to the owner address, which is verified then.",
         "suspended": "Whether the tenant's credentials are refused.",
         "customers": "The payment provider's customers that are linked to it.",
         "members": "Users and their roles, removed ones included.",

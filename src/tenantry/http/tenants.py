@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 
 from tenantry.domain.errors import ValidationError
+from tenantry.domain.owner_addresses import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant, is_tenant_id
 from tenantry.http.access import Access, AnyRequest, Caller, CallerClaims, header, idempotency_claim
@@ -63,7 +64,7 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
 
     @post(PATH, guards=[access.needs_user()], summary="Create a tenant")
     async def create_tenant(request: AnyRequest, claims: CallerClaims, data: JSONBody[NewTenant]) -> Response[Tenant]:
-        token = bearer(header(request, "authorization")).decode()
+        token = _token(request)
         tenant = await tenants.create(
             claims,
             user_author(request, claims),
@@ -78,10 +79,22 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
     async def update_tenant(
         request: AnyRequest, principal: Caller, tenant_id: TenantId, data: JSONBody[TenantChange]
     ) -> Tenant:
-        author = principal_author(request, principal)
-        return await tenants.update(principal, author, tenant_id, name=data.name, owner_email=data.owner_email)
+        claims = await access.claims_of(request) if data.owner_email is not None else None
+        verified = claims and (claims.email or await email_of_token(_token(request), claims.subject))
+        return await tenants.update(
+            principal,
+            principal_author(request, principal),
+            tenant_id,
+            name=data.name,
+            owner_email=data.owner_email,
+            email_verified=bool(verified and data.owner_email and same_address(verified, data.owner_email)),
+        )
 
     return [list_tenants, get_tenant, create_tenant, update_tenant]
+
+
+def _token(request: AnyRequest) -> str:
+    return bearer(header(request, "authorization")).decode()
 
 
 def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:

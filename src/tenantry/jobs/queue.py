@@ -84,16 +84,22 @@ class JobQueue:
         return usage_of(self._pool)
 
     async def defer_mail(
-        self, connection: Connection, ids: Sequence[UUID], traces: Mapping[UUID, str] = NO_TRACES
+        self,
+        connection: Connection,
+        ids: Sequence[UUID],
+        traces: Mapping[UUID, str] = NO_TRACES,
+        *,
+        delay: timedelta | None = None,
     ) -> None:
-        """Have these notifications delivered as soon as the connection's transaction is committed.
+        """Have these mails delivered as soon as the connection's transaction is committed, or after ``delay``.
 
         ``traces`` are those that their delivery belongs to, as ``traceparent``; of others it is that under way.
         Raises what psycopg raises.
         """
         if not ids:
             return
-        deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection)
+        later = None if delay is None else await jobs.now(connection) + delay
+        deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later)
         arguments = [
             self._with_trace({"notification_id": str(notification_id)}, traces.get(notification_id))
             for notification_id in ids

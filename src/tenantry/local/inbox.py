@@ -7,6 +7,7 @@ from typing import Final
 import httpx2
 import msgspec
 
+from tenantry.domain.display_text import display_text
 from tenantry.kit.json import NOT_JSON
 
 _PATH: Final = "/inbox/messages.json"
@@ -23,6 +24,10 @@ class Message(msgspec.Struct, frozen=True):
     date: datetime
 
 
+class _InInbox(Message, frozen=True):
+    text: str
+
+
 class InboxWatch:
     """Tells of new mail in the inbox at ``base``; one that does not answer has none."""
 
@@ -36,11 +41,12 @@ class InboxWatch:
         self._known |= {message.id for message in await self._messages()}
 
     async def fresh(self, about: str, *, wanted: int) -> list[Message]:
-        """The new messages with ``about`` in their subject, oldest first, once there are as many as are wanted.
+        """The new messages that name the tenant ``about``, oldest first, once there are as many as are wanted.
 
         After ten seconds those that are there; mail is sent by a job of the service's.
         """
         found: list[Message] = []
+        quoted = f'"{display_text(about)}"'
         if not wanted:
             return found
         try:
@@ -48,16 +54,17 @@ class InboxWatch:
                 while len(found) < wanted:
                     new = [message for message in await self._messages() if message.id not in self._known]
                     self._known |= {message.id for message in new}
-                    found += sorted((each for each in new if about in each.subject), key=lambda message: message.id)
+                    fitting = sorted((each for each in new if quoted in each.text), key=lambda message: message.id)
+                    found += [Message(each.id, each.to, each.subject, each.date) for each in fitting]
                     if len(found) < wanted:
                         await asyncio.sleep(_PACE)
         except TimeoutError:
             pass
         return found
 
-    async def _messages(self) -> list[Message]:
+    async def _messages(self) -> list[_InInbox]:
         try:
             answer = await self._client.get(f"{self._base}{_PATH}")
-            return msgspec.json.decode(answer.content, type=list[Message])
+            return msgspec.json.decode(answer.content, type=list[_InInbox])
         except (httpx2.HTTPError, *NOT_JSON):
             return []

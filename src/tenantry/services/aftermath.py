@@ -178,7 +178,12 @@ class Aftermath:
         if entry.action is Action.TENANT_ENDED:
             await self._tenants.delete(BY_OPERATOR, entry.org_id)
             return Lost(entry, Outcome.REDONE)
-        wishes = TenantWishes(name=tenant.record.name, owner_email=tenant.owner_email, suspended=True)
+        wishes = TenantWishes(
+            name=tenant.record.name,
+            owner_email=tenant.owner_email,
+            suspended=True,
+            email_verified=tenant.owner_address.is_verified,
+        )
         await self._tenants.put(BY_OPERATOR, entry.org_id, wishes)
         return Lost(entry, Outcome.REDONE, "of what was changed, the suspension")
 

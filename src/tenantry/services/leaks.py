@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final, Literal, Protocol
-from uuid import UUID, uuid4
+from typing import Final, Literal
 
 import msgspec
 
@@ -18,18 +17,11 @@ from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, ValidationError
 from tenantry.kit.clock import Clock
 from tenantry.services import audit
-from tenantry.store import access, api_keys, billing
-from tenantry.store import notices as notice_store
+from tenantry.services.owner_mail import MailOutbox, notify
+from tenantry.store import access, api_keys, tenants
 
 _AT_ONCE: Final = 2
 """Reports need no credential: however many come in, most of the database's connections stay free for others."""
-
-
-class MailOutbox(Protocol):
-    """What has mails sent once a transaction is committed."""
-
-    async def defer_mail(self, connection: Connection, ids: Sequence[UUID], /) -> None:
-        """Have these notifications delivered."""
 
 
 class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
@@ -78,22 +70,18 @@ class LeakService:
             if row is None:
                 raise NotFoundError("API key")
             async with connection.within(of_tenant(row.org_id)):
-                account = await billing.lock_account(connection, row.org_id)
+                tenant = await tenants.find(connection, row.org_id, lock=True)
                 key = await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
-                if account is None or key is None:
+                if tenant is None or key is None:
                     raise NotFoundError("API key")
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
                 await _revoke(connection, author, key, now)
             if key.status is KeyStatus.ACTIVE:
-                await self._tell(connection, author, key, account.owner_id, now)
+                notice = notices.key_leaked(key, now, author.address)
+                await notify(connection, self._outbox, key.org_id, tenant.owner_address, notice, now)
         self._revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
-
-    async def _tell(self, connection: Connection, author: Author, key: ApiKey, owner_id: str, now: datetime) -> None:
-        notice = notices.key_leaked(uuid4(), key, owner_id, now, author.address)
-        added = await notice_store.insert(connection, [(notice, notices.leak_event_id(key.id))], now)
-        await self._outbox.defer_mail(connection, added)
 
 
 async def _revoke(connection: Connection, author: Author, key: ApiKey, now: datetime) -> None:

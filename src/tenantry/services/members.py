@@ -18,6 +18,7 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.members import Member, MemberStatus, Ownership
+from tenantry.domain.owner_addresses import OwnerAddress
 from tenantry.domain.pages import Page, SoughtPage
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import Clock, to_micros
@@ -26,6 +27,7 @@ from tenantry.kit.ids import new_id
 from tenantry.services import audit
 from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
+from tenantry.services.owner_mail import MailOutbox, announce
 from tenantry.services.paging import parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.store import members, tenants
 from tenantry.store.idempotency import Claim
@@ -42,8 +44,9 @@ class MemberService:
     that no two of them leave a tenant without an owner together.
     """
 
-    def __init__(self, database: Database, issuer: str | None, clock: Clock) -> None:
+    def __init__(self, database: Database, outbox: MailOutbox, issuer: str | None, clock: Clock) -> None:
         self._database = database
+        self._outbox = outbox
         self._issuer = issuer
         self._clock = clock
 
@@ -132,9 +135,11 @@ class MemberService:
 
     async def transfer(
         self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
-        claim: Claim | None,
+        claim: Claim | None, email_verified: bool = False,
     ) -> Tenant:  # fmt: skip
         """Make an active member the tenant's owner, with the address for billing mail; the one before becomes admin.
+
+        ``email_verified`` says that the identity provider vouches for the address as the caller's.
 
         Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
         `ValidationError` and the errors of idempotency.
@@ -155,7 +160,10 @@ class MemberService:
                     previous = await members.find_user(connection, tenant_id, issuer, tenant.record.owner_id)
                     if previous is not None and previous.status is MemberStatus.ACTIVE:
                         await _set_role(connection, author, previous, lower_role(previous.role, Role.ADMIN), now)
-                return await _hand_over(connection, author, tenant, Ownership(user_id, owner_email), now)
+                address = tenant.owner_address.changed(owner_email, verified=email_verified)
+                made = await _hand_over(connection, author, tenant, user_id, address, now)
+                await announce(connection, self._outbox, tenant_id, tenant.owner_address, address, now)
+                return made
 
             transferred, _ = await once(connection, claim, Tenant, self._clock(), make)
             return transferred
@@ -235,19 +243,20 @@ async def _update(
 
 
 async def _hand_over(
-    connection: Connection, author: Author, tenant: TenantRow, after: Ownership, now: datetime
+    connection: Connection, author: Author, tenant: TenantRow, owner_id: str, address: OwnerAddress, now: datetime
 ) -> Tenant:
     """The tenant with its new owner and address, which nothing but another request changes from now on."""
     record = tenant.record
-    before = Ownership(record.owner_id, tenant.owner_email)
+    before = Ownership(record.owner_id, tenant.owner_email, tenant.owner_address.is_verified)
+    after = Ownership(owner_id, address.email, address.is_verified)
     if before == after and not tenant.owner_email_follows:
         return record
     await tenants.update(
         connection,
         record.id,
         name=record.name,
-        owner_email=after.owner_email,
-        owner_id=after.owner_id,
+        owner_address=address,
+        owner_id=owner_id,
         suspended=tenant.suspended,
         now=now,
     )
@@ -255,7 +264,7 @@ async def _hand_over(
         connection, author, Action.TENANT_TRANSFERRED, org_id=record.id, target_id=record.id,
         before=before, after=after, now=now,
     )  # fmt: skip
-    return msgspec.structs.replace(record, owner_id=after.owner_id, updated_at=now)
+    return msgspec.structs.replace(record, owner_id=owner_id, updated_at=now)
 
 
 def _position(member: Member) -> Position:

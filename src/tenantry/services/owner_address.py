@@ -11,9 +11,11 @@ from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.members import Ownership
+from tenantry.domain.owner_addresses import OwnerAddress
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.kit.clock import Clock
 from tenantry.services import audit
+from tenantry.services.owner_mail import MailOutbox, announce
 from tenantry.store import tenants
 from tenantry.store.tenants import OwnerSeen
 
@@ -30,8 +32,9 @@ class OwnerAddresses:
     for a while, does not bring the old address back.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, outbox: MailOutbox, clock: Clock) -> None:
         self._database = database
+        self._outbox = outbox
         self._clock = clock
         self._seen: dict[str, OwnerSeen] = {}
 
@@ -57,17 +60,19 @@ class OwnerAddresses:
         now = self._clock()
         try:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                for moved, was in await tenants.move_owner_emails(connection, list(seen.values()), now):
+                for seen_as, was in await tenants.move_owner_emails(connection, list(seen.values()), now):
                     await audit.record(
                         connection,
                         Author(ActorKind.SYSTEM),
                         Action.TENANT_UPDATED,
-                        org_id=moved.org_id,
-                        target_id=moved.org_id,
-                        before=Ownership(moved.user_id, was),
-                        after=Ownership(moved.user_id, moved.email),
+                        org_id=seen_as.org_id,
+                        target_id=seen_as.org_id,
+                        before=Ownership(seen_as.user_id, was.email, owner_email_verified=was.is_verified),
+                        after=Ownership(seen_as.user_id, seen_as.email, owner_email_verified=True),
                         now=now,
                     )
+                    is_now = OwnerAddress(seen_as.email, seen_as.email)
+                    await announce(connection, self._outbox, seen_as.org_id, was, is_now, now)
         except (DatabaseUnavailableError, psycopg.Error) as error:
             self._seen = {**seen, **self._seen}
             why = type(error.__cause__ or error).__name__  # its text may hold an address

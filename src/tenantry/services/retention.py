@@ -30,6 +30,7 @@ class Removed(msgspec.Struct, frozen=True):
     request_counts: int = 0
     names: int = 0
     sessions: int = 0
+    owner_mails: int = 0
 
 
 class RetentionService:
@@ -53,12 +54,13 @@ class RetentionService:
             request_counts=await self._repeat(retention.delete_request_counts, now),
             names=await self._repeat(retention.delete_names, now),
             sessions=await self._repeat(retention.delete_sessions, now),
+            owner_mails=await self._repeat(retention.delete_owner_mails, now),
             bodies=await self._repeat(retention.delete_bodies, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES),
         )
         if any(msgspec.structs.astuple(removed)):
             logger.info(
                 "removed: %d idempotency keys, %d parked events, %d deleted tenants, %d raw bodies of events, "
-                "%d counts of requests, %d names of people, %d sessions",
+                "%d counts of requests, %d names of people, %d sessions, %d sent mails",
                 *msgspec.structs.astuple(removed),
             )
         return removed

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,6 +20,7 @@ from tenantry.domain.errors import (
     TenantExistsError,
     ValidationError,
 )
+from tenantry.domain.owner_addresses import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import FREE
 from tenantry.domain.projects import Project
@@ -33,6 +34,8 @@ from tenantry.services.billing import BillingEventView, view
 from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
 from tenantry.services.members import seat_owner
+from tenantry.services.owner_confirmation import verify_as_operator
+from tenantry.services.owner_mail import MailOutbox, announce
 from tenantry.services.paging import parse_time_cursor, to_page
 from tenantry.store import api_keys, billing, members, projects, tenants
 from tenantry.store.idempotency import Claim
@@ -51,6 +54,8 @@ class TenantWishes(msgspec.Struct, frozen=True):
     stripe_customer_id: str | None = None
     suspended: bool | None = None
     plan: str | None = None
+    email_verified: bool = True
+    """Whether somebody vouches for the address: the operator does, unless this says otherwise."""
 
 
 class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,6 +63,7 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
 
     tenant: Tenant
     owner_email: str
+    owner_email_verified: bool
     suspended: bool
     customers: list[str]
     members: list[dict[str, Any]]
@@ -73,8 +79,13 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     owner_id: str
     owner_email: str
+    owner_email_verified: bool
     stripe_customer_id: str | None
     suspended: bool
+
+
+class TenantOutbox(MailOutbox, ledger.Outbox, Protocol):
+    """What is to be done once a change of a tenant is committed."""
 
 
 class TenantService:
@@ -84,7 +95,7 @@ class TenantService:
         self,
         database: Database,
         policy: BillingPolicy,
-        outbox: ledger.Outbox,
+        outbox: TenantOutbox,
         clock: Clock,
         issuer: str | None = None,
         keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
@@ -136,45 +147,65 @@ class TenantService:
         The owner's address is ``owner_email``, the token's verified one, or the identity provider's.
         Raises `TenantExistsError`, `ValidationError` and the errors of idempotency.
         """
-        email = owner_email or claims.email or await find_email()
+        verified = claims.email or await find_email()
+        email = owner_email or verified
         if email is None:
             raise ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
+        is_verified = verified is not None and same_address(email, verified)
         now = self._clock()
         tenant_id = claims.org_id or new_id("org")
         async with self._database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
 
             async def make() -> Tenant:
-                wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject)
+                wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
                 async with connection.within(of_tenant(tenant_id)):
                     if not await self._insert(connection, author, tenant_id, wishes, now):
                         raise TenantExistsError("The organization that the token names exists already.")
                     await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now)
                     if owner_email is None:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
-                    return (await _existing(connection, tenant_id)).record
+                    made = await _existing(connection, tenant_id)
+                    await announce(connection, self._outbox, tenant_id, None, made.owner_address, now)
+                    return made.record
 
             tenant, _ = await once(connection, claim, Tenant, now, make)
             return tenant
 
     async def update(
-        self, principal: Principal, author: Author, tenant_id: str, *, name: str, owner_email: str | None
+        self,
+        principal: Principal,
+        author: Author,
+        tenant_id: str,
+        *,
+        name: str,
+        owner_email: str | None,
+        email_verified: bool = False,
     ) -> Tenant:
-        """Change the caller's tenant. Raises `NotFoundError`."""
+        """Change the caller's tenant. Raises `NotFoundError`.
+
+        ``email_verified`` says that the identity provider vouches for the address as the caller's. The same address
+        again, where it is not verified, asks for another confirmation mail.
+        """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             found = await _own(connection, principal, tenant_id, lock=True)
             now = self._clock()
             (await as_of_now(connection, principal, self._issuer, now)).require("tenants:write")
+            was = found.owner_address
+            address = was if owner_email is None else was.changed(owner_email, verified=email_verified)
             await tenants.update(
                 connection,
                 tenant_id,
                 name=name,
-                owner_email=owner_email or found.owner_email,
+                owner_address=address,
                 owner_email_follows=found.owner_email_follows and owner_email is None,
                 owner_id=found.record.owner_id,
                 suspended=found.suspended,
                 now=now,
             )
-            return await _entered(connection, author, found, now)
+            record = await _entered(connection, author, found, now)
+            if owner_email is not None:
+                await announce(connection, self._outbox, tenant_id, was, address, now)
+            return record
 
     async def put(self, author: Author, tenant_id: str, wishes: TenantWishes) -> tuple[Tenant, bool]:
         """Make a tenant, or set an existing one; the flag says that it is new.
@@ -187,6 +218,9 @@ class TenantService:
             if not made:
                 found = await self._set(connection, tenant_id, wishes, now)
                 await _entered(connection, author, found, now)
+                address = found.owner_address.changed(wishes.owner_email, verified=wishes.email_verified)
+                if wishes.email_verified:
+                    await announce(connection, self._outbox, tenant_id, found.owner_address, address, now)
             await self._seat_owner(connection, author, tenant_id, wishes, now)
             return (await _existing(connection, tenant_id)).record, made
 
@@ -206,6 +240,10 @@ class TenantService:
         if found.deleted:
             raise NotFoundError("tenant")
         return found.record
+
+    async def verify_owner_address(self, author: Author, tenant_id: str) -> str:
+        """Record that the operator vouches for the owner's address; returns the address. Raises `NotFoundError`."""
+        return (await verify_as_operator(self._database, author, tenant_id, self._clock)).email
 
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: its keys die with the commit, its data stays for 30 days. Raises `NotFoundError`."""
@@ -231,6 +269,7 @@ class TenantService:
             return TenantExport(
                 tenant=found.record,
                 owner_email=found.owner_email,
+                owner_email_verified=found.owner_address.is_verified,
                 suspended=found.suspended,
                 customers=await billing.customers_of(connection, tenant_id),
                 members=await members.read_all(connection, tenant_id),
@@ -252,6 +291,7 @@ class TenantService:
             name=wishes.name,
             owner_id=wishes.owner_id or new_id("usr"),
             owner_email=wishes.owner_email,
+            owner_email_verified=wishes.email_verified,
             plan=wishes.plan or FREE,
             now=now,
         )
@@ -273,11 +313,12 @@ class TenantService:
         found = await _existing(connection, tenant_id, lock=True)
         if found.deleted:
             raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+        address = found.owner_address.changed(wishes.owner_email, verified=wishes.email_verified)
         await tenants.update(
             connection,
             tenant_id,
             name=wishes.name,
-            owner_email=wishes.owner_email,
+            owner_address=address,
             owner_id=wishes.owner_id or found.record.owner_id,
             suspended=found.suspended if wishes.suspended is None else wishes.suspended,
             now=now,
@@ -321,6 +362,7 @@ def _audited(row: TenantRow) -> AuditedTenant:
         name=row.record.name,
         owner_id=row.record.owner_id,
         owner_email=row.owner_email,
+        owner_email_verified=row.owner_address.is_verified,
         stripe_customer_id=row.record.stripe_customer_id,
         suspended=row.suspended,
     )

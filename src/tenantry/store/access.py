@@ -49,7 +49,11 @@ class SeatRow(msgspec.Struct, frozen=True):
     role: str | None
     removed: bool
     owner_email: str | None
-    """The tenant's billing address, if the user is its owner and the address follows the identity provider's."""
+    """The address to compare the user's with, if the user is the tenant's owner.
+
+    It is the owner address where that follows the identity provider's, and the one that was verified last where the
+    owner address is not verified.
+    """
     projects: list[str]
     """As in `KeyRow`; of live mode."""
 
@@ -103,7 +107,9 @@ def _seats(page: str) -> Statement:
         f"""
 SELECT asked.number, t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
        m.role, m.removed_at IS NOT NULL,
-       CASE WHEN t.owner_email_follows AND t.owner_id = asked.subject THEN t.owner_email END,
+       CASE WHEN t.owner_id <> asked.subject THEN NULL
+            WHEN t.verified_email <> t.owner_email THEN t.verified_email
+            WHEN t.owner_email_follows THEN t.owner_email END,
        {page}
   FROM unnest($1, $2, $3, $4, $5, $6, $7) AS asked (number, issuer, subject, org_id, most, after_at, after_id)
   LEFT JOIN memberships m

@@ -60,8 +60,8 @@ _FACT_TYPES: Final[Mapping[str, Type[Any]]] = {
     "id": TEXTS, "arrival": BIGINTS, "type": TEXTS, "created": BIGINTS, "livemode": BOOLEANS, "api_version": TEXTS,
     "org_id": TEXTS, "customer_id": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "status": TEXTS,
     "price_id": TEXTS, "current_period_end": BIGINTS, "cancel_at_period_end": BOOLEANS, "invoice_id": TEXTS,
-    "invoice_url": TEXTS, "amount_due": BIGINTS, "attempt_count": BIGINTS, "currency": TEXTS, "checkout_mode": TEXTS,
-    "problem": TEXTS, "previous": JSONS, "account": TEXTS,
+    "invoice_url": TEXTS, "amount_due": BIGINTS, "amount_remaining": BIGINTS, "attempt_count": BIGINTS,
+    "currency": TEXTS, "checkout_mode": TEXTS, "problem": TEXTS, "previous": JSONS, "account": TEXTS,
 }  # fmt: skip
 FACT_NAMES: Final = tuple(_FACT_TYPES)
 """The columns that hold the facts of an event."""

@@ -8,19 +8,23 @@ from uuid import UUID
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.domain.notices import KEY_LEAKED, KeyLeakedData, Notification, PendingMail
+from tenantry.domain.notices import KEY_LEAKED, KeyLeakedData, Notification, PaymentFailure, PendingMail
 
 INSERT: Final = """
-INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at)
-SELECT n.id, n.type, n.recipient_id, n.tenant_id, n.channels, n.data, n.event_id, %(now)s
+INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
+SELECT n.id, n.type, n.recipient_id, n.tenant_id, n.channels, n.data, n.event_id, %(now)s,
+       (SELECT t.owner_email FROM tenants t WHERE t.id = n.tenant_id)
   FROM json_to_recordset(%(rows)s::json) AS n (
          id uuid, type text, recipient_id text, tenant_id text, channels text[], data jsonb, event_id text)
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """
+# The release before queued notices of leaked keys here, and without a recipient.
 PENDING: Final = """
-SELECT n.id, n.attempts, n.created_at, t.name, t.owner_email, n.data->>'invoiceUrl',
-       e.amount_due, e.currency, n.tenant_id, CASE WHEN n.type = %(leaked)s THEN n.data::text END
+SELECT n.id, n.attempts, n.created_at, t.name,
+       coalesce(n.recipient, CASE WHEN n.type = %(leaked)s THEN t.verified_email END, t.owner_email), n.tenant_id,
+       n.data->>'invoiceUrl', e.amount_due, e.amount_remaining, e.currency,
+       CASE WHEN n.type = %(leaked)s THEN n.data::text END
   FROM notifications n
   JOIN tenants t ON t.id = n.tenant_id
   LEFT JOIN billing_events e ON e.id = n.event_id
@@ -28,17 +32,43 @@ SELECT n.id, n.attempts, n.created_at, t.name, t.owner_email, n.data->>'invoiceU
 """
 
 # A job goes after its mail is recorded, in another transaction: where that alone survives, nobody is left to deliver.
-FORSAKEN: Final = """
+_FORSAKEN: Final = """
 SELECT id
-  FROM notifications
- WHERE status = 'queued'
+  FROM {table} m
+ WHERE status IN ('queued', 'collecting')
    AND NOT EXISTS (SELECT FROM procrastinate_jobs job
                     WHERE job.task_name = %(task)s AND job.status IN ('todo', 'doing')
-                      AND job.args->>'notification_id' = notifications.id::text)
+                      AND job.args->>'notification_id' = m.id::text)
  ORDER BY created_at
  LIMIT %(most)s
    FOR UPDATE SKIP LOCKED
 """
+_TABLES: Final = ("notifications", "owner_mails")
+FORSAKEN: Final = tuple(_FORSAKEN.format(table=table) for table in _TABLES)
+_MARK_SENT: Final = """
+UPDATE {table} SET status = 'sent', attempts = attempts + 1, sent_at = %s, last_error = NULL WHERE id = %s
+"""
+MARK_SENT: Final = {table: _MARK_SENT.format(table=table) for table in _TABLES}
+_MARK_ATTEMPT: Final = """
+UPDATE {table}
+   SET attempts = attempts + 1, last_error = %s, status = CASE WHEN %s THEN 'failed' ELSE status END
+ WHERE id = %s
+"""
+MARK_ATTEMPT: Final = {table: _MARK_ATTEMPT.format(table=table) for table in _TABLES}
+_GIVE_UP: Final = "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"
+GIVE_UP: Final = tuple(_GIVE_UP.format(table=table) for table in _TABLES)
+_WAITING: Final = """
+SELECT status, created_at FROM notifications WHERE status <> 'sent'
+ UNION ALL
+SELECT CASE status WHEN 'collecting' THEN 'queued' ELSE status END, due_at FROM owner_mails
+ WHERE status NOT IN ('sent', 'dropped')
+"""
+COUNT_BY_STATUS: Final = f"SELECT status, count(*) FROM ({_WAITING}) AS mails GROUP BY status"  # noqa: S608  # our own
+OLDEST_QUEUED: Final = f"""
+SELECT greatest(coalesce(extract(epoch FROM now() - min(created_at)), 0), 0)::float8
+  FROM ({_WAITING}) AS mails
+ WHERE status = 'queued'
+"""  # noqa: S608  # our own statement
 
 
 async def insert(connection: Connection, notices: Sequence[tuple[Notification, str]], now: datetime) -> list[UUID]:
@@ -68,55 +98,51 @@ async def read_pending(connection: Connection, notification_id: UUID) -> Pending
     row = await cursor.fetchone()
     if row is None:
         return None
-    mail = PendingMail(*row[:-1])
-    return msgspec.structs.replace(mail, leak=row[-1] and msgspec.json.decode(row[-1], type=KeyLeakedData))
+    found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, leak = row
+    about = msgspec.json.decode(leak, type=KeyLeakedData) if leak else PaymentFailure(*payment)
+    return PendingMail(found_id, attempts, created_at, tenant_name, recipient, tenant_id, about, in_notifications=True)
 
 
 async def forsaken(connection: Connection, task: str, most: int) -> list[UUID]:
     """Notifications to be delivered that no job of this name is there for, locked; the oldest of them."""
-    cursor = await connection.execute(FORSAKEN, {"task": task, "most": most})
-    return [row[0] for row in await cursor.fetchall()]
+    found = []
+    for statement in FORSAKEN:
+        cursor = await connection.execute(statement, {"task": task, "most": most})
+        found += [row[0] for row in await cursor.fetchall()]
+    return found
 
 
-async def mark_sent(connection: Connection, notification_id: UUID, now: datetime) -> None:
+async def mark_sent(connection: Connection, mail: PendingMail, now: datetime) -> None:
     """Record that the mail server has taken the mail."""
-    await connection.execute(
-        "UPDATE notifications SET status = 'sent', attempts = attempts + 1, sent_at = %s, last_error = NULL "
-        "WHERE id = %s",
-        (now, notification_id),
-    )
+    await connection.execute(MARK_SENT[_table(mail)], (now, mail.notification_id))
 
 
-async def mark_attempt(connection: Connection, notification_id: UUID, error: str, *, final: bool) -> None:
-    """Record a failed attempt; after a ``final`` one the notification has failed for good."""
-    await connection.execute(
-        "UPDATE notifications SET attempts = attempts + 1, last_error = %s, "
-        "status = CASE WHEN %s THEN 'failed' ELSE status END WHERE id = %s",
-        (error[:500], final, notification_id),
-    )
+async def mark_attempt(connection: Connection, mail: PendingMail, error: str, *, final: bool) -> None:
+    """Record a failed attempt; after a ``final`` one the mail has failed for good."""
+    await connection.execute(MARK_ATTEMPT[_table(mail)], (error[:500], final, mail.notification_id))
+
+
+def _table(mail: PendingMail) -> str:
+    return "notifications" if mail.in_notifications else "owner_mails"
 
 
 async def give_up(connection: Connection, why: str) -> int:
     """Let all that are queued fail for good; returns how many."""
-    cursor = await connection.execute(
-        "UPDATE notifications SET status = 'failed', last_error = %s WHERE status = 'queued'", (why,)
-    )
-    return cursor.rowcount
+    number = 0
+    for statement in GIVE_UP:
+        cursor = await connection.execute(statement, (why,))
+        number += cursor.rowcount
+    return number
 
 
 async def count_by_status(connection: Connection) -> dict[str, int]:
     """How many notifications are queued, and how many have failed for good."""
-    cursor = await connection.execute(
-        "SELECT status, count(*) FROM notifications WHERE status <> 'sent' GROUP BY status"
-    )
+    cursor = await connection.execute(COUNT_BY_STATUS)
     return dict(await cursor.fetchall())
 
 
 async def oldest_queued_seconds(connection: Connection) -> float:
-    """The age of the oldest notification that is still to be delivered; 0 if there is none."""
-    cursor = await connection.execute(
-        "SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM notifications "
-        "WHERE status = 'queued'"
-    )
+    """For how long the oldest mail that is still to be delivered has been due; 0 if there is none."""
+    cursor = await connection.execute(OLDEST_QUEUED)
     row = await cursor.fetchone()
     return float(row[0]) if row else 0.0

@@ -11,7 +11,7 @@ from tenantry.store.listing import MOST_LOOKED_AT
 
 REQUESTS: Final = "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
 FAILED_INVOICE: Final = f"""
-SELECT id, created, invoice_url, amount_due, currency
+SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currency
   FROM (SELECT *
           FROM billing_events
          WHERE tenant_id = %s
@@ -26,13 +26,14 @@ SELECT id, created, invoice_url, amount_due, currency
 class FailedInvoice(msgspec.Struct, frozen=True):
     """An invoice whose payment failed: the event, and what that says of it.
 
-    ``amount_due`` is in the smallest unit of ``currency``, as the provider counts it; ``url`` as the provider gave it.
+    ``amount`` is what remains to be paid, in the smallest unit of ``currency``, as the provider counts it; ``url`` is
+    as the provider gave it.
     """
 
     event_id: str
     failed_at: datetime | None
     url: str | None
-    amount_due: int | None
+    amount: int | None
     currency: str | None
 
 

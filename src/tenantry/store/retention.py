@@ -11,6 +11,7 @@ PARKED_KEPT: Final = timedelta(days=30)
 DELETED_TENANTS_KEPT: Final = timedelta(days=30)  # the database's functions for it say so too
 # Far longer than they count: so a process whose clock is slow loses none that it still needs.
 REQUEST_COUNTS_KEPT: Final = timedelta(hours=1)
+OWNER_MAILS_KEPT: Final = timedelta(days=30)
 NAMES_KEPT: Final = timedelta(days=365)
 ROWS_PER_STATEMENT: Final = 1000
 
@@ -52,10 +53,17 @@ DELETE FROM dashboard_sessions
          SELECT digest FROM dashboard_sessions
           WHERE started_at <= %s ORDER BY started_at LIMIT %s FOR UPDATE SKIP LOCKED)
 """
+DELETE_OWNER_MAILS: Final = """
+DELETE FROM owner_mails
+ WHERE id IN (
+         SELECT id FROM owner_mails
+          WHERE status IN ('sent', 'dropped') AND created_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
 PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
 # What a tenant has many of, biggest first; the rest goes with the tenant's own row.
 PURGE_ROWS: Final = (
+    "DELETE FROM owner_mails WHERE id IN (SELECT id FROM owner_mails WHERE tenant_id = %s LIMIT %s)",
     "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications WHERE tenant_id = %s LIMIT %s)",
     """
     WITH gone AS (DELETE FROM billing_events
@@ -107,6 +115,12 @@ async def delete_names(connection: Connection, now: datetime) -> int:
 async def delete_sessions(connection: Connection, now: datetime) -> int:
     """Delete sessions of the dashboard that have ended; returns how many, at most `ROWS_PER_STATEMENT`."""
     cursor = await connection.execute(DELETE_SESSIONS, (now - SESSION_LENGTH, ROWS_PER_STATEMENT))
+    return cursor.rowcount
+
+
+async def delete_owner_mails(connection: Connection, now: datetime) -> int:
+    """Delete security notices and confirmations that were sent 30 days ago; returns how many, at most 1,000."""
+    cursor = await connection.execute(DELETE_OWNER_MAILS, (now - OWNER_MAILS_KEPT, ROWS_PER_STATEMENT))
     return cursor.rowcount
 
 

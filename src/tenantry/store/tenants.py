@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.domain.owner_addresses import OwnerAddress
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import from_epoch
 
@@ -25,6 +26,13 @@ class TenantRow(msgspec.Struct, frozen=True):
     """Whether the address is the identity provider's, and is to stay so."""
     suspended: bool
     deleted: bool
+    verified_email: str | None
+    """The owner address that was verified last; see `OwnerAddress`."""
+
+    @property
+    def owner_address(self) -> OwnerAddress:
+        """The owner's address, and whether it is verified."""
+        return OwnerAddress(self.owner_email, self.verified_email)
 
 
 class OwnerSeen(msgspec.Struct, frozen=True):
@@ -38,7 +46,7 @@ class OwnerSeen(msgspec.Struct, frozen=True):
 
 def _row(row: Sequence[Any]) -> TenantRow:
     (tenant_id, name, plan, status, period_end, cancel, customer, owner_id, created_at, updated_at,
-     owner_email, follows, suspended, deleted) = row  # fmt: skip
+     owner_email, follows, suspended, deleted, verified_email) = row  # fmt: skip
     record = Tenant(
         id=tenant_id,
         name=name,
@@ -51,14 +59,14 @@ def _row(row: Sequence[Any]) -> TenantRow:
         created_at=created_at,
         updated_at=updated_at,
     )
-    return TenantRow(record, owner_email, follows, suspended, deleted)
+    return TenantRow(record, owner_email, follows, suspended, deleted, verified_email)
 
 
 async def find(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:
     """One tenant, ended ones included."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, "  # noqa: S608  # our own
-        "deleted_at IS NOT NULL FROM tenants WHERE id = %s" + (" FOR NO KEY UPDATE" if lock else ""),
+        "deleted_at IS NOT NULL, verified_email FROM tenants WHERE id = %s" + (" FOR NO KEY UPDATE" if lock else ""),
         (tenant_id,),
     )
     row = await cursor.fetchone()
@@ -75,7 +83,7 @@ async def read_of_user(
 ) -> list[Tenant]:
     """The living tenants that a user belongs to or that the token claims, newest first, one more than ``limit``."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, '', false, false, false FROM tenants t "  # noqa: S608  # our own columns
+        f"SELECT {_COLUMNS}, '', false, false, false, NULL FROM tenants t "  # noqa: S608  # our own columns
         "WHERE deleted_at IS NULL "
         "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
         "AND (id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
@@ -102,12 +110,13 @@ async def insert(
     owner_email: str,
     plan: str,
     now: datetime,
+    owner_email_verified: bool = True,
 ) -> bool:
     """Store a new tenant; False if the id is taken."""
     cursor = await connection.execute(
-        "INSERT INTO tenants (id, name, owner_id, owner_email, base_plan, plan, created_at, updated_at) "
-        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO NOTHING",
-        (tenant_id, name, owner_id, owner_email, plan, plan, now, now),
+        "INSERT INTO tenants (id, name, owner_id, owner_email, verified_email, base_plan, plan, created_at, "
+        "updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO NOTHING",
+        (tenant_id, name, owner_id, owner_email, owner_email if owner_email_verified else "", plan, plan, now, now),
     )
     return cursor.rowcount == 1
 
@@ -117,7 +126,7 @@ async def update(
     tenant_id: str,
     *,
     name: str,
-    owner_email: str,
+    owner_address: OwnerAddress,
     owner_id: str,
     suspended: bool,
     now: datetime,
@@ -125,9 +134,19 @@ async def update(
 ) -> None:
     """Write back what may change of a tenant; an address that somebody has set follows nothing."""
     await connection.execute(
-        "UPDATE tenants SET name = %s, owner_email = %s, owner_email_follows = %s, owner_id = %s, updated_at = %s, "
-        "suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END WHERE id = %s",
-        (name, owner_email, owner_email_follows, owner_id, now, suspended, now, tenant_id),
+        "UPDATE tenants SET name = %s, owner_email = %s, verified_email = %s, owner_email_follows = %s, owner_id = %s, "
+        "updated_at = %s, suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END WHERE id = %s",
+        (
+            name,
+            owner_address.email,
+            owner_address.verified_email,
+            owner_email_follows,
+            owner_id,
+            now,
+            suspended,
+            now,
+            tenant_id,
+        ),
     )
 
 
@@ -146,25 +165,31 @@ SELECT EXISTS (SELECT FROM tenants)
 """
 MOVE_OWNER_EMAILS: Final = """
 WITH moved AS (
-    SELECT t.id, t.owner_email AS was, s.email, s.token_issued
+    SELECT t.id, t.owner_email AS was, t.verified_email AS former, s.email, s.token_issued
       FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[]) AS s (org_id, user_id, email, token_issued)
       JOIN tenants t ON t.id = s.org_id
-     WHERE t.owner_email_follows AND t.owner_id = s.user_id AND t.owner_email <> s.email AND t.deleted_at IS NULL
-       AND (t.owner_email_token_issued IS NULL OR t.owner_email_token_issued <= s.token_issued)
+     WHERE t.owner_id = s.user_id AND t.deleted_at IS NULL
+       AND ((t.owner_email = s.email AND t.verified_email <> s.email)
+            OR (t.owner_email_follows AND t.owner_email <> s.email
+                AND (t.owner_email_token_issued IS NULL OR t.owner_email_token_issued <= s.token_issued)))
      ORDER BY t.id
        FOR NO KEY UPDATE OF t)
 UPDATE tenants t
-   SET owner_email = moved.email, owner_email_token_issued = moved.token_issued, updated_at = %s
+   SET owner_email = moved.email, verified_email = moved.email, owner_email_token_issued = moved.token_issued,
+       updated_at = %s
   FROM moved
  WHERE t.id = moved.id
-RETURNING t.id, moved.was
+RETURNING t.id, moved.was, moved.former
 """
 
 
 async def move_owner_emails(
     connection: Connection, seen: Sequence[OwnerSeen], now: datetime
-) -> list[tuple[OwnerSeen, str]]:
-    """Let the addresses of tenants follow their owners', one a tenant; returns the changes with the address before."""
+) -> list[tuple[OwnerSeen, OwnerAddress]]:
+    """Let the addresses of tenants follow their owners', one a tenant; returns the changes with the address before.
+
+    An address that is not verified, and is the one that the owner's token vouches for, is verified from now on.
+    """
     by_tenant = {one.org_id: one for one in seen}
     cursor = await connection.execute(
         MOVE_OWNER_EMAILS,
@@ -176,7 +201,15 @@ async def move_owner_emails(
             now,
         ),
     )
-    return [(by_tenant[tenant_id], was) for tenant_id, was in await cursor.fetchall()]
+    changes = [(by_tenant[row[0]], OwnerAddress(row[1], row[2])) for row in await cursor.fetchall()]
+    return sorted(changes, key=lambda change: change[0].org_id)
+
+
+async def set_verified_email(connection: Connection, tenant_id: str, email: str, now: datetime) -> None:
+    """Record that an address of the owner is verified."""
+    await connection.execute(
+        "UPDATE tenants SET verified_email = %s, updated_at = %s WHERE id = %s", (email, now, tenant_id)
+    )
 
 
 async def link_customer(

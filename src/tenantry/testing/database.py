@@ -44,8 +44,15 @@ class Rows:
         """The mails that were to be sent to these tenants' owners, oldest first."""
         with self._connect() as connection:
             rows = connection.execute(
-                "SELECT id, status, last_error FROM notifications WHERE tenant_id = ANY(%s) ORDER BY created_at, id",
-                (list(tenants),),
+                """
+                SELECT id, status, last_error
+                  FROM (SELECT id, status, last_error, created_at FROM notifications WHERE tenant_id = ANY(%(tenants)s)
+                         UNION ALL
+                        SELECT id, status, last_error, created_at FROM owner_mails
+                         WHERE tenant_id = ANY(%(tenants)s) AND status NOT IN ('collecting', 'dropped')) AS mails
+                 ORDER BY created_at, id
+                """,
+                {"tenants": list(tenants)},
             ).fetchall()
         return [Notice(*row) for row in rows]
 

@@ -53,6 +53,7 @@ LOWEST: Final = {
     "POST /settings/members/{member_id}/take-back": "admin",
     "GET /settings/transfer": "owner",
     "POST /settings/transfer": "owner",
+    "POST /settings/owner-address/send-confirmation": "admin",
 }
 """The lowest role that an address of a tenant is for."""
 FORM: Final = {

@@ -83,6 +83,7 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     invoice_id: str | None = None
     invoice_url: str | None = None
     amount_due: int | None = None
+    amount_remaining: int | None = None
     attempt_count: int | None = None
     currency: str | None = None
     checkout_mode: str | None = None

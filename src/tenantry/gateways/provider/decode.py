@@ -138,6 +138,7 @@ class _Invoice(msgspec.Struct):
     customer: str | _Ref | None = None
     hosted_invoice_url: Any = None
     amount_due: Any = None
+    amount_remaining: Any = None
     attempt_count: Any = None
     status: Any = None
     currency: Any = None
@@ -402,19 +403,24 @@ def _is_fact(value: object) -> TypeGuard[Fact]:
 
 def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
     details = invoice.parent.subscription_details if invoice.parent else None
-    url, amount, currency = invoice.hosted_invoice_url, invoice.amount_due, invoice.currency
+    url, currency = invoice.hosted_invoice_url, invoice.currency
     attempts, status = invoice.attempt_count, invoice.status
     return {
         "customer_id": _ref(invoice.customer),
         "invoice_id": _text_if_any(invoice.id),
         # what only the mail shows, or orders events of one second, must not cost the event
         "invoice_url": url if isinstance(url, str) and _is_web_address(url) else None,
-        "amount_due": amount if type(amount) is int and abs(amount) <= _LARGEST_AMOUNT else None,
+        "amount_due": _amount(invoice.amount_due),
+        "amount_remaining": _amount(invoice.amount_remaining),
         "attempt_count": attempts if type(attempts) is int and 0 <= attempts <= _LARGEST_AMOUNT else None,
         "status": status if isinstance(status, str) and _is_text(status) else None,
         "currency": currency if isinstance(currency, str) and _is_text(currency) else None,
         "subscription_id": _ref_if_any(invoice.subscription or (details.subscription if details else None)),
     }
+
+
+def _amount(value: object) -> int | None:
+    return value if type(value) is int and abs(value) <= _LARGEST_AMOUNT else None
 
 
 def _checkout_facts(session: _CheckoutSession, *, reference_links: bool) -> dict[str, Any]:

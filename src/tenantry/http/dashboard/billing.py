@@ -159,7 +159,7 @@ class BillingPages:
             tenant=tenant,
             use=found.use,
             failed=found.failed,
-            owed=format_amount(found.failed.amount_due, found.failed.currency) if found.failed else None,
+            owed=format_amount(found.failed.amount, found.failed.currency) if found.failed else None,
             plan=self._catalog.name(tenant.plan),
             plans=self._catalog.plans,
             limits=self._catalog.limits(tenant.plan),

@@ -15,6 +15,7 @@ from litestar.params import FromPath
 from litestar.response import Stream
 from markupsafe import Markup
 
+from tenantry.domain.display_text import display_text
 from tenantry.http.dashboard.cookies import Cookies
 from tenantry.http.dashboard.notices import Notice, Notices
 from tenantry.http.dashboard.visitor import Visitor
@@ -80,6 +81,7 @@ class Look:
         """Where the assets are: an address of this service that changes with what they hold."""
         environment = page_templates(PackageLoader(str(__package__)))
         environment.filters.update(time=_time, day=_day, segment=_segment, shown=_shown, called=_called)
+        environment.filters["display_text"] = display_text
         environment.globals.update(assets=self.assets, version=version, demo_pages=demo_pages)
         self._environment = environment
 

@@ -22,6 +22,9 @@ class Notice(StrEnum):
     PROJECT_DELETED = "The project is deleted."
     KEY_SAVED = "Saved. It counts from the next request on."
     OTHERS_SIGNED_OUT = "You are signed out everywhere else."
+    CONFIRMATION_SENT = "The confirmation is on its way to the owner's address."
+    CONFIRMATION_LIMITED = "Not sent: the address has had several confirmations. Try again in an hour, or tomorrow."
+    ADDRESS_VERIFIED = "The owner's address is verified already."
     CHECKED_OUT = (
         "The provider has taken the order. The plan changes as soon as its event arrives, usually within seconds."
     )
@@ -31,7 +34,9 @@ class Notice(StrEnum):
     @property
     def is_done(self) -> bool:
         """Whether what it says is done, and nothing is waited for."""
-        return self not in (Notice.CHECKED_OUT, Notice.CHECKOUT_LEFT, Notice.PORTAL_LEFT)
+        return self not in (
+            Notice.CHECKED_OUT, Notice.CHECKOUT_LEFT, Notice.PORTAL_LEFT, Notice.CONFIRMATION_LIMITED,
+        )  # fmt: skip
 
 
 class Notices:

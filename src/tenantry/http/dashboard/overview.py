@@ -15,6 +15,7 @@ from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
 from tenantry.http.dashboard.words import role_in_words, status_in_words, will_end
 from tenantry.kit.clock import Clock
 from tenantry.services.overview import Overview, OverviewService
+from tenantry.services.owner_confirmation import OwnerConfirmations
 
 _TROUBLE: Final = {
     "unpaid": "The provider has given up collecting the last invoice.",
@@ -25,7 +26,14 @@ _TROUBLE: Final = {
 
 
 def overview_pages(
-    overview: OverviewService, catalog: Catalog, door: Door, look: Look, *, base_url: str, clock: Clock
+    overview: OverviewService,
+    confirmations: OwnerConfirmations,
+    catalog: Catalog,
+    door: Door,
+    look: Look,
+    *,
+    base_url: str,
+    clock: Clock,
 ) -> Sequence[HTTPRouteHandler]:
     """The routes of the root and of a tenant's first page."""
     words = LedgerWords(catalog)
@@ -60,6 +68,7 @@ def overview_pages(
             found=found,
             soon=SOON,
             may_replace=lambda key: may_replace(visitor, key),
+            owner_address=await confirmations.of_tenant(visitor.principal),
             odd=[event for event in found.events if event.anomalies],
             is_new=_is_new(found),
             base_url=base_url,

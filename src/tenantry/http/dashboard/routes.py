@@ -26,6 +26,7 @@ from tenantry.http.dashboard.members import member_pages
 from tenantry.http.dashboard.notices import Notices
 from tenantry.http.dashboard.organizations import organization_pages
 from tenantry.http.dashboard.overview import overview_pages
+from tenantry.http.dashboard.owner_address import owner_address_pages
 from tenantry.http.dashboard.profile import profile_pages
 from tenantry.http.dashboard.projects import project_pages
 from tenantry.http.dashboard.refusals import Refusals, is_unanswered_page
@@ -50,6 +51,7 @@ from tenantry.services.checkout import CheckoutService
 from tenantry.services.members import MemberService
 from tenantry.services.news import LedgerNews
 from tenantry.services.overview import OverviewService
+from tenantry.services.owner_confirmation import OwnerConfirmations
 from tenantry.services.projects import ProjectService
 from tenantry.services.replay import ReplayService
 from tenantry.services.sessions import SessionService
@@ -66,6 +68,7 @@ class DashboardParts(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: ApiKeyService
     tenants: TenantService
     members: MemberService
+    confirmations: OwnerConfirmations
     projects: ProjectService
     trail: AuditService
     billing: BillingService
@@ -134,7 +137,15 @@ class Dashboard:
                 parts.sign_in, parts.sessions, self._cookies, look, base_url=parts.base_url, people=parts.people
             ).routes(door),
             *organization_pages(parts.sessions, door, look),
-            *overview_pages(parts.overview, parts.catalog, door, look, base_url=parts.base_url, clock=parts.clock),
+            *overview_pages(
+                parts.overview,
+                parts.confirmations,
+                parts.catalog,
+                door,
+                look,
+                base_url=parts.base_url,
+                clock=parts.clock,
+            ),
             *BillingPages(
                 parts.overview, parts.billing, parts.checkout, parts.catalog, self._notices, look, parts.base_url
             ).routes(door),
@@ -144,6 +155,7 @@ class Dashboard:
             *project_pages(parts.projects, door, look, parts.catalog),
             *member_pages(parts.members, parts.tenants, parts.sessions, door, look),
             *transfer_pages(parts.members, parts.tenants, parts.sessions, door, look),
+            *owner_address_pages(parts.confirmations, door, look),
             *audit_pages(parts.trail, parts.sessions, door, look, parts.clock),
             *profile_pages(parts.sessions, door, look),
         ]

@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.members import MemberStatus
+from tenantry.domain.owner_addresses import same_address
 from tenantry.http.access import AnyRequest
 from tenantry.http.author import principal_author
 from tenantry.http.dashboard.inputs import (
@@ -83,6 +84,7 @@ def transfer_pages(
                     tenant.id,
                     user_id=wanted.user_id,
                     owner_email=wanted.owner_email,
+                    email_verified=same_address(visitor.claims.email or "", wanted.owner_email),
                     claim=claim,
                 )
             )

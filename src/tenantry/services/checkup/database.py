@@ -270,7 +270,8 @@ def judge_queue(queue: MailQueue, *, sends_mail: bool) -> list[Finding]:
             warning(
                 _MAIL,
                 f"notifications that could not be delivered and were given up: {queue.failed}",
-                "See last_error in the table notifications; often the owner's address is wrong (PATCH the tenant).",
+                "See last_error in the tables notifications and owner_mails; often the owner's address is wrong "
+                "(PATCH the tenant).",
                 why="Their owners know nothing of it, and no further try is made.",
             )
         )

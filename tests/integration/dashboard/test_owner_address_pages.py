@@ -1,0 +1,70 @@
+"""The dashboard says that the owner's address is not verified, and sends the confirmation again."""
+
+from typing import Final
+
+import psycopg
+import pytest
+
+from tenantry.demo.identity_provider import DemoUser
+from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard
+
+OVERVIEW: Final = f"{AT_ACME}/"
+SEND_AGAIN: Final = f"{AT_ACME}/settings/owner-address/send-confirmation"
+NEW: Final = "billing@elsewhere.example"
+
+
+async def change_address(dashboard: Dashboard) -> None:
+    await dashboard.call("PATCH", f"/tenants/{ACME}", {"name": "Acme", "ownerEmail": NEW})
+
+
+async def confirmations(dashboard: Dashboard) -> int:
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+        cursor = await connection.execute(
+            "SELECT count(*) FROM owner_mails WHERE type = 'owner_address.confirmation' AND recipient = %s", (NEW,)
+        )
+        [number] = await cursor.fetchone() or [0]
+    return int(number)
+
+
+async def test_verified_address_is_no_matter(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in()
+    assert "Unverified" not in (await olivia.open(OVERVIEW)).text
+
+
+@pytest.mark.parametrize("user", [OLIVIA, ADAM], ids=["owner", "admin"])
+async def test_owner_and_admin_send_the_confirmation_again(dashboard: Dashboard, user: DemoUser) -> None:
+    await change_address(dashboard)
+    person = await dashboard.sign_in(user)
+    page = await person.open(OVERVIEW)
+    assert f"Unverified The owner's e-mail address {NEW} is not verified." in page.text
+    assert "Security notices go to the former address until it is." in page.text
+    done = await person.send(page, SEND_AGAIN)
+    assert "The confirmation is on its way to the owner's address." in done.text
+    assert await confirmations(dashboard) == 2
+
+
+async def test_fourth_confirmation_of_an_hour_is_not_sent(dashboard: Dashboard) -> None:
+    await change_address(dashboard)
+    olivia = await dashboard.sign_in()
+    for _ in range(2):
+        await olivia.send(await olivia.open(OVERVIEW), SEND_AGAIN)
+    refused = await olivia.send(await olivia.open(OVERVIEW), SEND_AGAIN)
+    assert "Not sent: the address has had several confirmations." in refused.text
+    assert await confirmations(dashboard) == 3
+
+
+async def test_verified_address_gets_no_confirmation(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in()
+    done = await olivia.force(SEND_AGAIN)
+    assert "The owner's address is verified already." in done.text
+
+
+async def test_member_sees_neither_the_address_nor_the_button(dashboard: Dashboard) -> None:
+    await change_address(dashboard)
+    mia = await dashboard.sign_in(MIA)
+    page = await mia.open(OVERVIEW)
+    assert "The owner's e-mail address is not verified." in page.text
+    assert NEW not in page.text
+    assert "Send the confirmation again" not in page.text
+    assert (await mia.force(SEND_AGAIN)).status == 403
+    assert await confirmations(dashboard) == 1
