@@ -213,6 +213,90 @@ def test_server_listens_on_no_network_address_and_lets_nobody_else_into_its_fold
     assert sockets.stat().st_mode & 0o077 == 0
 
 
+SECRETS_OF_PARENT = """
+import pathlib, sys
+import psycopg
+from tenantry.db.embedded import EmbeddedServer
+
+server = EmbeddedServer(pathlib.Path(sys.argv[1]), durable=False)
+server.start()
+try:
+    with psycopg.connect(server.conninfo) as connection:
+        connection.execute("CREATE TEMPORARY TABLE seen (line text)")
+        connection.execute("COPY seen FROM PROGRAM 'env'")
+        print([line for line, in connection.execute("SELECT line FROM seen ORDER BY line")])
+finally:
+    server.stop()
+"""
+
+
+def test_server_has_none_of_our_environment(made: Path) -> None:
+    command = [sys.executable, "-c", SECRETS_OF_PARENT, str(made)]
+    environment = {**os.environ, "API_KEY_PEPPER": "pepper-of-the-parent"}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "PATH=" in shown.stdout
+    assert "pepper-of-the-parent" not in shown.stdout
+
+
+@pytest.fixture
+def elsewhere(empty_cluster: Path, tmp_path: Path) -> tuple[EmbeddedServer, Path]:
+    """A server whose socket folder is under the temporary directory, and that folder, which does not exist."""
+    server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)), durable=False)
+    return server, Path(str(conninfo_to_dict(server.conninfo)["host"]))
+
+
+@pytest.mark.parametrize("planted", ["open", "link", "file", "of another user"])
+def test_socket_folder_that_somebody_else_may_use_is_refused(
+    elsewhere: tuple[EmbeddedServer, Path], tmp_path: Path, planted: str
+) -> None:
+    server, sockets = elsewhere
+    match planted:
+        case "open":
+            sockets.mkdir()
+            sockets.chmod(0o777)
+        case "link":
+            (tmp_path / "target").mkdir(mode=0o700)
+            sockets.symlink_to(tmp_path / "target")
+        case "file":
+            sockets.touch(mode=0o700)
+        case _:
+            if os.geteuid() != 0:
+                pytest.skip("needs root")
+            sockets.mkdir(mode=0o700)
+            os.chown(sockets, 12345, 12345)
+    before = sockets.lstat()
+    try:
+        with pytest.raises(EmbeddedServerError, match=f"{sockets}, .* must be a folder of this user with mode 0700"):
+            server.start()
+        assert (sockets.lstat().st_mode, sockets.lstat().st_uid) == (before.st_mode, before.st_uid)
+    finally:
+        server.stop()
+        sockets.rmdir() if sockets.is_dir() and not sockets.is_symlink() else sockets.unlink()
+
+
+def test_socket_folder_of_a_run_before_is_used_again(elsewhere: tuple[EmbeddedServer, Path]) -> None:
+    server, sockets = elsewhere
+    sockets.mkdir(mode=0o700)
+    server.start()
+    try:
+        write(server.conninfo)
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_is_told_of_every_folder_that_is_opened(
+    empty_cluster: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    server = EmbeddedServer(copy_cluster(empty_cluster, closed / "data"), durable=False)
+    server.start()
+    server.stop()
+    assert closed.stat().st_mode & 0o777 == 0o701
+    assert f"cannot pass through {closed}: its mode changes from 0700 to 0701" in caplog.text
+
+
 def test_long_path_does_not_keep_the_server_from_starting(empty_cluster: Path, tmp_path: Path) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)))
     server.start()

@@ -1,12 +1,14 @@
 """A PostgreSQL of our own, from the wheel: for development, demos and small set-ups.
 
-It listens on a Unix socket in a folder that only its user may enter, never on a network address.
+It listens on a Unix socket in a folder that only its user may enter, never on a network address. Its processes
+get none of the parent's environment variables: `COPY ... FROM PROGRAM` would show the secrets among them.
 Whoever starts it stops it; a server that another process owns is only used. It has the roles of `tenantry.db.roles`.
 """
 
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import pwd
 import shutil
@@ -25,6 +27,8 @@ from psycopg.conninfo import make_conninfo
 
 from tenantry.db.roles import make_roles
 
+_log = logging.getLogger(__name__)
+
 _SUPERUSER: Final = "postgres"
 _LONGEST_SOCKET_PATH: Final = 90
 _SHORTEST: Final = Path("/tmp")  # noqa: S108  # what the folder in it is named is nobody else's
@@ -32,9 +36,12 @@ _START_TIMEOUT: Final = 60
 _POLL_SECONDS: Final = 0.01
 _STATUS_LINE: Final = 8
 _ROOT: Final = 0
+_PRIVATE: Final = 0o700
 _PORT: Final = 5432
 _SAID: Final = (f"port={_PORT}", "client_encoding=UTF8")
 """What the server would take of PGPORT and PGCLIENTENCODING."""
+_INHERITED: Final = ("TZ", "LD_LIBRARY_PATH")
+"""The only environment variables that the server's processes inherit."""
 _HASTE: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -60,6 +67,7 @@ class EmbeddedServer:
         self._sockets = _socket_directory(self._cluster)
         self._log = self._cluster.parent / "postgres.log"
         self._account = _account(self._cluster)
+        self._has_sockets = False
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -82,6 +90,7 @@ class EmbeddedServer:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
+            self._check_sockets()
             return
         self._lock = lock
         try:
@@ -106,7 +115,7 @@ class EmbeddedServer:
                 self._process = None
             elif self._runs():
                 self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
-            if self._sockets.parent != self._cluster.parent:
+            if self._has_sockets and self._sockets.parent != self._cluster.parent:
                 shutil.rmtree(self._sockets, ignore_errors=True)  # whoever removes the cluster does not know of it
         finally:
             self._release()
@@ -117,10 +126,10 @@ class EmbeddedServer:
             self._lock = None
 
     def _prepare(self) -> None:
-        self._own(self._sockets)
+        self._make_sockets()
         if self._account is not None:
-            _open_the_way_to(self._cluster)
-            _open_the_way_to(self._binaries)
+            _open_the_way_to(self._cluster, self._account)
+            _open_the_way_to(self._binaries, self._account)
         if not (self._cluster / "PG_VERSION").exists():
             # made elsewhere, so that one whose making was interrupted is not taken for a whole one
             unfinished = self._cluster.with_name("postgres.new")
@@ -137,6 +146,29 @@ class EmbeddedServer:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._account is not None:
             os.chown(directory, self._account.pw_uid, self._account.pw_gid)
+
+    def _make_sockets(self) -> None:
+        """Make the socket folder, or check an existing one: other users can guess its name."""
+        try:
+            self._sockets.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            self._check_sockets()
+        if self._account is not None:
+            os.chown(self._sockets, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+        self._has_sockets = True
+
+    def _check_sockets(self) -> None:
+        """Raise `EmbeddedServerError` for a socket folder that another user made or may enter."""
+        try:
+            found = self._sockets.lstat()
+        except FileNotFoundError:
+            return
+        owners = {os.geteuid(), self._account.pw_uid if self._account else os.geteuid()}
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or stat.S_IMODE(found.st_mode) != _PRIVATE:
+            raise EmbeddedServerError(
+                f"{self._sockets}, the folder for the database's socket, must be a folder of this user with mode 0700, "
+                "and no symbolic link. Another user may have made it. Remove it, or set TMPDIR to a folder of your own."
+            )
 
     def _runs(self) -> bool:
         return self._call("pg_ctl", "-D", str(self._cluster), "status").returncode == 0
@@ -192,9 +224,12 @@ class EmbeddedServer:
         )
 
     def _identity(self) -> dict[str, Any]:
+        """The account and the environment of the server's processes."""
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        environment = {"PATH": os.defpath, "LC_ALL": "C", **inherited}
         if self._account is None:
-            return {}
-        return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+            return {"env": environment}
+        return {"env": environment, "user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
 
 
 def wheel_binaries() -> Path:
@@ -227,9 +262,14 @@ def _socket_directory(cluster: Path) -> Path:
     return next(fits, _SHORTEST / name)
 
 
-def _open_the_way_to(path: Path) -> None:
-    """Let the server's account pass through (not list) the folders above ``path``."""
+def _open_the_way_to(path: Path, account: pwd.struct_passwd) -> None:
+    """Let the server's account pass through (not list) the folders above ``path``, and log each change."""
     for folder in path.parents:
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:
+            _log.warning(
+                "PostgreSQL does not run as root, and the user %s cannot pass through %s: its mode changes from %04o "
+                "to %04o. To avoid this, start as another user than root, or set TENANTRY_DATA_DIR to another folder.",
+                account.pw_name, folder, stat.S_IMODE(mode), stat.S_IMODE(mode) | stat.S_IXOTH,
+            )  # fmt: skip
             folder.chmod(mode | stat.S_IXOTH)
