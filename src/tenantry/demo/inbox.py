@@ -1,5 +1,6 @@
 """The mail that was sent in development, kept as files."""
 
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from tenantry.kit.clock import Clock, from_micros, system_clock, to_micros
 
 MAX_MESSAGES: Final = 200
 _SUFFIX: Final = ".eml"
+_OWNER_ALONE: Final = 0o600
 _id = re.compile(r"[0-9]{16}")
 
 
@@ -34,7 +36,7 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class Inbox:
-    """The newest messages, each an .eml file in ``directory``, which is made when it is missing.
+    """The newest messages, each an .eml file of mode 0600 in ``directory``, which is made when it is missing.
 
     ``limit`` is how many, all of them if None; nothing of them is held in memory. A message's id is the moment of its
     arrival in microseconds, so ids sort by age.
@@ -45,6 +47,8 @@ class Inbox:
         self._limit = limit
         self._clock = clock
         directory.mkdir(parents=True, exist_ok=True)
+        for mail_id in self.ids():
+            self._file(mail_id).chmod(_OWNER_ALONE)  # older releases wrote them for everybody to read
         self._last = max((int(name) for name in self.ids()), default=0)
         self._arrival = threading.Condition()
 
@@ -59,7 +63,8 @@ class Inbox:
         envelope = [f"Return-Path: <{sender}>", *(f"Delivered-To: {recipient}" for recipient in recipients)]
         head = "".join(f"{line}\r\n" for line in envelope).encode("utf-8", "surrogateescape")
         written = self._directory / f"{mail_id}.part"
-        written.write_bytes(head + content)
+        with open(written, "wb", opener=_for_owner_alone) as file:
+            file.write(head + content)
         written.replace(self._file(mail_id))
         if self._limit is not None:
             for old in self.ids()[self._limit :]:
@@ -97,6 +102,10 @@ class Inbox:
 
     def _file(self, mail_id: str) -> Path:
         return self._directory / f"{mail_id}{_SUFFIX}"
+
+
+def _for_owner_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, _OWNER_ALONE)
 
 
 def _read(mail_id: str, content: bytes) -> Mail:

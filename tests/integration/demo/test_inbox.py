@@ -105,6 +105,15 @@ def test_sent_mail_is_read_as_json(companion: Companion, http: httpx2.Client) ->
     }
 
 
+def test_mails_are_for_their_owner_alone(companion: Companion, folder: Path) -> None:
+    send(companion, make())
+    [mail] = (folder / "inbox").glob("*.eml")
+    assert mail.stat().st_mode & 0o777 == 0o600
+    mail.chmod(0o644)  # as an older release left it
+    Inbox(folder / "inbox")
+    assert mail.stat().st_mode & 0o777 == 0o600
+
+
 async def test_mail_of_the_services_own_library_arrives(companion: Companion) -> None:
     await aiosmtplib.send(make("By aiosmtplib"), hostname="127.0.0.1", port=companion.smtp_port)
     async with httpx2.AsyncClient(base_url=companion.http_url, verify=False) as http:
