@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import psycopg
+
 from tests.cli.signing_in import Entrance
 from tests.cli.support import Home, Place
 from tests.support.commands import AS_INSTALLED
@@ -45,6 +47,15 @@ async def test_commands_options_and_ids_are_completed(place: Place) -> None:
     assert await offered(place.home, "keys", "re") == ["revoke"]
     assert await offered(place.home, "keys", "list", "--st") == ["--status"]
     assert await offered(place.home, "keys", "show", key_id[:-3], **place.values) == [key_id]
+
+
+async def test_names_of_older_objects_cannot_command_the_terminal(place: Place) -> None:
+    key_id, _ = await place.key("a:b")
+    with psycopg.connect(place.served.service.conninfo) as connection:
+        connection.execute("UPDATE api_keys SET name = %s WHERE id = %s", ("a\x1b[31m\nb\u202ec", key_id))
+    line = f"tenantry keys show {key_id}"
+    done = await place.run(_TENANTRY_COMPLETE="zsh_complete", COMP_WORDS=line, COMP_CWORD="3")
+    assert done.out.splitlines() == ["plain", key_id, "a\ufffd[31m\ufffdb\ufffdc"]
 
 
 async def test_bash_completes_commands_and_ids(place: Place) -> None:

@@ -95,6 +95,7 @@ WRONG_USE = {
     "no scope": ("--scope", "everything"),
     "unknown mode": ("--owner", "--mode", "prod"),
     "no time": ("--owner", "--expires-at", "soon"),
+    "name that turns text around": ("--owner", "--name", "a\u202eb"),
     "past": ("--owner", "--expires-at", "2020-01-01T00:00:00Z"),
     "unknown option": ("--owner", "--colour", "red"),
 }
@@ -114,6 +115,7 @@ async def test_wrong_use_exits_with_2(tmp_path: Path, with_tenant: str, argument
         ("--id", "x", "--name", "x", "--owner-email", "nobody"),
         ("--id", "x", "--name", "x"),
         ("--id", "x", "--name", "x", "--owner-email", "a@b.example", "--plan", "gold"),
+        ("--id", "x", "--name", "a\u202eb", "--owner-email", "a@b.example"),
     ],
 )
 async def test_tenant_with_a_faulty_field_exits_with_2(

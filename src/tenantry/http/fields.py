@@ -7,6 +7,7 @@ import msgspec
 from litestar.params import QueryParameter
 
 from tenantry.domain.access import SCOPE_FORM
+from tenantry.domain.names import NAME_RULE, REFUSED_CHARACTERS
 
 # In Python, `$` also matches before a newline at the end; elsewhere `(?!\n)` changes nothing.
 END: Final = r"$(?!\n)"
@@ -18,7 +19,10 @@ LONGEST_USER_ID: Final = 255
 Name = Annotated[
     str,
     msgspec.Meta(
-        min_length=1, max_length=200, pattern=rf"^[^\u0000-\u001f\u007f]*{END}", description="What people call it."
+        min_length=1,
+        max_length=200,
+        description=f"What people call it. It {NAME_RULE}.",
+        extra_json_schema={"pattern": f"^[^{REFUSED_CHARACTERS}]*{END}"},  # the services check it: see `check_name`
     ),
 ]
 Description = Annotated[str, msgspec.Meta(max_length=2000, pattern=r"^[^\u0000]*$")]

@@ -24,6 +24,7 @@ from tenantry.domain.errors import (
     OrgMismatchError,
     ValidationError,
 )
+from tenantry.domain.names import check_name
 from tenantry.domain.pages import Count, Page, Room, SoughtPage
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.kit.clock import Clock, to_micros
@@ -96,6 +97,7 @@ class ApiKeyService:
         `ValidationError` and the errors of idempotency; with ``replaces`` `NotFoundError` and `KeyNotActiveError`.
         """
         _check_org(principal, org_id)
+        check_name(name)
         scopes, level = normalize(scopes, access_level)
         expires_at = _in_utc(expires_at)
         mode = mode or principal.mode
@@ -190,6 +192,7 @@ class ApiKeyService:
             caller, now = await self._begin(connection, principal)
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
+                check_name(name, key.name)
                 changed = msgspec.structs.replace(changed, name=name)
             if scopes is not UNSET:
                 given, level = normalize(scopes, None)

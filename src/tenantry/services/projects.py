@@ -13,6 +13,7 @@ from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
+from tenantry.domain.names import check_name
 from tenantry.domain.pages import Count, Page, Room, count_up_to
 from tenantry.domain.plans import Catalog
 from tenantry.domain.projects import Project, Window
@@ -62,7 +63,11 @@ class ProjectService:
     async def create(
         self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
     ) -> Project:
-        """Make a project. Raises `PlanLimitReachedError` when the plan allows no more in this mode."""
+        """Make a project.
+
+        Raises `ValidationError`, and `PlanLimitReachedError` when the plan allows no more in this mode.
+        """
+        check_name(name)
         now = self._clock()
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
@@ -97,10 +102,12 @@ class ProjectService:
         name: str | UnsetType = UNSET,
         description: str | UnsetType | None = UNSET,
     ) -> Project:
-        """Change what is given. Raises `NotFoundError`."""
+        """Change what is given. Raises `NotFoundError` and `ValidationError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             now = self._clock()
             project = _found(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
+            if name is not UNSET:
+                check_name(name, project.name)
             changed = msgspec.structs.replace(
                 project,
                 name=project.name if name is UNSET else name,

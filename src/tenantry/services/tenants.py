@@ -20,6 +20,7 @@ from tenantry.domain.errors import (
     TenantExistsError,
     ValidationError,
 )
+from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_addresses import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import FREE
@@ -147,6 +148,7 @@ class TenantService:
         The owner's address is ``owner_email``, the token's verified one, or the identity provider's.
         Raises `TenantExistsError`, `ValidationError` and the errors of idempotency.
         """
+        check_name(name)
         verified = claims.email or await find_email()
         email = owner_email or verified
         if email is None:
@@ -181,7 +183,7 @@ class TenantService:
         owner_email: str | None,
         email_verified: bool = False,
     ) -> Tenant:
-        """Change the caller's tenant. Raises `NotFoundError`.
+        """Change the caller's tenant. Raises `NotFoundError` and `ValidationError`.
 
         ``email_verified`` says that the identity provider vouches for the address as the caller's. The same address
         again, where it is not verified, asks for another confirmation mail.
@@ -190,6 +192,7 @@ class TenantService:
             found = await _own(connection, principal, tenant_id, lock=True)
             now = self._clock()
             (await as_of_now(connection, principal, self._issuer, now)).require("tenants:write")
+            check_name(name, found.record.name)
             was = found.owner_address
             address = was if owner_email is None else was.changed(owner_email, verified=email_verified)
             await tenants.update(
@@ -210,10 +213,13 @@ class TenantService:
     async def put(self, author: Author, tenant_id: str, wishes: TenantWishes) -> tuple[Tenant, bool]:
         """Make a tenant, or set an existing one; the flag says that it is new.
 
-        Raises `TenantDeletedError` for one that has ended and `CustomerTakenError`.
+        Raises `TenantDeletedError` for one that has ended, `ValidationError` and `CustomerTakenError`.
         """
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
+            if not is_printable_name(wishes.name):  # an older tenant may keep such a name
+                present = await tenants.find(connection, tenant_id)
+                check_name(wishes.name, present.record.name if present else None)
             made = await self._insert(connection, author, tenant_id, wishes, now)
             if not made:
                 found = await self._set(connection, tenant_id, wishes, now)
@@ -225,7 +231,8 @@ class TenantService:
             return (await _existing(connection, tenant_id)).record, made
 
     async def create_as_operator(self, author: Author, tenant_id: str, wishes: TenantWishes) -> Tenant:
-        """Make a tenant. Raises `TenantExistsError` and `CustomerTakenError`."""
+        """Make a tenant. Raises `TenantExistsError`, `ValidationError` and `CustomerTakenError`."""
+        check_name(wishes.name)
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             if not await self._insert(connection, author, tenant_id, wishes, now):

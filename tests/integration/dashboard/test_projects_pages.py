@@ -48,6 +48,16 @@ async def test_one_form_makes_one_project_however_often_it_is_sent(dashboard: Da
     assert await names(dashboard) == ["Once"]
 
 
+async def test_a_name_that_turns_text_around_is_refused_beside_its_field(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    path = await create(dashboard, "Old")
+    for form in (f"{PROJECTS}/new", f"{path}/edit"):
+        refused = await mia.send(await mia.open(form), name="Web\u202esite")
+        assert (refused.status, refused.focused) == (422, ["name"])
+        assert "The name must not contain control characters, line breaks or bidirectional" in refused.text
+    assert await names(dashboard) == ["Old"]
+
+
 async def test_a_double_click_makes_one_project_and_shows_it_to_both(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{PROJECTS}/new")
@@ -72,7 +82,7 @@ async def test_a_form_that_was_changed_after_going_back_makes_another(dashboard:
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"), [("", "Fill this in."), ("x" * 201, "At most 200 characters"), ("a\x07b", "in one line")]
+    ("name", "fault"), [("", "Fill this in."), ("x" * 201, "At most 200 characters"), ("a\x07b", "control characters")]
 )
 async def test_a_faulty_name_is_said_beside_its_field_and_all_is_kept(
     dashboard: Dashboard, name: str, fault: str

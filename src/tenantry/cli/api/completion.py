@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from tenantry.cli.api.client import PAGE, Api
 from tenantry.cli.api.target import Flags, Surroundings, Target
+from tenantry.cli.text import printable
 from tenantry_sdk import Tenantry
 
 _SECONDS: Final = 2.0
@@ -35,7 +36,7 @@ def ids(kind: str, flags: Flags, incomplete: str, taken: Sequence[str] = ()) -> 
     except (Exception, SystemExit):  # noqa: BLE001  # whoever presses Tab cannot do anything about it
         return []
     return [
-        CompletionItem(item.id, help=_help(item))
+        CompletionItem(printable(item.id), help=_help(item))
         for item in items
         if item.id.startswith(incomplete) and item.id not in taken
     ]
@@ -50,4 +51,5 @@ def _without_renewal(target: Target) -> Target:
 
 
 def _help(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records
-    return str(getattr(item, "name", None) or getattr(item, "user_id", None) or getattr(item, "type", ""))
+    """The name beside an id. Names of older objects may contain what a terminal obeys."""
+    return printable(str(getattr(item, "name", None) or getattr(item, "user_id", None) or getattr(item, "type", "")))

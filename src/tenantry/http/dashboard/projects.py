@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import UNSET
 
 from tenantry.domain.errors import PlanLimitReachedError
+from tenantry.domain.names import NAME_RULE, is_printable_name
 from tenantry.domain.plans import Catalog
 from tenantry.domain.projects import Project
 from tenantry.http.access import AnyRequest
@@ -37,7 +38,7 @@ PATH: Final = ORG + SECTION
 _ONE: Final = PATH + "/{project_id:str}"
 _ON_A_PAGE: Final = 50
 _WORDS: Final = {
-    "name": "At most 200 characters, in one line.",
+    "name": "At most 200 characters.",
     "description": "At most 2000 characters.",
 }
 _OVERTAKEN: Final = (
@@ -116,7 +117,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
     async def create_project(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
         typed = _typed(form)
         try:
-            wanted = checked(NewProject, typed, _WORDS)
+            wanted = checked(NewProject, typed, _WORDS, _name_faults(typed["name"]))
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
             made = await patiently(
@@ -141,7 +142,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
         typed = {field: typed[field] if field in made else present[field] for field in typed}
         faults = {field: _OVERTAKEN.format(present[field] or "nothing") for field in typed if field in overtaken}
         try:
-            wanted = checked(NewProject, typed, _WORDS)
+            wanted = checked(NewProject, typed, _WORDS, _name_faults(typed["name"]) if "name" in made else None)
         except FaultyFormError as error:
             return show(visitor, typed, project, faults={**error.faults, **faults})
         if faults:
@@ -198,3 +199,7 @@ def _as_typed(project: Project) -> dict[str, str]:
 
 def _typed(form: Form) -> dict[str, str]:
     return {"name": form.text("name"), "description": lines(form.text("description"))}
+
+
+def _name_faults(name: str) -> dict[str, str]:
+    return {} if is_printable_name(name) else {"name": f"The name {NAME_RULE}."}

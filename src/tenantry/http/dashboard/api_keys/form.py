@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.domain.access import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.names import NAME_RULE, is_printable_name
 from tenantry.http.dashboard.api_keys.scopes import split
 from tenantry.http.dashboard.forms import Form
 from tenantry.http.fields import Name, ScopeName
@@ -119,12 +120,13 @@ def _name(typed: Typed, before: ApiKey | None, faults: Faults) -> str:
     if before is not None and typed.name == before.name.strip():
         return before.name
     try:
-        return msgspec.convert(typed.name, Name)
+        name = msgspec.convert(typed.name, Name)
     except msgspec.ValidationError:
-        faults["name"] = (
-            "Use at most 200 characters, without control characters." if typed.name else "Give the key a name."
-        )
+        faults["name"] = "Use at most 200 characters." if typed.name else "Give the key a name."
         return ""
+    if not is_printable_name(name):
+        faults["name"] = f"The name {NAME_RULE}."
+    return name
 
 
 def _scopes(typed: Typed, before: ApiKey | None, faults: Faults) -> tuple[str, ...]:
