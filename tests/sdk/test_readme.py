@@ -17,6 +17,21 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+async def test_each_block_of_the_page_runs_by_itself(served: Served, tmp_path: Path) -> None:
+    service = served.service
+    organization = await service.organization()
+    values = {
+        "TENANTRY_BASE_URL": served.url,
+        "TENANTRY_API_KEY": str(organization.owner.credential),
+        "HOME": str(tmp_path),
+    }
+    # the first two have a function that is yours, and one that is called by you
+    for number, block in enumerate(blocks(SDK / "README.md", "python")[2:], 3):
+        (tmp_path / f"block_{number}.py").write_text(block)
+        done = await run(folder=tmp_path, module=f"block_{number}", **values)
+        assert (done.code, done.err) == (0, ""), (number, done)
+
+
 async def test_code_of_the_page_runs_from_its_beginning_to_its_end(served: Served, tmp_path: Path) -> None:
     service = served.service
     await service.operator.put(f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"})

@@ -1,6 +1,9 @@
 """What the scripts of examples/backup leave behind where they fail; the programs that they call are made up."""
 
+import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +11,7 @@ import pytest
 
 from tests.support.backup import run_script
 
+ROOT: Final = Path(__file__).parents[2]
 WRITES_A_FILE: Final = 'for last; do :; done; echo content >"${last#--file=}"'
 WRITES_A_FOLDER: Final = 'for option; do case $option in --pgdata=*) mkdir "${option#*=}"; esac; done'
 FAILS: Final = "exit 1"
@@ -36,6 +40,21 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
+
+
+def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(machine: Machine) -> None:
+    page = (ROOT / "docs" / "backup.md").read_text("utf-8")
+    [block] = re.findall(r"^\*\*A dump\*\*[^`]*```sh\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    folder = machine.kept / "srv" / "backup"
+    for name, does in {"pg_dump": WRITES_A_FILE, "pg_restore": ""}.items():
+        machine.has(name, does)
+    (machine.programs / "install").symlink_to(shutil.which("install", path=os.defpath) or "")
+    command = block.replace("/srv/backup", str(folder))
+    done = subprocess.run(["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    [kept] = folder.iterdir()
+    assert done.stdout == f"{kept}\n"
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("end", [FAILS, INTERRUPTS], ids=["fails", "interrupted"])
