@@ -55,6 +55,10 @@ async def test_profile_of_the_flag_goes_before_the_environment(place: Place) -> 
     values = {"TENANTRY_API_KEY": two_secret, "TENANTRY_BASE_URL": "http://127.0.0.1:1"}
     assert (await who(place, "--profile", "work", **values))["id"] == one
     assert (await who(place, TENANTRY_PROFILE="work"))["profile"] == "work"
+    before = await place.run("--profile", "work", "whoami", "--json", **values)
+    assert json.loads(before.out)["id"] == one
+    nearer = await place.run("--profile", "default", "whoami", "--json", "--profile", "work", **values)
+    assert json.loads(nearer.out)["id"] == one
 
 
 async def test_file_names_the_profile_that_counts(place: Place) -> None:
@@ -161,7 +165,7 @@ async def test_demo_that_does_not_run_is_told(home: Home) -> None:
     made_demo(home, "http://127.0.0.1:1")
     done = await home.run("whoami")
     assert done.code == 6
-    assert "make run" in done.err
+    assert "Start it: tenantry demo\n" in done.err
 
 
 async def test_folder_of_somebody_else_sends_nobody_to_their_addresses(home: Home) -> None:

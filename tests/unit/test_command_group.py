@@ -34,6 +34,8 @@ COMMANDS = (
     "reconcile",
     "backfill",
     "auth",
+    "help",
+    "version",
 )
 GROUPS = ("keys", "projects", "tenants", "members", "events")
 HEAVY = {"httpx2", "psycopg", "litestar", "rich", "asyncio", "uvicorn", "procrastinate"}
@@ -69,6 +71,48 @@ def test_help_lists_every_command_in_order() -> None:
 
 def test_unknown_command_is_a_usage_error() -> None:
     assert CliRunner().invoke(main, ["conquer"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggestion"),
+    [
+        ("tenant list", "No such command 'tenant'. Did you mean 'tenants'?"),
+        ("keys lst", "No such command 'lst'. Did you mean 'list'?"),
+        ("demo tokn", "No such command 'tokn'. Did you mean 'token'?"),
+        ("help keys creat", "No such command 'creat'. Did you mean 'create'?"),
+        ("keys list --statsu active", "No such option '--statsu'. Did you mean '--status'?"),
+        ("--verson", "No such option '--verson'. Did you mean '--version'?"),
+    ],
+)
+def test_typing_error_is_met_with_a_suggestion(typed: str, suggestion: str) -> None:
+    done = CliRunner().invoke(main, typed.split())
+    assert done.exit_code == 2
+    assert suggestion in done.output
+
+
+@pytest.mark.parametrize("names", [(), ("keys",), ("keys", "create"), ("demo", "reset"), ("serve",)])
+def test_help_shows_what_the_option_shows(names: tuple[str, ...]) -> None:
+    by_command = CliRunner().invoke(main, ["help", *names], prog_name="tenantry")
+    by_option = CliRunner().invoke(main, [*names, "--help"], prog_name="tenantry")
+    assert (by_command.exit_code, by_command.output) == (0, by_option.output)
+
+
+def test_help_of_what_is_below_a_command_is_a_usage_error() -> None:
+    done = CliRunner().invoke(main, ["help", "serve", "now"], prog_name="tenantry")
+    assert done.exit_code == 2
+    assert "tenantry serve has no subcommands." in done.output
+
+
+def test_version_command_shows_what_the_option_shows() -> None:
+    by_command, by_option = (CliRunner().invoke(main, [given]) for given in ("version", "--version"))
+    assert (by_command.exit_code, by_command.output) == (0, by_option.output)
+
+
+@pytest.mark.parametrize("arguments", [["serve"], ["demo"], ["admin", "show-tenant", "a"], ["tenants", "explain", "a"]])
+def test_profile_before_a_command_that_uses_none_is_refused(arguments: list[str]) -> None:
+    done = CliRunner().invoke(main, ["--profile", "work", *arguments], prog_name="tenantry")
+    assert done.exit_code == 2
+    assert "uses no service, and so no --profile." in done.output
 
 
 def test_version_is_shown() -> None:

@@ -29,6 +29,8 @@ _COMMANDS: Final = {
     "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
     "backfill": ("tenantry.cli.reconcile", "Take in the provider's events that never came in."),
     "auth": ("tenantry.cli.auth", "Tell why bearer tokens are let in or refused."),
+    "help": ("tenantry.cli.help:help_command", "Show what a command does and takes."),
+    "version": ("tenantry.cli.help", "Show the version."),
 }
 _SECTIONS: Final = {
     "Use a service": (
@@ -36,12 +38,16 @@ _SECTIONS: Final = {
     ),
     "Test on this machine": ("listen", "trigger"),
     "Run a service": ("demo", "serve", "worker", "migrate", "doctor", "admin", "reconcile", "backfill", "auth"),
+    "Help": ("help", "version"),
 }  # fmt: skip
 
 
 @click.command(
     cls=Root, commands=_COMMANDS, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
 )
+@click.option(
+    "--profile", metavar="NAME", help="The profile for commands that use a service. [TENANTRY_PROFILE; default]"
+)
 @click.version_option(__version__, prog_name="tenantry")
-def main() -> None:
+def main(profile: str | None) -> None:  # the commands read it: see `flags_of`
     """The account layer of a multi-tenant API: keys, tokens, plans and payment-provider webhooks."""

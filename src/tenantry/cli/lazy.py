@@ -50,6 +50,22 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)  # noqa: S101
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; the refusal of an unknown one suggests names that look alike.
+
+        Raises `click.UsageError` where a profile is named before a command that uses none.
+        """
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=self._lazy, ctx=ctx) from None
+        is_named = not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None
+        if is_named and command is not None and not _takes_profile(command):
+            raise click.UsageError(f"{ctx.command_path} {name} uses no service, and so no --profile.", ctx)
+        return name, command, rest
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without importing them."""
         for heading, names in self._sections.items():
@@ -64,6 +80,11 @@ class LazyGroup(click.Group):
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _takes_profile(command: click.Command) -> bool:
+    """Whether a command, or those of a group that are known only by name yet, may have a profile."""
+    return isinstance(command, LazyGroup) or any(param.name == "profile" for param in command.params)
 
 
 class Root(LazyGroup):

@@ -152,8 +152,9 @@ def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flags_of(ctx: click.Context) -> Flags:
-    """What the command line says about the service."""
-    return Flags(**{name: ctx.params.get(name) for name in Flags._fields})
+    """What the command line says about the service; a profile may stand before the command, too."""
+    flags = Flags(**{name: ctx.params.get(name) for name in Flags._fields})
+    return flags if flags.profile is not None else flags._replace(profile=ctx.find_root().params.get("profile"))
 
 
 def completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
