@@ -17,6 +17,7 @@ from tenantry.simulator.objects import (
 from tenantry.simulator.rendering import render_event
 from tenantry.simulator.shapes import NEW_VERSION, OLD_VERSION
 from tenantry.simulator.simulator import PRICES, SECRET_KEY, Simulator
+from tenantry.simulator.state import AccountState
 from tenantry.simulator.subscriptions import FirstPayment, Rules
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "OLD_VERSION",
     "PRICES",
     "SECRET_KEY",
+    "AccountState",
     "ApiError",
     "Attempt",
     "Card",

@@ -1,7 +1,6 @@
 """Checkout sessions: begun, completed by a buyer, or left to expire."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 from tenantry.simulator.account import Account
@@ -20,6 +19,7 @@ class Checkouts:
         self._account = account
         self._customers = customers
         self._subscriptions = subscriptions
+        account.agenda.register(expire_checkout=self._expire_if_open)
 
     def create(
         self,
@@ -57,7 +57,7 @@ class Checkouts:
             trial_days=trial_days,
         )
         account.add(session)
-        account.agenda.add(session.expires_at, partial(self._expire_if_open, session_id))
+        account.agenda.add(session.expires_at, "expire_checkout", session_id)
         return session
 
     def complete(self, session_id: str, card: Card = Card.WORKS) -> CheckoutSession:

@@ -6,9 +6,9 @@ Moments are whole seconds since the Unix epoch, as everywhere in the provider's 
 import heapq
 import itertools
 from calendar import monthrange
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from tenantry.kit.clock import Clock
 
@@ -40,16 +40,38 @@ class SimulatedClock:
             self._moment += missing
 
 
+class Task(NamedTuple):
+    """What is to be done at a moment: the name of an action and its arguments."""
+
+    moment: int
+    action: str
+    arguments: tuple[str | int, ...]
+
+
 class Agenda:
     """What is to be done at which moment, in the order of moments, then in the order in which it was put down."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[int, int, Callable[[], None]]] = []
+        self._actions: dict[str, Callable[..., None]] = {}
+        self._entries: list[tuple[int, int, Task]] = []
         self._numbers = itertools.count()
 
-    def add(self, moment: int, action: Callable[[], None]) -> None:
+    def register(self, **actions: Callable[..., None]) -> None:
+        """Say what the names of actions stand for."""
+        self._actions |= actions
+
+    def add(self, moment: int, action: str, *arguments: str | int) -> None:
         """Do ``action`` at ``moment``. Nothing is ever taken off: an action looks whether it still applies."""
-        heapq.heappush(self._entries, (moment, next(self._numbers), action))
+        heapq.heappush(self._entries, (moment, next(self._numbers), Task(moment, action, arguments)))
+
+    def tasks(self) -> list[Task]:
+        """What is still to be done, in order."""
+        return [task for _, _, task in sorted(self._entries)]
+
+    def restore(self, tasks: Iterable[Task]) -> None:
+        """Put down what another agenda's `tasks` gave."""
+        for task in tasks:
+            self.add(task.moment, task.action, *task.arguments)
 
     def next_moment(self) -> int | None:
         """When the next action is due."""
@@ -58,7 +80,8 @@ class Agenda:
     def run_due(self, now: int) -> None:
         """Do whatever is due by ``now``, also what that puts down for the same moment."""
         while self._entries and self._entries[0][0] <= now:
-            heapq.heappop(self._entries)[2]()
+            task = heapq.heappop(self._entries)[2]
+            self._actions[task.action](*task.arguments)
 
 
 def period_end(anchor: int, interval: str, count: int, after: int) -> int:

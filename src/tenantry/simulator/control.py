@@ -67,6 +67,7 @@ class Control:
         self._account = engine.account
         self._html = html
         self._commands: list[tuple[str, re.Pattern[str], Handler]] = [
+            ("GET", re.compile("clock"), self._clock),
             ("POST", re.compile("clock/advance"), self._advance),
             ("POST", re.compile("customers/([^/]+)/card"), self._card),
             ("POST", re.compile("customers/([^/]+)/portal"), self._portal),
@@ -122,6 +123,9 @@ class Control:
             states=states,
             rules=[rule.in_words() for rule in courier.rules],
         )
+
+    async def _clock(self, _request: Request, _: str) -> dict[str, object]:
+        return {"now": self._account.now}
 
     async def _advance(self, request: Request, _: str) -> dict[str, object]:
         by = _body(request, _Advance)

@@ -101,6 +101,14 @@ class Courier:
             if wanting.id == endpoint or (endpoint is None and wanting.wants(event.type))
         ]
 
+    def restore(self, deliveries: Sequence[Delivery]) -> None:
+        """Continue the ``log`` of another courier. What failed is due now: the receiver may have been stopped, too."""
+        self.log.extend(deliveries)
+        for delivery in deliveries:
+            if delivery.state is State.PENDING:
+                delivery.due = min(delivery.due, self._account.now) if delivery.attempts else delivery.due
+                self._push(delivery)
+
     def undelivered(self) -> set[str]:
         """The ids of the events that not every endpoint has taken that wants them."""
         return {delivery.event for delivery in self.log if delivery.state is not State.DELIVERED}

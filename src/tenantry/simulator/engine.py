@@ -98,10 +98,10 @@ class Engine:
         account.add(price, "price.created")
         return price
 
-    def add_endpoint(self, wanted: WebhookEndpoint) -> WebhookEndpoint:
-        """From now on, send events there too."""
+    def add_endpoint(self, wanted: WebhookEndpoint, endpoint_id: str | None = None) -> WebhookEndpoint:
+        """From now on, send events there too; an id that is taken replaces that endpoint."""
         account = self.account
-        endpoint = replace(wanted, id=account.ids.new("we"), created=account.now)
+        endpoint = replace(wanted, id=endpoint_id or account.ids.new("we"), created=account.now)
         account.endpoints[endpoint.id] = endpoint
         return endpoint
 

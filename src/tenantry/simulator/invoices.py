@@ -11,7 +11,8 @@ class Invoicing:
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._numbers: Counter[str] = Counter()
+        self.numbers: Counter[str] = Counter()
+        """How many invoices each customer has had."""
 
     def draft(self, subscription: Subscription, reason: str) -> Invoice:
         """A draft for the subscription's present period, which costs nothing in a trial; nobody is told yet."""
@@ -50,13 +51,13 @@ class Invoicing:
     def finalize(self, invoice: Invoice) -> Invoice:
         """Open a draft for payment."""
         account = self._account
-        self._numbers[invoice.customer] += 1
+        self.numbers[invoice.customer] += 1
         prefix = account.customers[invoice.customer].invoice_prefix
         return account.change(
             invoice,
             "invoice.finalized",
             status="open",
-            number=f"{prefix}-{self._numbers[invoice.customer]:04}",
+            number=f"{prefix}-{self.numbers[invoice.customer]:04}",
             hosted_invoice_url=f"{account.url}/i/{invoice.id}",
             finalized_at=account.now,
         )

@@ -19,7 +19,7 @@ class Card(StrEnum):
     DECLINES = "declines"
 
 
-class Price(Struct, frozen=True, kw_only=True):
+class Price(Struct, frozen=True, kw_only=True, tag=True):
     """What something costs, and how often."""
 
     id: str
@@ -35,7 +35,7 @@ class Price(Struct, frozen=True, kw_only=True):
     metadata: Metadata = {}
 
 
-class Customer(Struct, frozen=True, kw_only=True):
+class Customer(Struct, frozen=True, kw_only=True, tag=True):
     """Who pays; ``card`` is not part of the provider's object."""
 
     id: str
@@ -63,7 +63,7 @@ ENDED: Final = frozenset({"canceled", "incomplete_expired"})
 """The statuses in which nothing happens to a subscription any more."""
 
 
-class Subscription(Struct, frozen=True, kw_only=True):
+class Subscription(Struct, frozen=True, kw_only=True, tag=True):
     """A customer's subscription; ``anchor`` is what its periods are counted from."""
 
     id: str
@@ -106,7 +106,7 @@ class Line(Struct, frozen=True, kw_only=True):
     period_end: int
 
 
-class Invoice(Struct, frozen=True, kw_only=True):
+class Invoice(Struct, frozen=True, kw_only=True, tag=True):
     """A bill of a subscription's period."""
 
     id: str
@@ -134,7 +134,7 @@ class Invoice(Struct, frozen=True, kw_only=True):
     voided_at: int | None = None
 
 
-class CheckoutSession(Struct, frozen=True, kw_only=True):
+class CheckoutSession(Struct, frozen=True, kw_only=True, tag=True):
     """A purchase that a buyer is sent to; ``subscription_metadata`` and ``trial_days`` are for what it makes."""
 
     id: str

@@ -32,6 +32,7 @@ from tenantry.simulator.objects import (
 )
 from tenantry.simulator.serving import serving
 from tenantry.simulator.shapes import NEW_VERSION
+from tenantry.simulator.state import AccountState, moved_to, restore, state_of
 from tenantry.simulator.subscriptions import DAY, FirstPayment, ItemChange, Rules
 
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # it opens nothing but simulators
@@ -158,6 +159,17 @@ class Simulator:
         wanted = None if event is None else _id(event)
         return [delivery for delivery in self._courier.log if wanted in {None, delivery.event}]
 
+    def state(self) -> AccountState:
+        """The whole account, for `restore`; without misbehaviour, idempotency keys and the seed."""
+        return state_of(self._engine)
+
+    def restore(self, state: AccountState) -> None:
+        """Fill this simulator, which must be empty, with the account of another one; `url` and time stay its own.
+
+        What was due before the present moment happens at the next `advance`.
+        """
+        restore(self._engine, moved_to(state, self.url))
+
     # Time and delivery
 
     async def advance(
@@ -227,6 +239,13 @@ class Simulator:
             url=url, secret=secret, enabled_events=tuple(enabled_events), api_version=api_version
         )  # fmt: skip
         return self._engine.add_endpoint(endpoint)
+
+    def set_endpoint(
+        self, endpoint_id: str, url: str, secret: str, *, enabled_events: Collection[str] = ("*",)
+    ) -> WebhookEndpoint:
+        """Make the endpoint with this id, or give the present one this address, secret and types."""
+        endpoint = WebhookEndpoint(url=url, secret=secret, enabled_events=tuple(enabled_events))
+        return self._engine.add_endpoint(endpoint, endpoint_id)
 
     # What the account's owner and its customers do
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -61,7 +60,14 @@ class Subscriptions:
     def __init__(self, account: Account, rules: Rules) -> None:
         self._account = account
         self._rules = rules
-        self._invoicing = Invoicing(account)
+        self.invoicing = Invoicing(account)
+        account.agenda.register(
+            expire_incomplete=self._expire_incomplete,
+            warn_of_trial_end=self._warn_of_trial_end,
+            end_period=self._end_period,
+            collect=self._collect,
+            retry=self._retry,
+        )
 
     def create(
         self,
@@ -97,10 +103,10 @@ class Subscriptions:
             trial_end=trial_end,
             **_cancellation(end, now) if cancel_at_period_end else {},
         )
-        invoice = self._invoicing.draft(subscription, "subscription_create")
+        invoice = self.invoicing.draft(subscription, "subscription_create")
         at_once = first_payment in {FirstPayment.ALLOW_INCOMPLETE, FirstPayment.ERROR_IF_INCOMPLETE}
         fields: dict[str, Any] = {"latest_invoice": invoice.id}
-        if not trial_end and self._invoicing.can_pay(invoice) and (at_once or not cost):
+        if not trial_end and self.invoicing.can_pay(invoice) and (at_once or not cost):
             fields["status"] = "active"
         if at_once:
             fields["default_payment_method"] = account.customers[customer].payment_method
@@ -108,17 +114,17 @@ class Subscriptions:
         subscription = account.change(subscription, **fields)
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
-        invoice = self._invoicing.finalize(invoice)
+        invoice = self.invoicing.finalize(invoice)
         if at_once or not invoice.amount_due:
             self._charge_first(invoice)
         if first_payment is FirstPayment.CHECKOUT:
             self._complete(subscription, invoice)
         subscription = account.subscriptions[subscription.id]
         if subscription.status == "incomplete":
-            account.agenda.add(now + _TIME_FOR_FIRST_PAYMENT, partial(self._expire_incomplete, subscription.id))
+            account.agenda.add(now + _TIME_FOR_FIRST_PAYMENT, "expire_incomplete", subscription.id)
         if trial_end:
             warning = max(now, trial_end - _WARNING_BEFORE_TRIAL_END)
-            account.agenda.add(warning, partial(self._warn_of_trial_end, subscription.id, trial_end))
+            account.agenda.add(warning, "warn_of_trial_end", subscription.id, trial_end)
         self._plan_period_end(subscription)
         return account.subscriptions[subscription.id]
 
@@ -185,12 +191,12 @@ class Subscriptions:
         """Charge the customer for an open invoice now; raises `ApiError` when it is not open or the card declines."""
         invoice = self._account.invoices[invoice_id]
         if invoice.status == "draft":
-            invoice = self._invoicing.finalize(invoice)
+            invoice = self.invoicing.finalize(invoice)
         if invoice.status == "paid":
             raise ApiError(400, "Invoice is already paid", code="invoice_already_paid")
         if invoice.status != "open":
             raise ApiError(400, f"The invoice is {invoice.status} and cannot be paid.", code="invoice_not_editable")
-        if not self._invoicing.can_pay(invoice):
+        if not self.invoicing.can_pay(invoice):
             # Only attempts that are made by themselves are counted.
             self._account.emit("invoice.payment_failed", invoice)
             raise declined()
@@ -200,10 +206,10 @@ class Subscriptions:
         return self._account.customers[customer].card is Card.DECLINES
 
     def _charge_first(self, invoice: Invoice) -> None:
-        if self._invoicing.can_pay(invoice):
-            self._invoicing.paid(invoice)
+        if self.invoicing.can_pay(invoice):
+            self.invoicing.paid(invoice)
         else:
-            self._invoicing.failed(invoice, None)
+            self.invoicing.failed(invoice, None)
 
     def _complete(self, subscription: Subscription, invoice: Invoice) -> None:
         """The end of a checkout: the payment method is the subscription's, and is charged if something is owed."""
@@ -239,7 +245,7 @@ class Subscriptions:
 
     def _plan_period_end(self, subscription: Subscription) -> None:
         end = subscription.period_end
-        self._account.agenda.add(end, partial(self._end_period, subscription.id, end))
+        self._account.agenda.add(end, "end_period", subscription.id, end)
 
     def _end_period(self, subscription_id: str, end: int) -> None:
         subscription = self._account.subscriptions[subscription_id]
@@ -270,21 +276,21 @@ class Subscriptions:
         invoice = None
         if before.status != "unpaid":
             # The invoice is for the period as it is going to be.
-            invoice = self._invoicing.draft(replace(before, **fields), reason)
+            invoice = self.invoicing.draft(replace(before, **fields), reason)
             fields["latest_invoice"] = invoice.id
         after = account.change(before, _UPDATED, **fields)
         self._plan_period_end(after)
         if invoice is not None:
             account.emit("invoice.created", invoice)
             if self._rules.draft_seconds and reason == "subscription_cycle":
-                account.agenda.add(account.now + self._rules.draft_seconds, partial(self._collect, invoice.id))
+                account.agenda.add(account.now + self._rules.draft_seconds, "collect", invoice.id)
             else:
                 self._collect(invoice.id)
 
     def _collect(self, invoice_id: str) -> None:
         invoice = self._account.invoices[invoice_id]
         if invoice.status == "draft" and not self._account.subscriptions[invoice.subscription].has_ended:
-            self._try(self._invoicing.finalize(invoice))
+            self._try(self.invoicing.finalize(invoice))
 
     def _retry(self, invoice_id: str, moment: int) -> None:
         invoice = self._account.invoices[invoice_id]
@@ -295,15 +301,15 @@ class Subscriptions:
     def _try(self, invoice: Invoice) -> None:
         """Charge an open invoice by itself; after a failure there is another try, or the rules' consequence."""
         account, tries = self._account, self._rules.retry_days
-        if self._invoicing.can_pay(invoice):
+        if self.invoicing.can_pay(invoice):
             self._settle(invoice)
             return
         is_last = invoice.attempt_count >= len(tries)
         moment = None if is_last else account.now + tries[invoice.attempt_count] * DAY
-        self._invoicing.failed(invoice, moment)
+        self.invoicing.failed(invoice, moment)
         subscription = account.subscriptions[invoice.subscription]
         if moment is not None:
-            account.agenda.add(moment, partial(self._retry, invoice.id, moment))
+            account.agenda.add(moment, "retry", invoice.id, moment)
         elif self._rules.when_retries_end == "cancel":
             self.cancel(subscription.id, "payment_failed")
             return
@@ -314,7 +320,7 @@ class Subscriptions:
     def _settle(self, invoice: Invoice) -> Invoice:
         """The invoice is paid; if it is its subscription's newest, that is active again."""
         account = self._account
-        paid = self._invoicing.paid(invoice)
+        paid = self.invoicing.paid(invoice)
         subscription = account.subscriptions[invoice.subscription]
         if subscription.latest_invoice == invoice.id and subscription.status in {"incomplete", "past_due", "unpaid"}:
             account.change(subscription, _UPDATED, status="active")
@@ -326,7 +332,7 @@ class Subscriptions:
             self._account.change(
                 subscription, _UPDATED, status="incomplete_expired", ended_at=self._account.now
             )  # fmt: skip
-            self._invoicing.void(self._account.invoices[subscription.latest_invoice or ""])
+            self.invoicing.void(self._account.invoices[subscription.latest_invoice or ""])
 
     def _warn_of_trial_end(self, subscription_id: str, trial_end: int) -> None:
         subscription = self._account.subscriptions[subscription_id]

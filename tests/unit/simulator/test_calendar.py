@@ -31,13 +31,19 @@ def test_a_period_ends_on_the_anchors_day(anchor: str, interval: str, count: int
 
 def test_actions_are_done_in_the_order_of_their_moments() -> None:
     agenda, done = Agenda(), list[str]()
-    agenda.add(20, lambda: done.append("second"))
-    agenda.add(10, lambda: done.append("first"))
-    agenda.add(20, lambda: done.append("third"))
-    agenda.add(30, lambda: done.append("later"))
+    agenda.register(note=done.append)
+    agenda.add(20, "note", "second")
+    agenda.add(10, "note", "first")
+    agenda.add(20, "note", "third")
+    agenda.add(30, "note", "later")
+    restored = Agenda()
+    restored.register(note=done.append)
+    restored.restore(agenda.tasks())
     agenda.run_due(20)
     assert done == ["first", "second", "third"]
     assert agenda.next_moment() == 30
+    restored.run_due(30)
+    assert done == ["first", "second", "third", "first", "second", "third", "later"]
 
 
 def test_the_clock_stands_still_and_never_goes_back() -> None:

@@ -1,0 +1,61 @@
+"""A simulated account that is kept: another simulator goes on with it as the first one would have done."""
+
+import httpx2
+import pytest
+
+from tenantry.simulator import Rules, Simulator, State
+from tenantry.simulator.state import decoded, encoded
+from tests.support.simulator import SECRET, WEBHOOK, Receiver, a_simulator, types
+
+MOVED = "http://127.0.0.1:4000"
+
+
+async def eventful(sim: Simulator) -> None:
+    """Leave something of every kind to come: a trial, a renewal, a retry, a draft, a first payment, a checkout."""
+    sim.subscribe(sim.customer("cus_trial"), "price_pro", trial_days=10)
+    sim.subscribe(sim.customer("cus_fails"), "price_business")
+    sim.card_declines("cus_fails")
+    await sim.advance(days=31, seconds=10)
+    sim.subscribe(sim.customer("cus_unpaid", card=sim.customers["cus_fails"].card), "price_pro")
+    sim.checkout("price_pro", customer="cus_trial")
+
+
+async def test_what_was_to_come_comes_at_its_moment() -> None:
+    rules = Rules(draft_seconds=60)
+    first = a_simulator(rules=rules)
+    await eventful(first)
+    second = a_simulator(rules=rules, seed=1, prices={}, start=first.now, url=MOVED)
+    second.restore(decoded(encoded(first.state())))
+    seen = len(first.events())
+    for sim in (first, second):
+        await sim.advance(days=60)
+    assert types(second.events()) == types(first.events())
+    assert [event.created for event in second.events()] == [event.created for event in first.events()]
+    assert len(second.events()) > seen + 10
+    kept, fresh = list(first.invoices.values()), list(second.invoices.values())
+    assert [invoice.number for invoice in fresh] == [invoice.number for invoice in kept]
+    assert {str(invoice.hosted_invoice_url).partition("/i/")[0] for invoice in fresh} == {MOVED}
+    assert not {event.id for event in second.events()[seen:]} & {event.id for event in first.events()}
+
+
+async def test_events_that_were_not_taken_are_sent_by_the_next_one() -> None:
+    receiver = Receiver()
+    receiver.statuses.extend([503] * 10)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(receiver)) as client:
+        first = a_simulator(client=client)
+        first.add_endpoint(WEBHOOK, SECRET)
+        first.customer("cus_a")
+        await first.deliver()
+        assert receiver.ids == []
+        receiver.statuses.clear()
+        second = a_simulator(client=client, seed=1, prices={}, start=first.now)
+        second.restore(first.state())
+        await second.deliver()
+    assert receiver.ids == [event.id for event in first.events()[-1:]]
+    assert second.deliveries()[-1].state is State.DELIVERED
+
+
+def test_what_is_no_state_is_refused() -> None:
+    for content in (b"", b"{}", b"\xff", b'{"now": "soon"}'):
+        with pytest.raises(ValueError, match="this is not the state of a simulated account"):
+            decoded(content)
