@@ -20,7 +20,7 @@ from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
 from tests.support.findings import billing_terms, levels, only
 from tests.support.postgres import PostgresServer
-from tests.support.service import Service, running_service
+from tests.support.service import TENANTS, Service, running_service
 
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
@@ -284,6 +284,13 @@ async def test_without_a_key_setting_it_is_the_remedy(provider: Provider) -> Non
     await tie(provider, await provider.subscriber())
     findings = await check(provider, billing_terms(livemode=False, asks_provider=False))
     assert remedy(findings).startswith("Set PROVIDER_SECRET_KEY")
+
+
+async def test_events_of_an_ended_tenant_need_no_place(provider: Provider) -> None:
+    ended = await provider.subscriber()
+    await tie(provider, ended)
+    assert (await provider.service.operator.delete(f"{TENANTS}/{ended.id}")).status_code == 204
+    assert levels(await check(provider)) == {Level.OK}
 
 
 async def test_a_later_answer_of_the_provider_settles(provider: Provider) -> None:

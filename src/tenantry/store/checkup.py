@@ -66,14 +66,16 @@ SELECT customer_id, org_id, count(*) OVER ()
  ORDER BY customer_id, org_id
  LIMIT %(most)s
 """
-# Whatever the provider says of a later second holds whichever of the two came last.
+# Whatever the provider says of a later second holds whichever of the two came last. An ended tenant has no plan to get
+# wrong.
 TIES: Final = """
 WITH ties AS (
        SELECT e.tenant_id,
               EXISTS (SELECT FROM billing_events s
                        WHERE s.tenant_id = e.tenant_id AND s.created > e.created AND s.type = %(snapshot)s) AS settled
          FROM billing_events e
-        WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND %(kind)s = ANY(e.anomalies)),
+        WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND %(kind)s = ANY(e.anomalies)
+          AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = e.tenant_id AND t.deleted_at IS NOT NULL)),
      unsettled AS (SELECT DISTINCT tenant_id FROM ties WHERE NOT settled)
 SELECT (SELECT count(*) FROM ties), (SELECT count(*) FROM ties WHERE settled),
        ARRAY(SELECT tenant_id FROM unsettled ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM unsettled)
