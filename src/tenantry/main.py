@@ -276,6 +276,7 @@ class Parts:
             base_url=settings.base_url,
             people=settings.demo_people,
             demo_pages=settings.demo_pages,
+            command=settings.command,
             clock=self.clock,
         )
 

@@ -36,7 +36,10 @@ DEMO_PEOPLE: Final = "TENANTRY_DEMO_PEOPLE"
 """Set likewise: whom the dashboard's sign-in page offers, as `sub=What to call them`, joined by semicolons."""
 DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
 """Set likewise: the demo's own pages on other ports, as `What to call it=address`, joined by semicolons."""
+DEMO_COMMAND: Final = "TENANTRY_DEMO_COMMAND"
+"""Set likewise: what people type to run this command, for the commands on pages."""
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
+_COMMAND: Final = "tenantry"
 _ANY_SENDER: Final = "anybody@localhost"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _ACCOUNT: Final = re.compile(r"acct_[A-Za-z0-9_]{1,250}")
@@ -96,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: tuple[str, ...]
     demo_people: tuple[tuple[str, str], ...]
     demo_pages: tuple[tuple[str, str], ...]
+    command: str
 
     def named_secrets(self) -> list[tuple[str, Secret]]:
         """The secrets that stand for something, each with its variable."""
@@ -218,6 +222,7 @@ def load(values: Mapping[str, str]) -> Settings:
         trusted_proxies=reader.addresses(variables.TRUSTED_PROXIES),
         demo_people=_pairs(values.get(DEMO_PEOPLE, "")) if demo else (),
         demo_pages=_pairs(values.get(DEMO_PAGES, "")) if demo else (),
+        command=values.get(DEMO_COMMAND, _COMMAND) if demo else _COMMAND,
     )
     if reader.faults:
         raise SettingsError(reader.faults)

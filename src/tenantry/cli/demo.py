@@ -1,11 +1,16 @@
 """``tenantry demo``: everything on one machine, with example data; and tokens for trying it out."""
 
 import asyncio
+import contextlib
 import fcntl
+import os
 import secrets
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -13,19 +18,22 @@ import click
 import msgspec
 import psycopg
 
-from tenantry.cli.demo_folder import DEMO_FILE, data_dir
+from tenantry.cli.demo_folder import DEMO_FILE, data_dir, find_demo
 from tenantry.cli.environment import command_values, database, fail_on_settings, migrated, without_password
-from tenantry.cli.exit_codes import fail
+from tenantry.cli.exit_codes import USAGE, fail
 from tenantry.cli.processes import end_on_sigterm, run_server
+from tenantry.cli.text import own_command
 from tenantry.db.database import Database
-from tenantry.demo import names, setup
-from tenantry.demo.companion import Companion, signing_key_path
+from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
+from tenantry.demo import kept_provider, names, setup
+from tenantry.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
 from tenantry.demo.identity_provider import (
     DEFAULT_SCOPE,
     DemoUser,
     load_or_create_signing_key,
     mint_access_token,
 )
+from tenantry.demo.kept_provider import KeptProvider
 from tenantry.demo.setup import DemoFile
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import HANDLED_TYPES
@@ -40,6 +48,7 @@ from tenantry.services.api_keys import ApiKeyService
 from tenantry.services.projects import ProjectService
 from tenantry.services.tenants import TenantService
 from tenantry.settings import (
+    DEMO_COMMAND,
     DEMO_FLAG,
     DEMO_PAGES,
     DEMO_PEOPLE,
@@ -53,6 +62,9 @@ from tenantry.simulator import Simulator
 from tenantry.variables import DATABASE_URL, EMBEDDED
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_LOCK_FILE: Final = "demo.lock"
+_ENDPOINT: Final = "we_tenantry_demo"
+_PRICE_STEP: Final = 2900
 _ISSUER: Final = "OIDC_ISSUER"
 _WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 
@@ -64,7 +76,7 @@ def demo(context: click.Context) -> None:
 
     Starts PostgreSQL, a development identity provider, a mail inbox and a simulated payment provider beside the
     service, makes a tenant, a project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all;
-    the data stays.
+    the data stays, until `tenantry demo reset` deletes it.
     """
     if context.invoked_subcommand is None:
         _run_demo()
@@ -76,23 +88,21 @@ def _run_demo() -> None:
     directory = data_dir(environment)
     if environment.get("HOST", _LOOPBACK[0]) not in _LOOPBACK:
         fail("HOST: the demo's identity provider signs anybody in, so the demo runs on loopback only. Use `serve`.")
-    with _alone(directory, environment.get("PORT", "3001")):
+    advice = "End that one first, or set TENANTRY_DATA_DIR to another folder."
+    with _alone(directory, environment.get("PORT", "3001"), advice):
         _run_alone(environment, directory)
 
 
 @contextmanager
-def _alone(directory: Path, port: str) -> Iterator[None]:
-    """Hold the data folder for the length of the block; where another demo does, exit, naming that one's port."""
+def _alone(directory: Path, port: str, advice: str) -> Iterator[None]:
+    """Hold the data folder for the length of the block; where another demo does, exit with its port and ``advice``."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "demo.lock").open("a+") as lock:
+    with (directory / _LOCK_FILE).open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            fail(
-                f"The demo of {directory} runs already, at port {lock.read()}. End that one first, or set "
-                "TENANTRY_DATA_DIR to another folder."
-            )
+            fail(f"The demo of {directory} runs already, at port {lock.read()}. {advice}")
         lock.truncate(0)
         lock.write(port)
         lock.flush()
@@ -110,7 +120,12 @@ def _run_alone(environment: dict[str, str], directory: Path) -> None:
             _leave_others_alone(conninfo)
         migrated(conninfo)
         start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
-        provider = _provider(file.values["PROVIDER_SECRET_KEY"], start)
+        provider = KeptProvider(
+            directory / kept_provider.FILE,
+            secret_key=file.values["PROVIDER_SECRET_KEY"],
+            seed=secrets.randbits(64),  # its ids are new in each run: those of earlier runs are in the ledger
+            not_before=start,
+        )
         companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret, provider))
         made_here = {
             # a key of one's own is for the real provider
@@ -126,24 +141,25 @@ def _run_alone(environment: dict[str, str], directory: Path) -> None:
         pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
         # nothing stands before it that would have to notice its end
         values = {"DRAIN_SECONDS": "0", **file.values, **environment}
-        values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages}
+        values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
         values[_WEBHOOK_SECRETS] = _with_listener(values)
         try:
             settings = load(values)
         except SettingsError as error:
             fail_on_settings(error)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        file.keep({names.ADDRESS: f"http://{host}:{settings.port}"})
+        base = f"http://{host}:{settings.port}"
+        file.keep({names.ADDRESS: base})
         _seed(settings, conninfo, file)
-        _add_prices(provider, settings.billing.catalog)
-        provider.add_endpoint(
-            f"http://{settings.host}:{settings.port}{WEBHOOK_PATH}",
-            settings.webhook_secrets[0].reveal(),
-            enabled_events=HANDLED_TYPES,
-        )
+        _fill(provider.simulator, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
         logs.configure_service(settings.log_format, settings.secrets())
-        banner = _banner(settings, file, companion, provider)
-        run_server(settings, conninfo, values, on_ready=lambda _: click.echo(banner))
+        banner = _banner(settings, file, base, companion, provider)
+
+        def on_ready(_: str) -> None:
+            provider.begin()
+            click.echo(banner)
+
+        run_server(settings, conninfo, values, on_ready=on_ready)
 
 
 def _leave_others_alone(conninfo: str) -> None:
@@ -159,8 +175,8 @@ def _leave_others_alone(conninfo: str) -> None:
         fail(
             f"DATABASE_URL in .env: that database ({without_password(conninfo)}) has tenants and is not the demo's. "
             "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
-            "For a database of the demo's own: DATABASE_URL= make run. To have the demo in that one all the same, set "
-            "DATABASE_URL in the environment."
+            f"For a database of the demo's own: DATABASE_URL= {own_command()} demo. To have the demo in that one all "
+            "the same, set DATABASE_URL in the environment."
         )
 
 
@@ -181,21 +197,20 @@ def _with_listener(values: dict[str, str]) -> str:
     return f"{values[_WEBHOOK_SECRETS]},{listener}"
 
 
-def _provider(secret_key: str, start: datetime) -> Simulator:
-    """The simulated provider; its ids are new in each run, since the events of earlier runs are in the ledger."""
-    provider = Simulator(secret_key=secret_key, seed=secrets.randbits(64), prices={}, start=start, running=True)
-    owner = setup.USERS[0]
-    provider.customer(names.CUSTOMER, email=owner.email, name=owner.name)
-    return provider
-
-
-def _add_prices(provider: Simulator, catalog: Catalog) -> None:
+def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secret: Secret) -> None:
+    """Make what the simulated provider does not have from the run before: the customer, the prices, the endpoint."""
+    if names.CUSTOMER not in provider.customers:
+        owner = setup.USERS[0]
+        provider.customer(names.CUSTOMER, email=owner.email, name=owner.name)
     for number, plan in enumerate(catalog.plans):
         for price_id in plan.stripe_price_ids:
-            provider.price(price_id, 2900 * number)
+            present = provider.prices.get(price_id)
+            if present is None or present.unit_amount != _PRICE_STEP * number:
+                provider.price(price_id, _PRICE_STEP * number)
+    provider.set_endpoint(_ENDPOINT, webhook_url, webhook_secret.reveal(), enabled_events=HANDLED_TYPES)
 
 
-def _companion(directory: Path, port: str, client_secret: Secret, provider: Simulator) -> Companion:
+def _companion(directory: Path, port: str, client_secret: Secret, provider: KeptProvider) -> Companion:
     """The identity provider, the inbox and the payment provider, on the ports after the service's if they are free."""
     first = int(port) if port.isdigit() else 0
     return Companion(
@@ -232,8 +247,10 @@ def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
         file.keep({names.LIVE_KEY: made.live, names.TEST_KEY: made.test})
 
 
-def _banner(settings: Settings, file: DemoFile, companion: Companion, provider: Simulator) -> str:
-    values, base = file.values, f"http://{settings.host}:{settings.port}"
+def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: KeptProvider) -> str:
+    values, command = file.values, own_command()
+    elsewhere = os.environ.get("TENANTRY_DATA_DIR")
+    folder = f"    export TENANTRY_DATA_DIR={shlex.quote(str(settings.data_dir.resolve()))}\n" if elsewhere else ""
     live = values.get(names.LIVE_KEY, "(made by an earlier start; see demo.env)")
     secret = settings.webhook_secrets[0].reveal()
     url = settings.database_url
@@ -251,18 +268,20 @@ def _banner(settings: Settings, file: DemoFile, companion: Companion, provider: 
   API reference    {base}/docs
   identity         {companion.issuer}   (users: {", ".join(user.sub for user in setup.USERS)})
   mail inbox       {companion.http_url}/inbox
-  payment provider {provider.url}   (simulated; it forgets everything with each start)
+  payment provider {provider.url}   (simulated)
 
-  Try:
-    export KEY={live}
+  Try, in another terminal in this folder:
+{folder}    export KEY={live}
     curl -s {base}/api/v1/projects -H "Authorization: Bearer $KEY"
 
-    TOKEN=$(.venv/bin/tenantry demo token --user olivia)
+    TOKEN=$({command} demo token --user olivia)
     curl -s {base}/api/v1/auth/whoami -H "Authorization: Bearer $TOKEN"
 
-    .venv/bin/tenantry trigger invoice.payment_failed
+    {command} trigger invoice.payment_failed
     curl -s {base}/api/v1/tenants/{names.TENANT} -H "Authorization: Bearer $KEY"
     curl -s {companion.http_url}/inbox/messages.json
+
+  To begin anew, with all data deleted: {command} demo reset
 """
 
 
@@ -278,7 +297,7 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
     values, is_demo = command_values()
     directory = data_dir(values)
     if not is_demo or not signing_key_path(directory).exists():
-        fail(f"There is no demo in {directory}. Start it first: make run")
+        fail(f"There is no demo in {directory}. Start it first: {own_command()} demo")
     known = next((user for user in setup.USERS if user.sub == user_id), DemoUser(user_id, user_id, None))
     user = msgspec.structs.replace(
         known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
@@ -293,3 +312,44 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
         lifetime=timedelta(seconds=lifetime),
     )
     click.echo(minted)
+
+
+@demo.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(*, yes: bool) -> None:
+    """Delete the demo's data: its database, keys, mails and the payment provider's account.
+
+    Deletes what the demo made in its data folder, and nothing else there. The demo must not be running.
+    """
+    values = read_environment()
+    unnamed = {**values, DATABASE_URL.name: "", DATABASE_URL.file_name: ""}  # the demo may use a database of yours
+    directory = find_demo(unnamed)
+    if directory is None:
+        fail(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
+    directory = directory.resolve()
+    with _alone(directory, "", "Stop it first, with Ctrl-C."):
+        question = f"Delete the demo in {directory}, with all its data?"
+        if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+            fail(f"{question}\nThere is no terminal to ask at: use --yes.", USAGE)
+        if not yes and not click.confirm(question, err=True):
+            fail("Nothing was deleted.")
+        try:
+            _erase(directory)
+        except (EmbeddedServerError, OSError) as error:
+            fail(f"The demo cannot be deleted. {error}")
+    with contextlib.suppress(OSError):  # something else is in it
+        directory.rmdir()
+    click.echo(f"Deleted the demo in {directory}. Start a new one: {own_command()} demo", err=True)
+
+
+def _erase(directory: Path) -> None:
+    """Delete what the demo made, its settings last: with them it can be found again if something fails."""
+    if (directory / "postgres.lock").exists():
+        EmbeddedServer(directory).erase()
+    inbox = directory / INBOX_DIRECTORY
+    if inbox.is_dir() and not inbox.is_symlink():
+        shutil.rmtree(inbox)
+    for file in (signing_key_path(directory), directory / kept_provider.FILE, directory / DEMO_FILE):
+        file.unlink(missing_ok=True)
+        file.with_suffix(".new").unlink(missing_ok=True)
+    (directory / _LOCK_FILE).unlink()

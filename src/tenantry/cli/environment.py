@@ -1,19 +1,26 @@
 """What commands share: where settings come from, which database is meant, how failures are shown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Final, NoReturn
 
+import click
 import psycopg
-from dotenv import dotenv_values
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.cli.demo_folder import DEMO_FILE, data_dir
+from tenantry.cli.demo_folder import data_dir, demo_values, find_demo
 from tenantry.cli.exit_codes import FAILED, USAGE, fail
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 from tenantry.kit.logs import redact
+from tenantry.kit.secret import Secret
+from tenantry.local.addresses import WEBHOOK_PATH, webhook_address
+from tenantry.local.signing_secret import load_or_create_secret, secret_path
 from tenantry.settings import DEMO_FLAG, SettingsError, load_database_url, read_environment
 from tenantry.variables import DATABASE_URL
+
+_ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # not bound here: asked through loopback
+_OF_DEMO: Final[tuple[str, ...]] = ("HOST", "PORT", "TENANTRY_DATA_DIR")
+"""What the demo knows better than the environment of the shell beside it."""
 
 
 def fail_on_settings(error: SettingsError) -> NoReturn:
@@ -31,14 +38,42 @@ def lacks_database(error: SettingsError) -> bool:
 def command_values() -> tuple[dict[str, str], bool]:
     """The settings of a command that works on an existing set-up, and whether they are the demo's.
 
-    Where no DATABASE_URL is set and the demo has run in the data folder, its settings fill what is missing.
+    Where `find_demo` finds one, its settings fill what is missing, and its address is where the service is.
     """
     values = read_environment()
-    file = data_dir(values) / DEMO_FILE
-    if values.get(DATABASE_URL.name) or values.get(DATABASE_URL.file_name) or not file.exists():
+    folder = find_demo(values)
+    if folder is None:
         return values, False
-    demo = {name: value for name, value in dotenv_values(file).items() if value is not None}
-    return {**demo, **values, DEMO_FLAG: "true"}, True
+    demo = demo_values(folder)
+    fixed = {name: demo[name] for name in _OF_DEMO if name in demo}
+    return {**demo, **values, **fixed, DEMO_FLAG: "true"}, True
+
+
+def service_base(values: Mapping[str, str]) -> str:
+    """Where the service is: TENANTRY_BASE_URL, else HOST and PORT on this machine."""
+    if base := values.get("TENANTRY_BASE_URL", "").strip():
+        return base.rstrip("/")
+    host = values.get("HOST", "").strip()
+    host = "127.0.0.1" if host in _ANY_ADDRESS else host
+    return f"http://{f'[{host}]' if ':' in host else host}:{values.get('PORT', '').strip() or 3001}"
+
+
+def service_address(values: Mapping[str, str], forward_to: str | None) -> str:
+    """The webhook endpoint that events go to; a usage error where ``--forward-to`` is none."""
+    try:
+        return webhook_address(forward_to or service_base(values) + WEBHOOK_PATH)
+    except ValueError as error:
+        raise click.BadParameter(
+            str(error), param_hint="--forward-to" if forward_to else "TENANTRY_BASE_URL"
+        ) from error  # fmt: skip
+
+
+def signing_secret(values: Mapping[str, str]) -> Secret:
+    """The secret that `tenantry listen` signs with, which is made if need be; or the end with a message."""
+    try:
+        return load_or_create_secret(secret_path(values))
+    except (OSError, ValueError, RuntimeError) as error:
+        fail(f"The signing secret cannot be kept: {error}")
 
 
 @contextmanager

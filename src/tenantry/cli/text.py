@@ -1,10 +1,17 @@
 """How commands write values and what comes from outside."""
 
+import contextlib
+import os
 import re
+import shlex
+import shutil
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 _UNSEEN: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_NAME: Final = "tenantry"
 Value = str | int | bool | datetime | None
 
 
@@ -39,3 +46,19 @@ def json_text(encoded: bytes) -> str:
 def counted(number: int, what: str) -> str:
     """``1 event``, ``2 events``, ``12,000 events``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def own_command() -> str:
+    """What to type to run this command again: its name where the shell finds it by that, else the path to it."""
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m tenantry"
+    if script.name != _NAME:  # another program that calls us
+        return _NAME
+    found = shutil.which(_NAME)
+    path = Path(os.path.abspath(script if os.sep in sys.argv[0] else found or script))  # noqa: PTH100  # links stay
+    if found is not None and os.path.abspath(found) == str(path):  # noqa: PTH100
+        return _NAME
+    with contextlib.suppress(ValueError, OSError):  # it is not below the current folder
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(str(path))

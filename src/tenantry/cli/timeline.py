@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.text import counted, printable, shown
+from tenantry.cli.text import counted, own_command, printable, shown
 from tenantry.domain.billing.events import Outcome
 from tenantry.services.billing import BillingEventView, BillingFields
 from tenantry.services.explain import Explanation
@@ -103,7 +103,7 @@ def _ending(explanation: Explanation) -> Iterator[Line]:
     if explanation.parked:
         yield 0, Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
-        yield 0, Text(f"To set it right: tenantry tenants rebuild {explanation.tenant.id}")
+        yield 0, Text(f"To set it right: {own_command()} tenants rebuild {explanation.tenant.id}")
 
 
 def _delay(created: datetime, received: datetime) -> str:

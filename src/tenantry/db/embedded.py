@@ -120,6 +120,28 @@ class EmbeddedServer:
         finally:
             self._release()
 
+    def erase(self) -> None:
+        """Delete the cluster and all that belongs to it, once a server that a killed process left is stopped.
+
+        Raises `EmbeddedServerError` where another process uses the server.
+        """
+        lock = (self._cluster.parent / "postgres.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise EmbeddedServerError(f"Another process uses the database in {self._cluster.parent}.") from None
+        self._lock = lock
+        self._has_sockets = _is_folder(self._sockets)
+        if self._has_sockets:
+            self._check_sockets()
+        self.stop()
+        for folder in (self._cluster, self._cluster.with_name("postgres.new"), self._cluster.with_name("run")):
+            if _is_folder(folder):
+                shutil.rmtree(folder)
+        for file in (self._log, self._cluster.with_name("postgres.lock")):
+            file.unlink(missing_ok=True)
+
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.close()
@@ -260,6 +282,10 @@ def _socket_directory(cluster: Path) -> Path:
     places = (cluster.parent / "run", Path(tempfile.gettempdir()) / name)
     fits = (place for place in places if len(str(place)) <= _LONGEST_SOCKET_PATH and "," not in str(place))
     return next(fits, _SHORTEST / name)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _open_the_way_to(path: Path, account: pwd.struct_passwd) -> None:

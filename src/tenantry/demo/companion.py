@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 HOST: Final = "127.0.0.1"
 SHUTDOWN_SECONDS: Final = 2
 _SIGNING_KEY_FILE: Final = "identity-provider.pem"
-_INBOX_DIRECTORY: Final = "inbox"
+INBOX_DIRECTORY: Final = "inbox"
 
 
 def signing_key_path(directory: Path) -> Path:
@@ -58,7 +58,7 @@ class Companion:
     """Serves the identity provider and the inbox over HTTP, and takes mail over SMTP, on loopback.
 
     The signing key and the messages are kept in ``directory`` and survive a restart; messages go to ``inbox`` instead
-    where one is given. A ``provider`` is served on a port of its own and forgets everything. A port that is taken, or
+    where one is given. A ``provider`` is served on a port of its own. A port that is taken, or
     0, is replaced by a free one; the issuer's address follows the port. The other arguments are those of
     `create_identity_provider`. Use it as a context manager, or call `start` and `stop`.
     """
@@ -115,7 +115,7 @@ class Companion:
         """
         if self._thread is not None:
             raise RuntimeError("the companion is running already")
-        inbox = self._inbox or Inbox(self._directory / _INBOX_DIRECTORY, clock=self._clock)
+        inbox = self._inbox or Inbox(self._directory / INBOX_DIRECTORY, clock=self._clock)
         signing_key = self.signing_key
         with contextlib.ExitStack() as sockets:
             http = sockets.enter_context(_listen(self.http_port))

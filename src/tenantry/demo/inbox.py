@@ -1,6 +1,5 @@
 """The mail that was sent in development, kept as files."""
 
-import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -14,11 +13,11 @@ from typing import Final
 
 import msgspec
 
+from tenantry.demo.files import OWNER_ALONE, write_private
 from tenantry.kit.clock import Clock, from_micros, system_clock, to_micros
 
 MAX_MESSAGES: Final = 200
 _SUFFIX: Final = ".eml"
-_OWNER_ALONE: Final = 0o600
 _id = re.compile(r"[0-9]{16}")
 
 
@@ -48,7 +47,7 @@ class Inbox:
         self._clock = clock
         directory.mkdir(parents=True, exist_ok=True)
         for mail_id in self.ids():
-            self._file(mail_id).chmod(_OWNER_ALONE)  # older releases wrote them for everybody to read
+            self._file(mail_id).chmod(OWNER_ALONE)  # older releases wrote them for everybody to read
         self._last = max((int(name) for name in self.ids()), default=0)
         self._arrival = threading.Condition()
 
@@ -62,10 +61,7 @@ class Inbox:
         mail_id = f"{self._last:016d}"
         envelope = [f"Return-Path: <{sender}>", *(f"Delivered-To: {recipient}" for recipient in recipients)]
         head = "".join(f"{line}\r\n" for line in envelope).encode("utf-8", "surrogateescape")
-        written = self._directory / f"{mail_id}.part"
-        with open(written, "wb", opener=_for_owner_alone) as file:
-            file.write(head + content)
-        written.replace(self._file(mail_id))
+        write_private(self._file(mail_id), head + content)
         if self._limit is not None:
             for old in self.ids()[self._limit :]:
                 self._file(old).unlink(missing_ok=True)
@@ -102,10 +98,6 @@ class Inbox:
 
     def _file(self, mail_id: str) -> Path:
         return self._directory / f"{mail_id}{_SUFFIX}"
-
-
-def _for_owner_alone(path: str, flags: int) -> int:
-    return os.open(path, flags, _OWNER_ALONE)
 
 
 def _read(mail_id: str, content: bytes) -> Mail:

@@ -11,6 +11,7 @@ from dotenv import dotenv_values
 
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
+from tenantry.demo.files import write_private
 from tenantry.demo.identity_provider import DemoUser
 from tenantry.demo.names import CUSTOMER, TENANT
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
@@ -45,7 +46,7 @@ class DemoFile:
         fresh = {
             "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
             "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
-            # the simulated provider forgets what it knew: comparing with it is for people to ask for
+            # the simulated provider does not know what `trigger` makes up: comparing with it is for people to ask for
             "RECONCILE_HOURS": "0",
             "API_KEY_PEPPER": secrets.token_hex(32),
             "SESSION_SECRET": secrets.token_hex(32),
@@ -59,10 +60,7 @@ class DemoFile:
         self.values.update(more)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self.values.items())
-        fresh = self._path.with_suffix(".new")
-        fresh.touch(mode=0o600)
-        fresh.write_text(f"# Made by `tenantry demo`; for this machine only.\n{text}")
-        fresh.replace(self._path)
+        write_private(self._path, f"# Made by `tenantry demo`; for this machine only.\n{text}".encode())
 
 
 class SeedKeys(msgspec.Struct, frozen=True):

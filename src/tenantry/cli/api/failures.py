@@ -9,7 +9,7 @@ import msgspec
 from tenantry.cli.api.sessions import StoreError
 from tenantry.cli.api.target import Target
 from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE
-from tenantry.cli.text import json_text, printable
+from tenantry.cli.text import json_text, own_command, printable
 from tenantry_sdk import Fault, errors
 
 _CODES: Final[dict[int, int]] = {
@@ -133,7 +133,7 @@ def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
     if isinstance(error, errors.TokenTimedOutError):
         return "Try again in a moment."
     if target.demo is not None:
-        return "The demo does not seem to run. Start it: make run"
+        return f"The demo does not seem to run. Start it: {own_command()} demo"
     return f"Is the address right? It is from {target.base_url.source}."
 
 

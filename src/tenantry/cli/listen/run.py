@@ -15,10 +15,9 @@ import click
 import msgspec
 from rich.console import Console
 
-from tenantry.cli.environment import command_values, fail_on_settings
+from tenantry.cli.environment import command_values, fail_on_settings, service_address, signing_secret
 from tenantry.cli.exit_codes import fail
 from tenantry.cli.listen.text import DeliveryLines, json_line, summary
-from tenantry.cli.local_service import service_address, signing_secret
 from tenantry.cli.on_database import exit_code
 from tenantry.cli.text import shown
 from tenantry.domain.billing.events import HANDLED_TYPES

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tenantry.cli.exit_codes import FAILED
 from tenantry.cli.progress import progress
-from tenantry.cli.text import Value, counted, json_text, printable, shown
+from tenantry.cli.text import Value, counted, json_text, own_command, printable, shown
 from tenantry.cli.trigger import STORY
 from tenantry.cli.trigger.own_tenant import tenant_for
 from tenantry.cli.trigger.run import Tools, first_second, now
@@ -164,7 +164,7 @@ def _show(
         write(console, Text(f"Converged: {told}", "bold green"))
     else:
         write(console, Text(_complaint(answers, verdict), "bold red"))
-    write(console, Text(f"How it came about: tenantry tenants explain {tenant_id}", "dim"))
+    write(console, Text(f"How it came about: {own_command()} tenants explain {tenant_id}", "dim"))
 
 
 def _in_order(answers: Answers) -> list[tuple[tuple[str, int], int]]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.exit_codes import FAILED
-from tenantry.cli.text import counted, json_text, printable
+from tenantry.cli.text import counted, json_text, own_command, printable
 from tenantry.cli.trigger.run import Tools, first_second, now
 from tenantry.cli.trigger.text import Change, change_lines, changes, refusal_lines, status_text, write
 from tenantry.domain.tenants import Tenant
@@ -127,7 +127,7 @@ def _show(
     elif subject:
         waits = f"It waits, for customer {subject.customer} is not linked to {subject.tenant} yet. This links it:"
         write(console, Text(waits, "yellow"), 2)
-        write(console, Text(f"tenantry trigger checkout.session.completed --tenant {subject.tenant}"), 2)
+        write(console, Text(f"{own_command()} trigger checkout.session.completed --tenant {subject.tenant}"), 2)
 
 
 def _show_rest(console: Console, sent: list[tuple[Json, Answer]]) -> None:

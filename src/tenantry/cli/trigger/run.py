@@ -11,9 +11,8 @@ import click
 import httpx2
 import msgspec
 
-from tenantry.cli.environment import command_values, fail_on_settings
+from tenantry.cli.environment import command_values, fail_on_settings, service_address, service_base, signing_secret
 from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, fail
-from tenantry.cli.local_service import service_address, service_base, signing_secret
 from tenantry.cli.trigger import STORY
 from tenantry.demo import names
 from tenantry.domain.billing.state import BillingPolicy

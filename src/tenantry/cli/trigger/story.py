@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.exit_codes import FAILED, OUT_OF_REACH, fail
-from tenantry.cli.text import counted, json_text, printable
+from tenantry.cli.text import counted, json_text, own_command, printable
 from tenantry.cli.trigger import STORY
 from tenantry.cli.trigger.own_tenant import tenant_for
 from tenantry.cli.trigger.run import Tools, first_second, now
@@ -95,7 +95,7 @@ async def run(tools: Tools) -> int:
             before = after
         if not tools.wishes.as_json:
             console.print()
-            write(console, Text(f"The whole of it: tenantry tenants explain {tenant_id}", "dim"))
+            write(console, Text(f"The whole of it: {own_command()} tenants explain {tenant_id}", "dim"))
     return 0
 
 

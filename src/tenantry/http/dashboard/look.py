@@ -69,9 +69,11 @@ class Look:
         *,
         secure: bool,
         version: str,
+        command: str = "tenantry",
         demo_pages: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """``secure`` says that browsers come by https, and are to stay there."""
+        """``secure`` says that browsers come by https, and are to stay there; ``command`` runs ``tenantry``."""
+        self.command = command
         self._cookies = cookies
         self._notices = notices
         self.headers = {**_HEADERS, **({"Strict-Transport-Security": f"max-age={_YEAR}"} if secure else {})}
@@ -82,7 +84,7 @@ class Look:
         environment = page_templates(PackageLoader(str(__package__)))
         environment.filters.update(time=_time, day=_day, segment=_segment, shown=_shown, called=_called)
         environment.filters["display_text"] = display_text
-        environment.globals.update(assets=self.assets, version=version, demo_pages=demo_pages)
+        environment.globals.update(assets=self.assets, version=version, command=command, demo_pages=demo_pages)
         self._environment = environment
 
     def page(

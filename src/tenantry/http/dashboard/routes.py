@@ -81,6 +81,8 @@ class DashboardParts(msgspec.Struct, frozen=True, kw_only=True):
     people: Sequence[tuple[str, str]]
     demo_pages: Sequence[tuple[str, str]]
     """The pages of the demo that are served beside this service: a name, and an address."""
+    command: str
+    """What people type to run ``tenantry``, for the commands on pages."""
     clock: Clock
 
 
@@ -92,7 +94,10 @@ class Dashboard:
         secure = parts.base_url.startswith("https://")
         self._cookies = Cookies(parts.secret, parts.clock, secure=secure)
         self._notices = Notices(parts.secret)
-        self.look = Look(self._cookies, self._notices, secure=secure, version=__version__, demo_pages=parts.demo_pages)
+        self.look = Look(
+            self._cookies, self._notices, secure=secure, version=__version__, command=parts.command,
+            demo_pages=parts.demo_pages,
+        )  # fmt: skip
         away = parts.sign_in.is_away if parts.sign_in else lambda: False
         self._door = Door(parts.sessions, parts.authenticator, self._cookies, parts.secret, parts.clock, away)
         self._refusals = Refusals(self.look)

@@ -35,7 +35,7 @@ def secret_page(desk: Desk, visitor: Visitor, made: NewKey, old: Replaced | None
         visitor,
         key=made.record,
         secret=made.secret,
-        lines=ready_made(desk.base_url, made.secret),
+        lines=ready_made(desk.base_url, desk.look.command, made.secret),
         old=old,
     )
 
@@ -55,8 +55,8 @@ def use_pages(desk: Desk) -> list[HTTPRouteHandler]:
     return [show_first_use]
 
 
-def ready_made(base_url: str, secret: str) -> tuple[Line, ...]:
-    """The first request of a key, for each way to send it.
+def ready_made(base_url: str, command: str, secret: str) -> tuple[Line, ...]:
+    """The first request of a key, for each way to send it; ``command`` runs ``tenantry``.
 
     A program reads the secret from the environment, where it belongs.
     """
@@ -65,7 +65,7 @@ def ready_made(base_url: str, secret: str) -> tuple[Line, ...]:
         Line("curl", f'curl -H "Authorization: Bearer {secret}" {address}'),
         Line(
             "Command line",
-            f"export TENANTRY_BASE_URL={shlex.quote(base_url)}\nexport TENANTRY_API_KEY={secret}\ntenantry whoami",
+            f"export TENANTRY_BASE_URL={shlex.quote(base_url)}\nexport TENANTRY_API_KEY={secret}\n{command} whoami",
         ),
         Line(
             "Python, with the secret in TENANTRY_API_KEY",

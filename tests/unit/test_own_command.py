@@ -1,0 +1,53 @@
+"""What commands print where people are to type them again."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenantry.cli.text import own_command
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The script in a virtual environment that is not activated, in a folder with a space; the current one is above."""
+    script = tmp_path / "a b" / "bin" / "tenantry"
+    script.parent.mkdir(parents=True)
+    script.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.defpath)
+    return script
+
+
+def test_command_on_the_path_is_named(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(installed.parent))
+    for given in ("tenantry", "a b/bin/tenantry", str(installed)):
+        monkeypatch.setattr(sys, "argv", [given])
+        assert own_command() == "tenantry"
+
+
+def test_command_off_the_path_is_a_path(installed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for given in ("a b/bin/tenantry", str(installed)):
+        monkeypatch.setattr(sys, "argv", [given])
+        assert own_command() == "'a b/bin/tenantry'"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert own_command() == f"'{installed}'"
+
+
+def test_another_command_of_this_name_on_the_path_is_not_meant(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "tenantry").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(other))
+    monkeypatch.setattr(sys, "argv", [str(installed)])
+    assert own_command() == "'a b/bin/tenantry'"
+
+
+def test_module_is_run_by_its_interpreter(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(installed.parent / "__main__.py")])
+    monkeypatch.setattr(sys, "executable", "/opt/python")
+    assert own_command() == "/opt/python -m tenantry"
