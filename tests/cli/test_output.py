@@ -1,9 +1,11 @@
 """What is written: streams, widths, colours, and terminals and pipes that end too early."""
 
 import re
+from typing import Literal
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.cli.support import Place, in_shell, on_terminal
 
@@ -102,15 +104,24 @@ async def test_what_goes_into_a_file_is_whole_whatever_is_said_about_colours(pla
     assert "SCOPES" in shown
 
 
+def name_of_an_older_row(place: Place, table: Literal["api_keys", "projects"], name: str) -> None:
+    """Give the rows of the organization a name that is refused now."""
+    change = sql.SQL("UPDATE {} SET name = %s WHERE org_id = %s").format(sql.Identifier(table))
+    with psycopg.connect(place.served.service.conninfo) as connection:
+        connection.execute(change, (name, place.organization.id))
+
+
 async def test_names_of_others_command_no_terminal_in_a_question(place: Place) -> None:
-    key_id, _ = await place.key("a:b", name="harmless, revoked\x9b8m \u202e")
+    key_id, _ = await place.key("a:b")
+    name_of_an_older_row(place, "api_keys", "harmless, revoked\x9b8m \u202e")
     done = await place.at_terminal("n\n", "keys", "revoke", key_id)
     assert "harmless, revoked" in done.err
     assert not {"\x9b", "\u202e"} & set(done.err)
 
 
 async def test_text_of_others_commands_no_terminal(place: Place) -> None:
-    await place.done("projects", "create", "--name", "a\x9b31mb")
+    await place.done("projects", "create", "--name", "a")
+    name_of_an_older_row(place, "projects", "a\x9b31mb")
     shown = await place.done("projects", "list")
     assert "a\N{REPLACEMENT CHARACTER}31mb" in shown
 
