@@ -49,7 +49,7 @@ async def test_tenant_is_the_own_one_unless_named(place: Place) -> None:
 
 
 async def test_an_ended_subscription_is_not_said_to_end(place: Place) -> None:
-    names = {"org": place.organization.id, "customer": None, "subscription_id": "sub_1", "cancel": True}
+    names: dict[str, Any] = {"org": place.organization.id, "customer": None, "subscription_id": "sub_1", "cancel": True}
     for event, ends in ((events.updated(**names), True), (events.deleted(**names, created=events.NOW + 1), False)):
         assert (await deliver(place.served.service.client, event)).text == "OK"
         assert ("cancelled, ends then" in await place.done("tenants", "show")) is ends

@@ -1,8 +1,8 @@
 """The release before the newest migration, kept as a whole: what it does on the new schema cannot be told otherwise.
 
-It is kept in the repository because a checkout need not have the history. Whoever adds a migration makes it anew, with
-``python -m tests.support.previous``: the service's files of the last commit that lacks that migration, without the
-parts that it does not need to serve.
+It is kept in the repository because a checkout need not have the history. Make it anew when you add a migration:
+``python -m tests.support.previous [COMMIT]`` takes the service's files of that commit, or else of the last commit that
+lacks the newest migration, without the parts that it does not need to serve.
 """
 
 import lzma
@@ -30,7 +30,7 @@ def main() -> None:
     """Make the archive anew, and say from which commit."""
     newest = max((MIGRATIONS / "versions").glob("[0-9]*.py"))
     added = _git("log", "--diff-filter=A", "--format=%H", "--", str(newest)).split()
-    commit = f"{added[-1].decode()}^" if added else "HEAD"
+    commit = sys.argv[1] if sys.argv[1:] else f"{added[-1].decode()}^" if added else "HEAD"
     content = _git("archive", commit, "src/tenantry", *(f":!src/tenantry/{part}" for part in _LEFT_OUT))
     ARCHIVE.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
     sys.stdout.write(f"{ARCHIVE.name}: {_git('rev-parse', commit).decode()}")
