@@ -46,7 +46,7 @@ class Author:
         self.events: list[BillingEvent] = []
 
     def begin(self, subscriptions: int) -> None:
-        """Let subscriptions begin, each in a second of its own."""
+        """Let subscriptions begin, each in a separate second."""
         for _ in range(subscriptions):
             self.now += 10
             self._begins()

@@ -185,7 +185,7 @@ class _Subscription:
         return self._costs is not None
 
     def allows(self, counts: _Counts, last: int | None, number: int) -> bool:
-        """Whether an order that has come so far may go on with this kind."""
+        """Whether this kind may come next in an order that has these counts and ends with ``last``."""
         if self._costs is None:
             return True
         here = _Step(tuple(counts[member] for member in self._members), last)

@@ -44,7 +44,7 @@ class BillingPolicy(msgspec.Struct, frozen=True):
 
 
 class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the newest event of one subscription said of it."""
+    """The facts of one subscription as its newest event reports them."""
 
     id: str
     status: str | None = None
@@ -76,7 +76,7 @@ MOST_OTHERS: Final = 50
 
 
 def known_of(state: BillingState, subscription_id: str | None) -> KnownSubscription | None:
-    """What is known of a subscription; None where no event has told of it."""
+    """Return the facts of a subscription; None if no event has reported any."""
     for known in state.others:
         if known.id == subscription_id:
             return known
