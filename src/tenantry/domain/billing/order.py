@@ -33,8 +33,10 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubs
 
 MOST_COMPARED: Final = 64
 """How many events of one second are compared. Where there are more, the order of arrival decides."""
-_MOST_STEPS: Final = 2000
+_MOST_STEPS: Final = 1000
 """How many partial orders of one subscription's events, or of a second's, are tried."""
+_MOST_UNLINKED: Final = 3
+"""How many events may have replaced a state never seen. Where there are more, proof must wait for the missing ones."""
 
 _OF_SUBSCRIPTION: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
 _Counts = tuple[int, ...]
@@ -178,7 +180,7 @@ class _Subscription:
             for number, event in events.items()
             for last in (None, *members)
         }
-        self._costs = self._search()
+        self._costs = self._search() if self._fewest_unlinked(known, policy) <= _MOST_UNLINKED else None
 
     @property
     def is_searched(self) -> bool:
@@ -195,13 +197,13 @@ class _Subscription:
     def _search(self) -> "dict[_Step, int] | None":
         """The steps of the orders with the fewest unlinked events, with the number of those so far.
 
-        None if there are too many steps. All steps with equally many are found before any with more, so the result
+        None if there are too many of either. All steps with equally many are found before any with more, so the result
         does not depend on arrival.
         """
         end = tuple(len(self._kinds[member].events) for member in self._members)
         costs: dict[_Step, int] = {}
         layer, cost = [_Step((0,) * len(end), None)], 0
-        while layer and not any(step.counts == end for step in costs):
+        while layer and cost <= _MOST_UNLINKED and not any(step.counts == end for step in costs):
             dearer: list[_Step] = []
             while layer:
                 step = layer.pop()
@@ -213,7 +215,16 @@ class _Subscription:
                 if len(costs) > _MOST_STEPS:
                     return None
             layer, cost = dearer, cost + 1
-        return self._leading_to(end, costs)
+        leading = self._leading_to(end, costs)
+        return leading or None
+
+    def _fewest_unlinked(self, known: KnownSubscription | None, policy: BillingPolicy) -> int:
+        """A lower bound: events that replaced one state need as many events, or ``known``, that set it."""
+        events = [event for member in self._members for event in self._kinds[member].events]
+        replaced = Counter(tuple(_before(event, fact) for fact in TRACKED) for event in events if not _is_free(event))
+        replaced.subtract(tuple(getattr(event, fact) for fact in TRACKED) for event in events)
+        missing = sum(count for count in replaced.values() if count > 0)
+        return missing - any(not _is_free(event) and _finds(known, event, policy) for event in events)
 
     def _leading_to(self, end: _Counts, costs: Mapping["_Step", int]) -> dict["_Step", int]:
         leading: dict[_Step, int] = {}
