@@ -183,6 +183,7 @@ async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: st
         "  providerStatus       canceled",
         "  subscriptionId       -",
         "  subscriptionCreated  -",
+        "  otherSubscriptions   sub_acme canceled (free)",
         "  tipCreated           2026-01-10T11:45:00Z",
     ]
     assert summary.endswith(": 1 differing, 1 repaired")

@@ -169,7 +169,10 @@ async def test_a_hundred_leak_reports_mail_a_stranger_three_times_and_nothing_th
 
 
 async def test_names_in_a_notice_have_nothing_that_becomes_a_link(service: Service, post: Post) -> None:
-    org = await operators_tenant(service, name=f"{EVIL}\u202e +1 800 555 0199")
+    org = await operators_tenant(service)
+    # a name from before such characters were refused
+    name = f"{EVIL}\u202e +1 800 555 0199"
+    await rows(service, "UPDATE tenants SET name = %s WHERE id = %s RETURNING id", name, org.id)
     await leak(service, org, name="call evil@evil.example or www.evil.example")
     [mail] = await post.deliver(org.id)
     assert mail.message["Subject"] == "A leaked API key was revoked"
@@ -438,7 +441,7 @@ async def test_transfer_announces_the_new_address(service: Service, post: Post) 
     answer = await owner.post(f"{org.path}/transfer", {"userId": "successor", "ownerEmail": new})
     assert answer.status_code == 200, answer.text
     mails = await post.deliver(org.id)
-    assert [mail.recipients for mail in mails] == [[FORMER], [new]]
+    assert sorted(mail.recipients for mail in mails) == sorted([[FORMER], [new]])
     assert not await is_verified(service, org)
 
 

@@ -14,7 +14,7 @@ CALLS: list[Call] = [
     billing.LOCK_ACCOUNTS(["a"], ["c"]),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
-    billing.UPDATE_ACCOUNTS(["a"], *[[None]] * 11, None),
+    billing.UPDATE_ACCOUNTS(["a"], *[[None]] * 12, None),
     billing.SETTLE_PARKED(["evt"], *[[None]] * 6),
     billing.DELETE_ENTRIES(["evt"], "drift"),
 ]

@@ -17,7 +17,7 @@ from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import Account, Arrival, Question
 from tenantry.domain.billing.refold import Refold, Refolded, corrected
 from tenantry.domain.billing.settlement import useless
-from tenantry.domain.billing.state import BillingPolicy, BillingState, telling_everything
+from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, telling_everything
 from tenantry.domain.billing.timeline import Reach
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
@@ -351,19 +351,27 @@ def _checked(account: Account, refolded: Refolded, parked: int) -> Checked:
 
 
 def _fields(account: Account) -> dict[str, Fact]:
-    checkpoint = (
-        dict.fromkeys(BillingState.__struct_fields__) if account.tip_state is None else _facts(account.tip_state)
-    )
+    present = _facts(account.state)
+    checkpoint = dict.fromkeys(present) if account.tip_state is None else _facts(account.tip_state)
     return {
-        **_facts(account.state),
+        **present,
         "tip_created": account.tip_created,
         **{f"{_CHECKPOINT}{name}": value for name, value in checkpoint.items()},
     }
 
 
 def _facts(state: BillingState) -> dict[str, Fact]:
-    others = msgspec.json.encode(state.others).decode() if state.others else None
-    return {**msgspec.structs.asdict(state), "others": others}
+    facts: dict[str, Fact] = msgspec.structs.asdict(state)
+    del facts["others"]
+    return {**facts, "other_subscriptions": ", ".join(map(_known, state.others)) or None}
+
+
+def _known(subscription: KnownSubscription) -> str:
+    """A subscription that the tenant's state is not from, in one line."""
+    period_end = from_epoch(subscription.current_period_end)
+    until = f" until {period_end.isoformat()}" if period_end else ""
+    ends = " ends" if subscription.cancel_at_period_end else ""
+    return f"{subscription.id} {subscription.status} ({subscription.plan}{until}{ends})"
 
 
 def _shown(name: str, value: Fact) -> Value:

@@ -13,6 +13,9 @@ ELSEWHERE = {
     "secret_key",  # in the environment
     "serving",  # it is served already
     "endpoints",  # the service's alone, unless a test adds one
+    "set_endpoint",
+    "state",  # a test's account ends with it
+    "restore",
 }
 
 

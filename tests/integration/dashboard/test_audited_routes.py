@@ -16,6 +16,8 @@ NOTHING_TO_ENTER: Final = {
     "POST /sign-out": "a session is the user's, not the tenant's",
     "POST /orgs/{org_id}/profile/end-others": "sessions are the user's, not the tenant's",
     "POST /orgs/{org_id}/events/replay": "a dry run",
+    "POST /orgs/{org_id}/settings/owner-address/send-confirmation": "a mail alone",
+    "POST /confirm-address": "needs the mailed link: `test_mail_abuse` looks at its entry",
 }
 NORA: Final = DemoUser("nora", "Nora New", "nora@new.example", None, None)
 LIVE: Final = "/orgs/{org_id}/settings"

@@ -13,8 +13,8 @@ from tests.support.dashboard_page import Page
 from tests.support.events import INVOICE_URL, failed, updated
 
 FILES: Final = ("/export", "/payload", "/openapi.json")
-BACK: Final = frozenset({"Back", "Cancel", "Clear", "Older", "Show all"})
-"""What leads back, or on in the same list."""
+BACK: Final = frozenset({"Back", "Cancel", "Clear", "Older", "Reload", "Show all"})
+"""What leads back, or to the same page or list."""
 LEADS_TO: Final = {
     "All API keys": "API keys",
     "Compare plans": "Plans",
@@ -22,7 +22,6 @@ LEADS_TO: Final = {
     "Everything by them": "Audit",
     "Everything done to it": "Audit",
     "Overview": "Acme",
-    "Reload": "Events",
     "Remove": "Remove this member?",
     "Replay the ledger": "Replay of the ledger",
     "Revoke the old key now": "Revoke Rotated",

@@ -122,12 +122,11 @@ async def test_over_the_limit_says_how_many_are_too_many(dashboard: Dashboard) -
     olivia = await dashboard.sign_in(OLIVIA)
     listed = (await olivia.open(PROJECTS)).text
     assert (
-        "5 of 3 projects that the plan Free allows are in use. Delete 3, or change the plan, to create another."
-        in listed
+        "5 of 3 projects that the plan Free allows are in use. Delete 3, or compare plans, to create another." in listed
     )
     assert "Over the limit 5 projects are in use, and the plan allows 3." in (await olivia.open(f"{AT_ACME}/")).text
     refused = await olivia.send(await olivia.open(f"{PROJECTS}/new"), name="Six", description="")
-    assert "Delete projects until fewer than 3 are left, or change the plan." in refused.text
+    assert "Delete projects until fewer than 3 are left, or compare plans." in refused.text
 
 
 async def test_a_project_is_edited(dashboard: Dashboard) -> None:

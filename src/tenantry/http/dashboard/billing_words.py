@@ -80,7 +80,7 @@ _FOLDED_FIELDS: Final = {
     "providerStatus": "Status that the provider last gave",
     "subscriptionId": "Subscription id",
     "subscriptionCreated": "Subscription created",
-    "others": "Other subscriptions",
+    "otherSubscriptions": "Other subscriptions",
     "tipCreated": "Newest event",
 }
 _CHECKPOINT: Final = "tipState."
