@@ -92,7 +92,13 @@ def _aftermath(settings: AdminSettings, database: Database) -> Aftermath:
     keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
     outbox = JobQueue(settings.database_url or "", asks_provider=False)
     tenants = TenantService(database, settings.billing, outbox, system_clock, settings.issuer)
-    return Aftermath(database, keys, MemberService(database, settings.issuer, system_clock), tenants, system_clock)
+    return Aftermath(
+        database,
+        keys,
+        MemberService(database, settings.issuer, settings.billing.catalog, system_clock),
+        tenants,
+        system_clock,
+    )
 
 
 def _read(file: Path) -> list[AuditEvent]:

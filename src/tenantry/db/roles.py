@@ -29,7 +29,7 @@ _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _WITHOUT_INHERITING: Final = 160_000
 """The server version since which a membership says for itself whether it is inherited."""
 
-EDITION: Final = 1
+EDITION: Final = 2
 """Of the three lists below. It rises with each change of them: then the release before does not bring back its own."""
 
 # FOR UPDATE needs the privilege to update some column, also where nothing but DELETE follows.
@@ -49,9 +49,10 @@ TABLES: Final[Mapping[str, Grants]] = {
     },
     "customers": {API: "SELECT, INSERT", BATCH: "SELECT, INSERT", READ: "SELECT"},
     "memberships": {
-        API: "SELECT, INSERT, UPDATE (role, updated_at, removed_at)",
-        PEOPLE: "SELECT (issuer, subject, tenant_id, removed_at)",
-        BATCH: "SELECT (issuer, subject, tenant_id, role, removed_at)",
+        API: "SELECT, INSERT, UPDATE (role, invited, updated_at, removed_at, written_by, written_as, written_at)",
+        PEOPLE: "SELECT (id, issuer, subject, tenant_id, role, invited, founded, created_at, updated_at, removed_at, "
+        "written_as, written_at)",
+        BATCH: "SELECT (issuer, subject, tenant_id, role, invited, updated_at, removed_at, written_as, written_at)",
         READ: "SELECT",
     },
     "api_keys": {

@@ -18,8 +18,10 @@ from tenantry.domain.errors import (
     NotFoundError,
     TenantDeletedError,
     TenantExistsError,
+    TenantLimitReachedError,
     ValidationError,
 )
+from tenantry.domain.members import check_user_id
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import FREE
 from tenantry.domain.projects import Project
@@ -34,8 +36,9 @@ from tenantry.services.callers import as_of_now
 from tenantry.services.idempotency import once
 from tenantry.services.members import seat_owner
 from tenantry.services.paging import parse_time_cursor, to_page
-from tenantry.store import api_keys, billing, members, projects, tenants
+from tenantry.store import api_keys, billing, members, memberships, projects, tenants
 from tenantry.store.idempotency import Claim
+from tenantry.store.memberships import User
 from tenantry.store.tenants import TenantRow
 
 FindEmail = Callable[[], Awaitable[str | None]]
@@ -88,12 +91,18 @@ class TenantService:
         clock: Clock,
         issuer: str | None = None,
         keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
+        *,
+        tenants_per_user: int = 0,
+        email_subjects: bool = False,
     ) -> None:
-        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users.
+        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users, and
+        ``email_subjects`` says that their ids may be e-mail addresses. A user may create ``tenants_per_user``.
 
         ``keys_revoked`` is told of keys that ended with their tenant, once they have: why, and how many.
         """
         self._keys_revoked = keys_revoked
+        self._tenants_per_user = tenants_per_user
+        self._email_subjects = email_subjects
         self._database = database
         self._issuer = issuer
         self._policy = policy
@@ -134,7 +143,7 @@ class TenantService:
         """Make a tenant whose owner is the user. An org claim that names no tenant becomes its id.
 
         The owner's address is ``owner_email``, the token's verified one, or the identity provider's.
-        Raises `TenantExistsError`, `ValidationError` and the errors of idempotency.
+        Raises `TenantExistsError`, `TenantLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
         email = owner_email or claims.email or await find_email()
         if email is None:
@@ -144,11 +153,12 @@ class TenantService:
         async with self._database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
 
             async def make() -> Tenant:
+                await self._check_room(connection, User(claims.issuer, claims.subject))
                 wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject)
                 async with connection.within(of_tenant(tenant_id)):
                     if not await self._insert(connection, author, tenant_id, wishes, now):
                         raise TenantExistsError("The organization that the token names exists already.")
-                    await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now)
+                    await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now, is_founder=True)
                     if owner_email is None:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                     return (await _existing(connection, tenant_id)).record
@@ -179,8 +189,9 @@ class TenantService:
     async def put(self, author: Author, tenant_id: str, wishes: TenantWishes) -> tuple[Tenant, bool]:
         """Make a tenant, or set an existing one; the flag says that it is new.
 
-        Raises `TenantDeletedError` for one that has ended and `CustomerTakenError`.
+        Raises `TenantDeletedError` for one that has ended, `CustomerTakenError` and `ValidationError`.
         """
+        self._check_owner_id(wishes)
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             made = await self._insert(connection, author, tenant_id, wishes, now)
@@ -191,7 +202,8 @@ class TenantService:
             return (await _existing(connection, tenant_id)).record, made
 
     async def create_as_operator(self, author: Author, tenant_id: str, wishes: TenantWishes) -> Tenant:
-        """Make a tenant. Raises `TenantExistsError` and `CustomerTakenError`."""
+        """Make a tenant. Raises `TenantExistsError`, `CustomerTakenError` and `ValidationError`."""
+        self._check_owner_id(wishes)
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             if not await self._insert(connection, author, tenant_id, wishes, now):
@@ -238,6 +250,22 @@ class TenantService:
                 audit_events=await audit.read_all(connection, tenant_id),
                 projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
                 billing_events=[view(row) for row in await billing.read_all_entries(connection, tenant_id)],
+            )
+
+    def _check_owner_id(self, wishes: TenantWishes) -> None:
+        if wishes.owner_id is not None and not self._email_subjects:
+            check_user_id(wishes.owner_id, "ownerId")
+
+    async def _check_room(self, connection: Connection, user: User) -> None:
+        """Raise `TenantLimitReachedError` if the user has created as many tenants as one user may.
+
+        Creations by one user take turns until they are committed, in whichever processes they run.
+        """
+        await memberships.hold_creations(connection, user)
+        if await memberships.has_created(connection, user, self._tenants_per_user):
+            raise TenantLimitReachedError(
+                f"A user may create {self._tenants_per_user} organizations. Use one of yours, or ask the operator of "
+                "this service to end one or to allow more."
             )
 
     async def _insert(

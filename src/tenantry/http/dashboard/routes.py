@@ -48,6 +48,7 @@ from tenantry.services.authentication import Authenticator
 from tenantry.services.billing import BillingService
 from tenantry.services.checkout import CheckoutService
 from tenantry.services.members import MemberService
+from tenantry.services.memberships import MembershipService
 from tenantry.services.news import LedgerNews
 from tenantry.services.overview import OverviewService
 from tenantry.services.projects import ProjectService
@@ -66,6 +67,7 @@ class DashboardParts(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: ApiKeyService
     tenants: TenantService
     members: MemberService
+    memberships: MembershipService
     projects: ProjectService
     trail: AuditService
     billing: BillingService
