@@ -186,9 +186,12 @@ class Dashboard:
         """A call of the API with the operator's token; returns what it answers."""
         return _content(await self.request(method, path, OPERATOR_TOKEN, json))
 
-    async def add_member(self, user_id: str, role: str = "member") -> str:
-        """A user made a member of acme; returns where their page is."""
+    async def add_member(self, user_id: str, role: str = "member", *, accepted: bool = True) -> str:
+        """A user invited to acme, who has ``accepted``; returns where their page is."""
         made = await self.call("POST", "/members", {"userId": user_id, "role": role})
+        if accepted:
+            async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
+                await connection.execute("UPDATE memberships SET invited = false WHERE id = %s", (made["id"],))
         return f"{AT_ACME}/settings/members/{made['id']}"
 
     async def page_of(self, user_id: str) -> str:

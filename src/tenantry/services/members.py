@@ -230,7 +230,7 @@ async def seat_owner(
 
 
 async def locked(connection: Connection, org_id: str) -> TenantRow:
-    """The tenant, held until the end of the transaction. Raises `NotFoundError` for none, and for one that has ended."""
+    """The tenant, held until the end of the transaction. Raises `NotFoundError` for none, and for an ended one."""
     tenant = await tenants.find(connection, org_id, lock=True)
     if tenant is None or tenant.deleted:
         raise NotFoundError("tenant")

@@ -23,6 +23,7 @@ from tenantry.http.dashboard.event_stream import event_stream
 from tenantry.http.dashboard.events import EventPages
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.members import member_pages
+from tenantry.http.dashboard.memberships import membership_pages
 from tenantry.http.dashboard.notices import Notices
 from tenantry.http.dashboard.organizations import organization_pages
 from tenantry.http.dashboard.overview import overview_pages
@@ -136,6 +137,7 @@ class Dashboard:
                 parts.sign_in, parts.sessions, self._cookies, look, base_url=parts.base_url, people=parts.people
             ).routes(door),
             *organization_pages(parts.sessions, door, look),
+            *membership_pages(parts.memberships, door, look),
             *overview_pages(parts.overview, parts.catalog, door, look, base_url=parts.base_url, clock=parts.clock),
             *BillingPages(parts.overview, parts.checkout, parts.catalog, self._notices, look, parts.base_url).routes(
                 door
