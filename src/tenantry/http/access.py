@@ -97,7 +97,7 @@ class Access:
             if claims is None:
                 await self._admit(connection)
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
-            if claims.org_id is not None:
+            if to_create and claims.org_id is not None:
                 wanted_organization(claims.org_id, header(connection, "x-organization-id"))
             await admit_user(self._admission, _extras(connection), claims, *counted)
             _extras(connection)[CLAIMS] = claims

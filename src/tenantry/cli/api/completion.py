@@ -19,6 +19,8 @@ _LISTS: Final[dict[str, Callable[[Tenantry], Any]]] = {
     "projects": lambda client: client.projects.list(limit=PAGE),
     "tenants": lambda client: client.tenants.list(limit=PAGE),
     "members": lambda client: client.members.list(limit=PAGE),
+    "memberships": lambda client: client.memberships.list(limit=PAGE),
+    "invitations": lambda client: client.memberships.list(status="invited", limit=PAGE),
     "events": lambda client: client.billing.events.list(limit=PAGE),
     "plans": lambda client: client.plans.list(),
 }
@@ -50,4 +52,9 @@ def _without_renewal(target: Target) -> Target:
 
 
 def _help(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records
-    return str(getattr(item, "name", None) or getattr(item, "user_id", None) or getattr(item, "type", ""))
+    return str(
+        getattr(item, "name", None)
+        or getattr(item, "org_name", None)
+        or getattr(item, "user_id", None)
+        or getattr(item, "type", "")
+    )

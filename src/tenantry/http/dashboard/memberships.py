@@ -31,7 +31,10 @@ def leave_path(membership_id: str) -> str:
 
 def membership_pages(memberships: MembershipService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
     """The routes of the visitor's own memberships. They need no organization."""
+    return [*_invitations(memberships, door, look), *_leaving(memberships, door, look)]
 
+
+def _invitations(memberships: MembershipService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
     async def show_list(visitor: Visitor, cursor: str | None, fault: str = "") -> Response[str]:
         page = await memberships.list_page(_user(visitor), None, _ON_A_PAGE, cursor)
         return look.page(
@@ -43,15 +46,6 @@ def membership_pages(memberships: MembershipService, door: Door, look: Look) -> 
             active=[one for one in page.data if one.status is MemberStatus.ACTIVE],
             roles=dict(ROLES),
             fault=fault,
-        )
-
-    async def show_leave(visitor: Visitor, membership_id: str, faults: Mapping[str, str]) -> Response[str]:
-        return look.page(
-            "membership_leave.html",
-            status_code=422 if faults else 200,
-            visitor=visitor,
-            membership=await memberships.get(_user(visitor), membership_id),
-            faults=faults,
         )
 
     @get(PATH, guards=[door.needs()])
@@ -70,10 +64,23 @@ def membership_pages(memberships: MembershipService, door: Door, look: Look) -> 
     @post(_ONE + "/decline", guards=[door.needs()])
     async def decline_invitation(request: AnyRequest, visitor: SignedIn, membership_id: MembershipId) -> Response[str]:
         membership = await memberships.get(_user(visitor), membership_id)
-        if membership.status is MemberStatus.ACTIVE:  # accepted meanwhile: to leave takes another question
+        if membership.status is MemberStatus.ACTIVE:  # accepted meanwhile: leaving takes another question
             return look.redirect(leave_path(membership_id))
         await memberships.end(_user(visitor), user_author(request, visitor.claims), membership_id)
         return look.tell(visitor, Notice.INVITATION_DECLINED, PATH)
+
+    return [show_memberships, accept_invitation, decline_invitation]
+
+
+def _leaving(memberships: MembershipService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+    async def show_leave(visitor: Visitor, membership_id: str, faults: Mapping[str, str]) -> Response[str]:
+        return look.page(
+            "membership_leave.html",
+            status_code=422 if faults else 200,
+            visitor=visitor,
+            membership=await memberships.get(_user(visitor), membership_id),
+            faults=faults,
+        )
 
     @get(_ONE + "/leave", guards=[door.needs()])
     async def show_leaving(visitor: SignedIn, membership_id: MembershipId) -> Response[str]:
@@ -89,7 +96,7 @@ def membership_pages(memberships: MembershipService, door: Door, look: Look) -> 
             return await show_leave(visitor, membership_id, {"last": "last"})
         return look.tell(visitor, Notice.ORGANIZATION_LEFT, PATH)
 
-    return [show_memberships, accept_invitation, decline_invitation, show_leaving, leave]
+    return [show_leaving, leave]
 
 
 def _user(visitor: Visitor) -> User:
