@@ -59,7 +59,7 @@ def _invitations(memberships: MembershipService, door: Door, look: Look) -> Sequ
             membership = await memberships.accept(_user(visitor), author, membership_id, None)
         except MemberNotActiveError:
             return await show_list(visitor, None, "This invitation has ended. Ask the organization for a new one.")
-        return look.tell(visitor, Notice.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}/")
+        return look.tell(visitor, Notice.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
 
     @post(_ONE + "/decline", guards=[door.needs()])
     async def decline_invitation(request: AnyRequest, visitor: SignedIn, membership_id: MembershipId) -> Response[str]:
