@@ -133,7 +133,7 @@ class Authenticator:
         if not member:
             raise NoOrganizationError("The user does not belong to this organization.")
         elsewhere = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
-        return _principal_of_user(elsewhere, member[0]), _role_of(elsewhere, member[0])
+        return _principal_of_user(elsewhere, member[0]), role_of(elsewhere, member[0])
 
     async def verify_token(self, credential: bytes) -> Claims:
         """The claims of a bearer token, whichever tenant it is for."""
@@ -245,7 +245,7 @@ def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
         raise NoOrganizationError("The user does not belong to this organization any more.")
     if seat.suspended:
         raise OrgSuspendedError("The organization is suspended.")
-    scopes, level = access.role_grants(_role_of(claims, seat), claims.scopes)
+    scopes, level = access.role_grants(role_of(claims, seat), claims.scopes)
     return Principal(
         kind=PrincipalKind.USER,
         id=claims.subject,
@@ -265,7 +265,8 @@ def _claimed_here(claims: Claims, seat: SeatRow) -> Role | None:
     return (claimed_role(claims.role) or Role.MEMBER) if claims.org_id == seat.org_id else None
 
 
-def _role_of(claims: Claims, seat: SeatRow) -> Role:
+def role_of(claims: Claims, seat: SeatRow) -> Role:
+    """The role that counts in this tenant for a user with these claims."""
     binds_owner = seat.binds_owner or claims.org_id != seat.org_id
     stored = _ROLES[seat.role] if seat.role else None
     return access.effective_role(claimed_role(claims.role), stored, binds_owner=binds_owner)
