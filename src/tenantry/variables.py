@@ -354,7 +354,7 @@ OIDC_EMAIL_SUBJECTS: Final = Flag(
     name="OIDC_EMAIL_SUBJECTS",
     default=False,
     meaning="Whether the provider's user ids (`sub`) may be e-mail addresses, as in Okta's access tokens. By default "
-    "an address is refused as a user id: it is almost always a mistake, and invites nobody.",
+    "an address is refused as a user id: it is almost always a mistake.",
 )
 TENANTS_PER_USER: Final = Number(
     name="TENANTS_PER_USER",

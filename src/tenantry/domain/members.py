@@ -120,7 +120,7 @@ def accepted(member: Member) -> Member:
 
 
 def status_of_new(author: Author, user_id: str) -> MemberStatus:
-    """The status of a membership that somebody creates: only the operator and the user need no consent."""
+    """The status of a membership that this author creates: only the operator and the user need no consent."""
     is_own = author.kind is ActorKind.USER and author.id == user_id
     return MemberStatus.ACTIVE if is_own or author.kind is ActorKind.OPERATOR else MemberStatus.INVITED
 
