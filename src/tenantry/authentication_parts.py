@@ -21,7 +21,7 @@ from tenantry.gateways.identity.tokens import Claims, TokenVerifier
 from tenantry.kit.clock import Clock
 from tenantry.kit.secret import Secret
 from tenantry.services.admission import Admission
-from tenantry.services.authentication import Authenticator
+from tenantry.services.authentication import AcceptInvitation, Authenticator
 from tenantry.services.key_use import KeyUse
 from tenantry.services.rate_limits import RateLimiter
 from tenantry.store import rate_limits
@@ -44,12 +44,14 @@ class AuthenticationParts:
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
+        accept: AcceptInvitation | None = None,
         limited: Callable[[Policy], None] = lambda _: None,
         refused: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
         """``monotonic`` returns seconds that never go back.
 
-        ``owner_seen`` is told of owners whose address has changed, ``limited`` whose limit a request was over,
+        ``owner_seen`` is told of owners whose address has changed; ``accept`` accepts an invitation to the tenant that
+        a request names; without it nothing is written. ``limited`` is told whose limit a request was over,
         ``refused`` what sort of credential was refused, and why.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
@@ -67,6 +69,7 @@ class AuthenticationParts:
             clock=clock,
             key_used=self.key_use.record,
             owner_seen=owner_seen,
+            accept=accept,
         )
         self.limiter = RateLimiter(database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited)
         self.admission = Admission(

@@ -43,6 +43,7 @@ from tenantry.http.front import Front, HotRoutes
 from tenantry.http.health import health_routes
 from tenantry.http.leaks import leak_routes
 from tenantry.http.members import member_routes
+from tenantry.http.memberships import membership_routes
 from tenantry.http.metrics import Metrics
 from tenantry.http.openapi import OpenApiDocument
 from tenantry.http.pages.reference import reference_routes
@@ -66,6 +67,7 @@ from tenantry.services.job_runs import JobRuns
 from tenantry.services.leaks import LeakService
 from tenantry.services.mail import MailService
 from tenantry.services.members import MemberService
+from tenantry.services.memberships import MembershipService
 from tenantry.services.news import LedgerNews
 from tenantry.services.overview import OverviewService
 from tenantry.services.owner_address import OwnerAddresses
@@ -115,6 +117,7 @@ def build_app(
         *leak_routes(parts.leaks),
         *tenant_routes(parts.tenants, access, parts.email_of_token),
         *member_routes(parts.members, access),
+        *membership_routes(parts.memberships, access),
         *operator_routes(parts.tenants, access),
         *audit_routes(parts.trail, access),
         *billing_routes(parts.billing, settings.billing.catalog, access),
@@ -195,6 +198,7 @@ class Parts:
         )
         self.owner_addresses = OwnerAddresses(self.database, self.queue, clock)
         self.gauges = DatabaseGauges(self.database, PERIODIC, TASKS)
+        self.memberships = MembershipService(self.database, clock)
         self.authentication = AuthenticationParts(
             self.database,
             self.http_client,
@@ -204,6 +208,7 @@ class Parts:
             clock=clock,
             monotonic=monotonic,
             owner_seen=self.owner_addresses.record,
+            accept=self.memberships.accept_named,
             limited=lambda policy: self.metrics.rate_limited.labels(policy).inc(),
             refused=lambda kind, reason: self.metrics.refused.labels(kind, reason).inc(),
         )
@@ -219,8 +224,13 @@ class Parts:
         peppers = self.authentication.peppers
         self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuer, self._keys_revoked)
         self.leaks = LeakService(self.database, peppers, self.queue, clock, self._keys_revoked)
-        self.tenants = TenantService(self.database, policy, self.queue, clock, issuer, self._keys_revoked)
-        self.members = MemberService(self.database, self.queue, issuer, clock)
+        self.tenants = TenantService(
+            self.database, policy, self.queue, clock, issuer, self._keys_revoked,
+            tenants_per_user=settings.tenants_per_user, email_subjects=settings.email_subjects,
+        )  # fmt: skip
+        self.members = MemberService(
+            self.database, self.queue, issuer, catalog, clock, email_subjects=settings.email_subjects
+        )
         self.confirmations = OwnerConfirmations(self.database, self.queue, issuer, clock)
         lanes = [self.database.lane(name="events") for _ in range(2)]
         self.webhooks = WebhookService(lanes, policy, self.queue, clock)
@@ -265,6 +275,7 @@ class Parts:
             tenants=self.tenants,
             members=self.members,
             confirmations=self.confirmations,
+            memberships=self.memberships,
             projects=self.projects,
             trail=self.trail,
             billing=self.billing,

@@ -93,6 +93,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     peppers: tuple[Secret, ...]
     oidc: OidcConfig | None
     oidc_client_secret: Secret | None
+    email_subjects: bool
+    tenants_per_user: int
     smtp: SmtpConfig | None
     session_secret: Secret
     operator_token: Secret | None
@@ -216,6 +218,8 @@ def load(values: Mapping[str, str]) -> Settings:
         peppers=reader.secrets(variables.API_KEY_PEPPER),
         oidc=reader.oidc(),
         oidc_client_secret=reader.optional_secret(variables.OIDC_CLIENT_SECRET),
+        email_subjects=reader.flag(variables.OIDC_EMAIL_SUBJECTS),
+        tenants_per_user=reader.number(variables.TENANTS_PER_USER),
         smtp=reader.smtp(),
         session_secret=next(iter(reader.secrets(variables.SESSION_SECRET)), Secret("")),
         operator_token=reader.optional_secret(variables.OPERATOR_TOKEN),
@@ -237,6 +241,7 @@ class AdminSettings(msgspec.Struct, frozen=True):
     billing: BillingPolicy
     peppers: tuple[Secret, ...]
     issuer: str | None
+    email_subjects: bool
     provider_secret_key: Secret | None
     provider_api_base: str
     period_news_hours: int
@@ -251,6 +256,7 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> AdminSet
         billing=reader.billing(),
         peppers=reader.secrets(variables.API_KEY_PEPPER) if needs_pepper else (),
         issuer=reader.text(variables.OIDC_ISSUER),
+        email_subjects=reader.flag(variables.OIDC_EMAIL_SUBJECTS),
         provider_secret_key=reader.optional_secret(variables.PROVIDER_SECRET_KEY),
         provider_api_base=reader.url(variables.PROVIDER_API_BASE),
         period_news_hours=reader.number(variables.PERIOD_NEWS_HOURS),

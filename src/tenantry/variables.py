@@ -365,6 +365,20 @@ OIDC_ROLE_CLAIM: Final = Word(
     default="org_role",
     meaning="The claim that names the role: `owner`, `admin`, `member`.",
 )
+OIDC_EMAIL_SUBJECTS: Final = Flag(
+    name="OIDC_EMAIL_SUBJECTS",
+    default=False,
+    meaning="Whether the provider's user ids (`sub`) may be e-mail addresses, as in Okta's access tokens. By default "
+    "an address is refused as a user id: it is almost always a mistake.",
+)
+TENANTS_PER_USER: Final = Number(
+    name="TENANTS_PER_USER",
+    default=20,
+    least=0,
+    most=1_000_000,
+    meaning="How many tenants one user may create; ended ones do not count. 0: users create none. The operator may "
+    "create any number.",
+)
 OIDC_ALLOW_HTTP: Final = Flag(
     name="OIDC_ALLOW_HTTP",
     default=False,
@@ -451,7 +465,7 @@ SECTIONS: Final = (
         "[tokens.md](../tokens.md), [dashboard.md](../dashboard.md#setting-up-the-sign-in).",
         variables=(
             OIDC_ISSUER, OIDC_AUDIENCE, OIDC_CLIENT_ID, OIDC_CLIENT_SECRET, OIDC_ORG_CLAIM, OIDC_ROLE_CLAIM,
-            OIDC_ALLOW_HTTP,
+            OIDC_EMAIL_SUBJECTS, OIDC_ALLOW_HTTP, TENANTS_PER_USER,
         ),
     ),
     Section(

@@ -74,7 +74,13 @@ async def test_events_tell_what_they_did(place: Place) -> None:
 async def test_members_are_added_changed_and_removed(place: Place) -> None:
     added = await place.run("members", "add", "user_2", "--role", "admin")
     member_id = added.out.strip()
-    assert added.err == f"Added user_2 as admin of {place.organization.id}.\n"
+    assert added.err.splitlines() == [
+        f"Invited user_2 as admin of {place.organization.id}.",
+        f"They accept on the dashboard, or with: tenantry memberships accept {member_id}",
+    ]
+    refused = await place.run("members", "add", "grace@acme.example")
+    assert refused.code != 0
+    assert "is an e-mail address" in refused.err
     await place.done("members", "update", member_id, "--role", "member")
     assert json.loads(await place.done("members", "show", member_id, "--json"))["role"] == "member"
     assert "user_2" in await place.done("members", "list", "--role", "member")
@@ -98,3 +104,23 @@ async def test_whoami_says_who_where_and_until_when(place: Place) -> None:
     assert (document["id"], document["service"], document["credential"]) == (
         key_id, place.served.url, "TENANTRY_API_KEY",
     )  # fmt: skip
+
+
+async def test_memberships_are_listed_accepted_and_left(place: Place) -> None:
+    invited = (await place.done("members", "add", "user_3")).strip()
+    user = {"TENANTRY_API_KEY": str(place.served.service.user("user_3").credential)}
+    assert [one["status"] for one in lines(await place.done("memberships", "list", "--json", **user))] == ["invited"]
+    accepted = await place.run("memberships", "accept", invited, **user)
+    assert accepted.err == f"You are member of {place.organization.id} now.\n"
+    table = await place.done("memberships", "list", "--status", "active", **user)
+    assert (invited in table, place.organization.id in table) == (True, True)
+    asked = await place.run("memberships", "leave", invited, **user)
+    assert (asked.code, "say --yes" in asked.err) == (2, True)
+    left = await place.run("memberships", "leave", invited, "--yes", **user)
+    assert (left.code, left.err) == (0, f"Ended {invited}.\n")
+    nothing = await place.run("memberships", "list", **user)
+    assert nothing.err == "You have no such memberships.\n"
+    late = await place.run("memberships", "accept", invited, **user)
+    assert (late.code, "has ended" in late.err) == (1, True)
+    by_key = await place.run("memberships", "list")
+    assert (by_key.code, "user's" in by_key.err) == (4, True)

@@ -16,7 +16,7 @@ from tests.support.billing import rows
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
 from tests.support.issuer import AUDIENCE, CLIENT_ID
-from tests.support.members import add_member, change_role, owned, path_of, remove_member
+from tests.support.members import accept_path, add_member, change_role, join, own_path, owned, path_of, remove_member
 from tests.support.outbox import add_notification, delivery_of
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal, running_service
@@ -148,7 +148,7 @@ async def test_members_that_were_given_more_are_only_told_of(loss: Loss) -> None
 
 async def test_transfer_of_a_tenant_is_only_told_of(loss: Loss) -> None:
     org, first = await owned(loss.service, "first")
-    second = await add_member(org.owner, "second")
+    second = await join(loss.service, org, "second")
     await loss.back_up()
     wishes = {"userId": "second", "ownerEmail": "second@x.example"}
     assert (await org.owner.post(f"{org.path}/transfer", wishes)).status_code == 200
@@ -172,7 +172,7 @@ async def test_members_that_were_added_again_since_are_not_removed_by_a_second_r
         await add_member(owner, "back")
         again = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
         statuses = [(await owner.get(path_of(member))).json()["status"] for member in (back, gone)]
-        assert statuses == ["active", "removed"]
+        assert statuses == ["invited", "removed"]
     assert "so already: the member was added again since\n" in again.out
     assert again.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 3 so already, ")
 
@@ -360,3 +360,19 @@ async def test_wrong_use_exits_with_2(arguments: tuple[str, ...], tmp_path: Path
         "admin", "after-restore", *arguments, folder=tmp_path, DATABASE_URL="postgresql://127.0.0.1:1/a"
     )
     assert (done.code, done.out) == (2, "")
+
+
+async def test_lost_answers_to_invitations_are_redone_or_told_of(loss: Loss) -> None:
+    org = await loss.service.organization()
+    left = await join(loss.service, org, "leaver")
+    declined, accepted = await add_member(org.owner, "decliner"), await add_member(org.owner, "accepter")
+    await loss.back_up()
+    for member in (left, declined):
+        user = loss.service.user(member["userId"])
+        assert (await user.delete(own_path(member))).status_code == 204
+    assert (await loss.service.user("accepter").post(accept_path(accepted))).status_code == 200
+    async with loss.restored() as (service, done):
+        owner = service.caller(org.owner.credential)
+        statuses = [(await owner.get(path_of(member))).json()["status"] for member in (left, declined, accepted)]
+        assert statuses == ["removed", "removed", "invited"]
+    assert "  by hand: the user had accepted, and is invited\n" in done.out

@@ -50,7 +50,7 @@ async def answers_of(service: Service, org: Organization) -> dict[str, tuple[htt
         "unknown key": (service.caller(f"{org.owner.credential}"[:-7] + "0000000").get(WHOAMI), INVALID),
         "token, hot": (user.get(PROJECTS), AUTH),
         "token, ordinary": (user.get(TENANTS), AUTH),
-        "token, new tenant": (service.user("new").post(TENANTS, BODY), DATABASE),
+        "token, new tenant": (service.user("new").post(TENANTS, BODY), AUTH),
         "operator": (service.operator.put(f"{TENANTS}/new", BODY), DATABASE),
         "nobody": (service.nobody.get(PROJECTS), (401, "missing_credential")),
     }

@@ -20,7 +20,7 @@ from tenantry.services.explain_token import Explanation, explain_token
 from tests.support.findings import free_port
 from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
-from tests.support.members import add_member, remove_member
+from tests.support.members import OWN, accept_path, add_member, remove_member
 from tests.support.service import TENANTS, Service
 
 DOCS = Path(__file__).parents[2] / "docs" / "tokens.md"
@@ -200,7 +200,9 @@ async def standing(service: Service) -> AsyncIterator[Standing]:
         for org in ("acme", "other", "suspended", "ended"):
             await service.operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
         owner = service.user("owner", org="acme", role="owner")
-        await add_member(owner, "ann", "member")
+        accepted = await service.user("ann").post(accept_path(await add_member(owner, "ann", "member")))
+        assert accepted.status_code == 200
+        await add_member(owner, "invited", "admin")
         await remove_member(owner, await add_member(owner, "gone", "admin"))
         await service.operator.put(
             f"{TENANTS}/suspended", {"name": "s", "ownerEmail": "owner@x.example", "suspended": True}
@@ -223,6 +225,14 @@ async def test_the_only_membership_counts_without_a_claim(standing: Standing) ->
     assert explanation.steps[-1].said == "no claim: acme (plan free, the user is member)"
     assert explanation.standing is not None
     assert explanation.standing.org_id == "acme"
+
+
+async def test_invitation_that_the_header_names_is_explained_and_not_accepted(standing: Standing) -> None:
+    explanation = await standing.explained("acme", sub="invited")
+    said = "no claim, X-Organization-Id acme: acme (plan free, the user is invited as admin)"
+    assert (explanation.refusal, explanation.steps[-1].said) == (None, said)
+    (own,) = (await standing.service.user("invited").get(OWN)).json()["data"]
+    assert own["status"] == "invited"
 
 
 @pytest.mark.parametrize(

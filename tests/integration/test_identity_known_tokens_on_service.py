@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.members import add_member, change_role, remove_member
+from tests.support.members import change_role, join, remove_member
 from tests.support.service import PROJECTS, TENANTS, VERIFY, WHOAMI, Caller, Organization, Service, refusal
 
 ROUTES = (f"{VERIFY}projects:read", PROJECTS, WHOAMI)
@@ -29,7 +29,7 @@ def _named(org: Organization) -> dict[str, object]:
 async def test_a_removed_members_known_token_is_refused_at_once(service: Service, *, claimed: bool) -> None:
     org = await service.organization()
     name = f"member-{org.id}"
-    member = await add_member(org.owner, name, "admin")
+    member = await join(service, org, name, "admin")
     user = service.user(name, org=org.id if claimed else None, role="admin")
     await _let_in(user)
     await remove_member(org.owner, member)
@@ -59,7 +59,7 @@ async def test_an_ended_tenants_known_token_is_refused_at_once(service: Service)
 async def test_a_lowered_role_counts_at_once_for_a_known_token(service: Service) -> None:
     org = await service.organization()
     name = f"admin-{org.id}"
-    member = await add_member(org.owner, name, "admin")
+    member = await join(service, org, name, "admin")
     user = service.user(name, org=org.id, role="admin")
     assert (await user.get(f"{VERIFY}api-keys:write")).status_code == 200
     await change_role(org.owner, member, "member")

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.support.billing import until_blocked
-from tests.support.members import MANAGER, MEMBERS, add_member, change_role, owned, path_of, remove_member
+from tests.support.members import MANAGER, MEMBERS, add_member, change_role, join, owned, path_of, remove_member
 from tests.support.service import WHOAMI, Caller, Organization, Service, refusal
 
 ESCALATION: Final = (403, "scope_escalation")
@@ -66,7 +66,7 @@ async def test_raising_is_like_giving(service: Service) -> None:
     org = await service.organization()
     manager = await manager_of(service, org, *MEMBER_SCOPES)
     admin = service.user("adm", org=org.id, role="admin")
-    member = await add_member(org.owner, "to-raise", "member")
+    member = await join(service, org, "to-raise", "member")
     for caller, roles in ((manager, ("admin", "owner")), (admin, ("owner",))):
         for role in roles:
             assert refusal(await caller.patch(path_of(member), {"role": role})) == ESCALATION
@@ -76,7 +76,7 @@ async def test_raising_is_like_giving(service: Service) -> None:
 async def test_taking_back_is_like_giving(service: Service) -> None:
     org = await service.organization()
     manager = await manager_of(service, org, *MEMBER_SCOPES)
-    former = await add_member(org.owner, "former-admin", "admin")
+    former = await join(service, org, "former-admin", "admin")
     await remove_member(org.owner, former)
     assert refusal(await manager.post(MEMBERS, {"userId": "former-admin", "role": "admin"})) == ESCALATION
     assert (await add_member(manager, "former-admin", "member"))["id"] == former["id"]
@@ -84,7 +84,7 @@ async def test_taking_back_is_like_giving(service: Service) -> None:
 
 async def test_nobody_raises_themselves(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "ambitious", "admin")
+    member = await join(service, org, "ambitious", "admin")
     user = service.user("ambitious", org=org.id, role="owner")
     assert refusal(await user.patch(path_of(member), {"role": "owner"})) == ESCALATION
     assert refusal(await user.post(f"{org.path}/transfer", {"userId": "ambitious", "ownerEmail": "a@x.example"})) == (
@@ -95,14 +95,14 @@ async def test_nobody_raises_themselves(service: Service) -> None:
 async def test_what_makes_less_needs_the_scope_alone(service: Service) -> None:
     org = await service.organization()
     manager = await manager_of(service, org)
-    admin = await add_member(org.owner, "lowered", "admin")
+    admin = await join(service, org, "lowered", "admin")
     assert (await change_role(manager, admin, "member"))["role"] == "member"
     await remove_member(manager, admin)
 
 
 async def test_only_an_owner_changes_and_removes_owners(service: Service) -> None:
     org = await service.organization()
-    owners = [await add_member(org.owner, name, "owner") for name in ("first-owner", "second-owner")]
+    owners = [await join(service, org, name, "owner") for name in ("first-owner", "second-owner")]
     everything = await manager_of(service, org, "*:*")
     for caller in (everything, service.user("adm", org=org.id, role="admin")):
         for role in ("member", "admin", "owner"):
@@ -116,7 +116,7 @@ async def test_only_an_owner_changes_and_removes_owners(service: Service) -> Non
 
 async def test_test_mode_key_manages_no_members(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "untouched")
+    member = await join(service, org, "untouched")
     tester = (await service.key(org.owner, org.id, "OWNER", mode="test")).caller
     for answer in (
         await tester.post(MEMBERS, {"userId": "x", "role": "member"}),
@@ -132,8 +132,8 @@ async def test_test_mode_key_manages_no_members(service: Service) -> None:
 async def test_key_with_an_end_gives_nothing_that_lasts(service: Service) -> None:
     org = await service.organization()
     ending = (await service.key(org.owner, org.id, "OWNER", expiresAt=SOON)).caller
-    member = await add_member(org.owner, "kept", "member")
-    former = await add_member(org.owner, "former", "member")
+    member = await join(service, org, "kept", "member")
+    former = await join(service, org, "former", "member")
     await remove_member(org.owner, former)
     for answer in (
         await ending.post(MEMBERS, {"userId": "x", "role": "member"}),
@@ -147,7 +147,7 @@ async def test_key_with_an_end_gives_nothing_that_lasts(service: Service) -> Non
 async def test_key_with_an_end_takes_away(service: Service) -> None:
     org = await service.organization()
     ending = (await service.key(org.owner, org.id, "OWNER", expiresAt=SOON)).caller
-    admin = await add_member(org.owner, "taken-from", "admin")
+    admin = await join(service, org, "taken-from", "admin")
     await change_role(ending, admin, "member")
     await remove_member(ending, admin)
 
@@ -159,7 +159,7 @@ async def test_user_gives_access_that_outlives_the_token(service: Service) -> No
 
 async def test_last_owner_stays(service: Service) -> None:
     org = await service.organization()
-    last = await add_member(org.owner, "last", "owner")
+    last = await join(service, org, "last", "owner")
     for role in ("admin", "member"):
         answer = await org.owner.patch(path_of(last), {"role": role})
         assert refusal(answer) == LAST_OWNER
@@ -170,14 +170,14 @@ async def test_last_owner_stays(service: Service) -> None:
 
 async def test_removed_owner_is_no_other_owner(service: Service) -> None:
     org = await service.organization()
-    former, last = [await add_member(org.owner, name, "owner") for name in ("former", "only-one")]
+    former, last = [await join(service, org, name, "owner") for name in ("former", "only-one")]
     await remove_member(org.owner, former)
     assert refusal(await org.owner.delete(path_of(last))) == LAST_OWNER
 
 
 async def test_owner_of_the_tenant_stays_though_there_are_others(service: Service) -> None:
     org, member = await owned(service, "the-owner")
-    await add_member(org.owner, "second", "owner")
+    await join(service, org, "second", "owner")
     for answer in (
         await org.owner.patch(path_of(member), {"role": "admin"}),
         await org.owner.delete(path_of(member)),
@@ -200,14 +200,14 @@ async def test_owner_of_the_tenant_does_not_begin_as_less(service: Service) -> N
         )
         == ESCALATION
     )
-    await add_member(org.owner, owner_id, "owner")
+    await join(service, org, owner_id, "owner")
 
 
 @pytest.mark.parametrize("attack", ["remove", "lower"])
 async def test_of_two_owners_who_act_on_each_other_at_once_one_stays(service: Service, attack: str) -> None:
     org = await service.organization()
     names = [f"duellist-{attack}-{number}" for number in range(2)]
-    members = [await add_member(org.owner, name, "owner") for name in names]
+    members = [await join(service, org, name, "owner") for name in names]
 
     async def strike(attacker: str, victim: str) -> int:
         user = service.user(attacker)

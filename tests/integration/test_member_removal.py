@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.app import running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID
-from tests.support.members import add_member, path_of
+from tests.support.members import join, path_of
 from tests.support.service import PROJECTS, WHOAMI, Caller, Service, refusal
 
 ROUNDS = 25
@@ -61,7 +61,7 @@ async def test_no_request_sent_after_the_removal_is_let_in_by_another_process(
     org = await service.organization()
     let_in_before = let_in_after = 0
     for number in range(ROUNDS):
-        member = await add_member(org.owner, f"hammering-{number}")
+        member = await join(service, org, f"hammering-{number}")
         hammer = Hammer(elsewhere.user(f"hammering-{number}", org=org.id, role="owner"))
         clients = [asyncio.create_task(hammer.run()) for _ in range(CLIENTS)]
         await hammer.until_let_in()
@@ -76,7 +76,7 @@ async def test_no_request_sent_after_the_removal_is_let_in_by_another_process(
 
 async def test_role_change_counts_in_another_process(service: Service, elsewhere: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "watched", "admin")
+    member = await join(service, org, "watched", "admin")
     user = elsewhere.user("watched")
     assert (await user.get(WHOAMI)).json()["scopes"] == ["*:*"]
     await org.owner.patch(path_of(member), {"role": "member"})
@@ -85,9 +85,9 @@ async def test_role_change_counts_in_another_process(service: Service, elsewhere
 
 async def test_member_who_is_taken_back_is_let_in_by_another_process(service: Service, elsewhere: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "away")
+    member = await join(service, org, "away")
     await org.owner.delete(path_of(member))
     user = elsewhere.user("away")
     assert refusal(await user.get(PROJECTS)) == (403, "no_organization")
-    await add_member(org.owner, "away")
+    await join(service, org, "away")
     assert (await user.get(PROJECTS)).status_code == 200

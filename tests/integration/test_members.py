@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.support.members import MEMBERS, add_member, change_role, owned, path_of, remove_member
+from tests.support.members import MEMBERS, accept_path, add_member, change_role, join, owned, path_of, remove_member
 from tests.support.service import PROJECTS, TENANTS, WHOAMI, Service, refusal, running_service
 
 NOT_FOUND = (404, "not_found")
@@ -22,7 +22,7 @@ async def test_member_is_added(service: Service) -> None:
         "orgId": org.id,
         "userId": "auth0|ada",
         "role": "admin",
-        "status": "active",
+        "status": "invited",
         "createdAt": member["createdAt"],
         "updatedAt": member["createdAt"],
         "removedAt": None,
@@ -42,14 +42,14 @@ async def test_added_user_is_let_in_with_the_role(service: Service, role: str, l
     org = await service.organization()
     user = service.user(f"newcomer-{role}")
     assert refusal(await user.get(WHOAMI)) == NO_ORGANIZATION
-    await add_member(org.owner, f"newcomer-{role}", role)
+    await join(service, org, f"newcomer-{role}", role)
     who = (await user.get(WHOAMI)).json()
     assert (who["orgId"], who["accessLevel"], who["scopes"]) == (org.id, level, scopes)
 
 
 async def test_member_is_not_added_again(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "twice")
+    member = await join(service, org, "twice")
     for role in ("member", "admin"):
         answer = await org.owner.post(MEMBERS, {"userId": "twice", "role": role})
         assert refusal(answer) == (409, "member_exists")
@@ -59,15 +59,15 @@ async def test_member_is_not_added_again(service: Service) -> None:
 
 async def test_user_may_be_a_member_of_several_tenants(service: Service) -> None:
     for role in ("admin", "member"):
-        await add_member((await service.organization()).owner, "shared", role)
+        await join(service, await service.organization(), "shared", role)
     assert refusal(await service.user("shared").get(PROJECTS)) == NO_ORGANIZATION
 
 
 async def test_removed_member_is_taken_back(service: Service) -> None:
     org = await service.organization()
-    first = await add_member(org.owner, "returning", "admin")
+    first = await join(service, org, "returning", "admin")
     await remove_member(org.owner, first)
-    again = await add_member(org.owner, "returning", "member")
+    again = await join(service, org, "returning", "member")
     assert again == {**first, "role": "member", "updatedAt": again["updatedAt"]}
     assert again["updatedAt"] > first["updatedAt"]
     assert (await service.user("returning").get(PROJECTS)).status_code == 200
@@ -75,7 +75,7 @@ async def test_removed_member_is_taken_back(service: Service) -> None:
 
 async def test_members_are_listed_newest_first_a_page_at_a_time(service: Service) -> None:
     org, other = await service.organization(), await service.organization()
-    made = [await add_member(org.owner, f"listed-{number}") for number in range(3)]
+    made = [await join(service, org, f"listed-{number}") for number in range(3)]
     await add_member(other.owner, "elsewhere")
     first = (await org.owner.get(MEMBERS, limit=2)).json()
     second = (await org.owner.get(MEMBERS, limit=2, cursor=first["nextCursor"])).json()
@@ -86,9 +86,9 @@ async def test_members_are_listed_newest_first_a_page_at_a_time(service: Service
 
 async def test_list_is_filtered(service: Service) -> None:
     org = await service.organization()
-    admin = await add_member(org.owner, "filtered-admin", "admin")
-    member = await add_member(org.owner, "filtered-member")
-    gone = await add_member(org.owner, "filtered-gone")
+    admin = await join(service, org, "filtered-admin", "admin")
+    member = await join(service, org, "filtered-member")
+    gone = await join(service, org, "filtered-gone")
     await remove_member(org.owner, gone)
     for query, expected in (
         ({}, [member, admin]),
@@ -144,7 +144,7 @@ async def test_member_of_another_tenant_is_not_found(service: Service) -> None:
 
 async def test_reading_and_writing_need_their_scopes(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "scoped")
+    member = await join(service, org, "scoped")
     reader = (await service.key(org.owner, org.id, "members:read")).caller
     writer = (await service.key(org.owner, org.id, "members:write")).caller
     for path in (MEMBERS, path_of(member)):
@@ -161,7 +161,7 @@ async def test_reading_and_writing_need_their_scopes(service: Service) -> None:
 
 async def test_role_change_counts_from_the_next_request_on(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "risen", "member")
+    member = await join(service, org, "risen", "member")
     user = service.user("risen", org=org.id, role="owner")
     for role, level, scopes in (
         ("admin", "SCOPED", ["*:*"]),
@@ -169,7 +169,7 @@ async def test_role_change_counts_from_the_next_request_on(service: Service) -> 
         ("member", "SCOPED", ["projects:*", "tenants:read", "billing:read"]),
     ):
         if role == "member":
-            await add_member(org.owner, "other-owner", "owner")
+            await join(service, org, "other-owner", "owner")
         changed = await change_role(org.owner, member, role)
         assert changed == {**member, "role": role, "updatedAt": changed["updatedAt"]}
         assert changed["updatedAt"] > member["updatedAt"]
@@ -179,13 +179,13 @@ async def test_role_change_counts_from_the_next_request_on(service: Service) -> 
 
 async def test_same_role_again_changes_nothing(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "unchanged", "admin")
+    member = await join(service, org, "unchanged", "admin")
     assert await change_role(org.owner, member, "admin") == member
 
 
 async def test_removed_member_is_refused_from_the_next_request_on(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "leaving", "admin")
+    member = await join(service, org, "leaving", "admin")
     users = (service.user("leaving"), service.user("leaving", org=org.id, role="owner"))
     for user in users:
         assert (await user.get(PROJECTS)).status_code == 200
@@ -197,7 +197,7 @@ async def test_removed_member_is_refused_from_the_next_request_on(service: Servi
 
 async def test_removing_again_is_fine_and_the_record_stays(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "gone")
+    member = await join(service, org, "gone")
     for _ in range(2):
         await remove_member(org.owner, member)
     shown = (await org.owner.get(path_of(member))).json()
@@ -208,7 +208,7 @@ async def test_removing_again_is_fine_and_the_record_stays(service: Service) -> 
 
 async def test_role_of_a_removed_member_is_not_changed(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "inactive")
+    member = await join(service, org, "inactive")
     await remove_member(org.owner, member)
     assert refusal(await org.owner.patch(path_of(member), {"role": "admin"})) == (409, "member_not_active")
 
@@ -226,7 +226,7 @@ async def test_same_request_again_gets_the_first_answer(service: Service) -> Non
 async def test_without_an_identity_provider_nobody_is_added(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         org = await service.organization()
-        member = await add_member(org.owner, "early")
+        member = await join(service, org, "early")
     async with running_service(conninfo, OIDC_ISSUER="", OIDC_AUDIENCE="", OIDC_CLIENT_ID="") as service:
         owner = service.caller(org.owner.credential)
         not_configured = (501, "identity_provider_not_configured")
@@ -247,7 +247,7 @@ async def test_user_of_another_issuer_is_no_member_here(service: Service) -> Non
         )
     assert (await org.owner.get(MEMBERS)).json()["data"] == []
     assert refusal(await org.owner.get(f"{MEMBERS}/mbr_elsewhere")) == NOT_FOUND
-    await add_member(org.owner, "namesake")
+    await join(service, org, "namesake")
 
 
 async def test_maker_of_a_tenant_is_its_owner_among_the_members(service: Service) -> None:
@@ -268,7 +268,7 @@ async def test_owner_whom_the_operator_names_is_let_in_as_owner(service: Service
 
 async def test_owner_whom_the_operator_changes_joins_the_one_before(service: Service) -> None:
     org, _ = await owned(service, "predecessor")
-    await add_member(org.owner, "successor", "member")
+    await join(service, org, "successor", "member")
     await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "successor"})
     listed = (await org.owner.get(MEMBERS)).json()["data"]
     assert [(one["userId"], one["role"]) for one in listed] == [("successor", "owner"), ("predecessor", "owner")]
@@ -276,7 +276,7 @@ async def test_owner_whom_the_operator_changes_joins_the_one_before(service: Ser
 
 async def test_owner_who_was_removed_stays_out_whomever_the_operator_names(service: Service) -> None:
     org = await service.organization()
-    await remove_member(org.owner, await add_member(org.owner, "banished", "admin"))
+    await remove_member(org.owner, await join(service, org, "banished", "admin"))
     await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "banished"})
     assert refusal(await service.user("banished", org=org.id, role="owner").get(PROJECTS)) == NO_ORGANIZATION
 
@@ -288,16 +288,23 @@ async def test_operator_without_an_owner_id_makes_no_member(service: Service) ->
 
 async def test_every_change_is_in_the_audit_trail(service: Service) -> None:
     org = await service.organization()
-    member = await add_member(org.owner, "audited", "member")
+    invited = await add_member(org.owner, "audited", "member")
+    assert (await service.user("audited").post(accept_path(invited))).status_code == 200
+    member = (await org.owner.get(path_of(invited))).json()
     changed = await change_role(org.owner, member, "admin")
     await change_role(org.owner, member, "admin")
     for _ in range(2):
         await remove_member(org.owner, member)
     gone = (await org.owner.get(path_of(member))).json()
-    back = await add_member(org.owner, "audited", "admin")
+    again = await add_member(org.owner, "audited", "admin")
     entries = (await org.owner.get("/api/v1/audit-events", targetId=member["id"])).json()["data"][::-1]
     assert [(entry["action"], entry["before"], entry["after"]) for entry in entries] == [
-        ("member.added", None, member),
+        ("member.invited", None, invited),
+        (
+            "member.accepted",
+            {"status": "invited", "updatedAt": invited["updatedAt"]},
+            {"status": "active", "updatedAt": member["updatedAt"]},
+        ),
         (
             "member.updated",
             {"role": "member", "updatedAt": member["updatedAt"]},
@@ -309,12 +316,13 @@ async def test_every_change_is_in_the_audit_trail(service: Service) -> None:
             {"status": "removed", "updatedAt": gone["updatedAt"], "removedAt": gone["removedAt"]},
         ),
         (
-            "member.added",
+            "member.invited",
             {"status": "removed", "updatedAt": gone["updatedAt"], "removedAt": gone["removedAt"]},
-            {"status": "active", "updatedAt": back["updatedAt"], "removedAt": None},
+            {"status": "invited", "updatedAt": again["updatedAt"], "removedAt": None},
         ),
     ]
-    assert {(entry["actorKind"], entry["actorId"]) for entry in entries} == {("api_key", org.key.id)}
+    actors = [(entry["actorKind"], entry["actorId"]) for entry in entries]
+    assert actors == [("api_key", org.key.id), ("user", "audited"), *[("api_key", org.key.id)] * 3]
 
 
 async def test_owner_whom_the_operator_names_is_in_the_audit_trail(service: Service) -> None:
@@ -325,7 +333,7 @@ async def test_owner_whom_the_operator_names_is_in_the_audit_trail(service: Serv
 
 async def test_export_names_members_and_those_who_were(service: Service) -> None:
     org = await service.organization()
-    members = [await add_member(org.owner, name, "admin") for name in ("exported", "exported-before")]
+    members = [await join(service, org, name, "admin") for name in ("exported", "exported-before")]
     await remove_member(org.owner, members[1])
     members[1] = (await org.owner.get(path_of(members[1]))).json()
     exported = (await service.operator.get(f"{org.path}/export")).json()["members"]
@@ -335,6 +343,7 @@ async def test_export_names_members_and_those_who_were(service: Service) -> None
             "issuer": service.issuer.url,
             "subject": member["userId"],
             "role": "admin",
+            "status": member["status"],
             "createdAt": member["createdAt"],
             "updatedAt": member["updatedAt"],
             "removedAt": member["removedAt"],

@@ -147,7 +147,7 @@ async def test_export_names_the_members(service: Service) -> None:
     export = (await service.operator.get(f"{TENANTS}/{tenant['id']}/export")).json()
     assert export["members"] == [
         {"id": export["members"][0]["id"], "issuer": service.issuer.url, "subject": "maker", "role": "owner",
-         "createdAt": tenant["createdAt"], "updatedAt": tenant["createdAt"], "removedAt": None}
+         "status": "active", "createdAt": tenant["createdAt"], "updatedAt": tenant["createdAt"], "removedAt": None}
     ]  # fmt: skip
 
 

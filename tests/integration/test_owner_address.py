@@ -17,7 +17,7 @@ from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
 from tests.support.issuer import USERINFO, Answer
 from tests.support.logs import watched
-from tests.support.members import add_member
+from tests.support.members import accept_path, add_member
 from tests.support.service import TENANTS, Caller, JsonObject, Service, refusal, running_service
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -88,7 +88,8 @@ def test_address_of_the_identity_provider_follows_the_owners(exports: dict[Scene
 async def addresses_that_do_not_count(service: Service, owner: str) -> JsonObject:
     caller = service.user(owner, **verified(OLD))
     tenant = await make_tenant(caller)
-    await add_member(caller, f"{owner}-second", "owner")
+    second = await add_member(caller, f"{owner}-second", "owner")
+    assert (await service.user(f"{owner}-second").post(accept_path(second))).status_code == 200
     for user, claims in (
         (owner, {"email": "not-verified@x.example", "email_verified": False}),
         (owner, {"email": "not-said-to-be-verified@x.example"}),
@@ -151,7 +152,8 @@ def test_address_that_the_operator_sets_stays(exports: dict[Scene, JsonObject]) 
 async def transferred(service: Service, owner: str) -> JsonObject:
     caller, heir = service.user(owner, **verified(OLD)), f"{owner}-heir"
     tenant = await make_tenant(caller)
-    await add_member(caller, heir)
+    invited = await add_member(caller, heir)
+    assert (await service.user(heir).post(accept_path(invited))).status_code == 200
     await caller.post(f"{TENANTS}/{tenant['id']}/transfer", {"userId": heir, "ownerEmail": "set@x.example"})
     for user in (owner, heir):
         await service.user(user, **verified(NEW)).get(TENANTS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.members import MEMBERS, add_member, owned, remove_member
+from tests.support.members import MEMBERS, join, owned, remove_member
 from tests.support.service import TENANTS, WHOAMI, Caller, Organization, Service, refusal
 
 BODY = {"userId": "heir", "ownerEmail": "heir@x.example"}
@@ -18,7 +18,7 @@ async def roles(caller: Caller) -> dict[str, str]:
 
 async def test_member_becomes_the_owner_and_the_one_before_an_admin(service: Service) -> None:
     org, _ = await owned(service, "giving")
-    await add_member(org.owner, "heir", "member")
+    await join(service, org, "heir", "member")
     before = (await org.owner.get(org.path)).json()
     answer = await service.user("giving").post(transfer_of(org), BODY)
     assert answer.status_code == 200
@@ -36,21 +36,21 @@ async def test_member_becomes_the_owner_and_the_one_before_an_admin(service: Ser
 
 async def test_owner_before_may_be_removed_afterwards(service: Service) -> None:
     org, member = await owned(service, "retiring")
-    await add_member(org.owner, "heir", "member")
+    await join(service, org, "heir", "member")
     await org.owner.post(transfer_of(org), BODY)
     await remove_member(org.owner, member)
 
 
 async def test_owner_before_who_is_no_member_does_not_become_one(service: Service) -> None:
     org = await service.organization()
-    await add_member(org.owner, "heir", "member")
+    await join(service, org, "heir", "member")
     assert (await org.owner.post(transfer_of(org), BODY)).status_code == 200
     assert await roles(org.owner) == {"heir": "owner"}
 
 
 async def test_transfer_again_changes_nothing_more(service: Service) -> None:
     org, _ = await owned(service, "once")
-    await add_member(org.owner, "heir", "admin")
+    await join(service, org, "heir", "admin")
     first = (await org.owner.post(transfer_of(org), BODY)).json()
     entries = (await org.owner.get("/api/v1/audit-events")).json()["data"]
     again = await org.owner.post(transfer_of(org), BODY)
@@ -61,7 +61,7 @@ async def test_transfer_again_changes_nothing_more(service: Service) -> None:
 async def test_same_request_again_gets_the_first_answer(service: Service) -> None:
     """The one who gave the tenant away could not repeat it: an admin transfers nothing."""
     org, _ = await owned(service, "repeating")
-    await add_member(org.owner, "heir", "member")
+    await join(service, org, "heir", "member")
     user = service.user("repeating")
     answers = [await user.post(transfer_of(org), BODY, idempotency_key="hand-over") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 200]
@@ -72,7 +72,7 @@ async def test_same_request_again_gets_the_first_answer(service: Service) -> Non
 @pytest.mark.parametrize("heir", ["stranger", "former"])
 async def test_only_an_active_member_becomes_owner(service: Service, heir: str) -> None:
     org, _ = await owned(service, "careful")
-    await remove_member(org.owner, await add_member(org.owner, "former"))
+    await remove_member(org.owner, await join(service, org, "former"))
     answer = await org.owner.post(transfer_of(org), {**BODY, "userId": heir})
     assert refusal(answer) == (422, "validation_failed")
     assert answer.json()["errors"] == [{"location": "userId", "message": "is not an active member of the tenant"}]
@@ -97,7 +97,7 @@ async def test_faulty_transfer_is_refused(service: Service, body: dict[str, str]
 
 async def test_only_an_owner_transfers(service: Service) -> None:
     org, _ = await owned(service, "guarded")
-    await add_member(org.owner, "heir", "owner")
+    await join(service, org, "heir", "owner")
     everything = await service.key(org.owner, org.id, "*:*")
     for caller in (everything.caller, service.user("adm", org=org.id, role="admin")):
         assert refusal(await caller.post(transfer_of(org), BODY)) == (403, "scope_escalation")
@@ -114,7 +114,7 @@ async def test_another_tenant_is_not_found(service: Service) -> None:
 
 async def test_transfer_is_in_the_audit_trail(service: Service) -> None:
     org, _ = await owned(service, "recorded")
-    await add_member(org.owner, "heir", "member")
+    await join(service, org, "heir", "member")
     await org.owner.post(transfer_of(org), BODY)
     entries = (await org.owner.get("/api/v1/audit-events", limit=3)).json()["data"]
     assert [entry["action"] for entry in entries] == ["tenant.transferred", "member.updated", "member.updated"]

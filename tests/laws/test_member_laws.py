@@ -17,16 +17,20 @@ from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, 
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError
 from tenantry.domain.members import Member, MemberStatus
+from tenantry.domain.plans import parse_catalog
 from tenantry.jobs.queue import JobQueue
 from tenantry.services.members import MemberService, seat_owner
+from tenantry.services.memberships import MembershipService
 from tenantry.store import members, tenants
 from tenantry.store.members import Filter
+from tenantry.store.memberships import User
 from tests.support.principals import NOW
 
 ISSUER: Final = "https://id.example"
 USERS: Final = ("ada", "bob", "cyd", "dan")
 OWNER: Final = USERS[0]
 AUTHOR: Final = Author(ActorKind.SYSTEM)
+CATALOG: Final = parse_catalog('[[plans]]\nid = "free"\n')
 Value = TypeVar("Value")
 
 users = st.sampled_from(USERS)
@@ -66,9 +70,9 @@ class World:
         self._runner = asyncio.Runner()
         self.database = Database(conninfo, pool_size=2)
         ticks = itertools.count(1)
-        self.service = MemberService(
-            self.database, JobQueue(conninfo), ISSUER, lambda: NOW + timedelta(microseconds=next(ticks))
-        )
+        clock = lambda: NOW + timedelta(microseconds=next(ticks))  # noqa: E731
+        self.service = MemberService(self.database, JobQueue(conninfo), ISSUER, CATALOG, clock)
+        self.memberships = MembershipService(self.database, clock)
         self.numbers = itertools.count(1)
         self.run(self.database.open())
 
@@ -120,6 +124,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
         world.run(world.add_tenant(self.org))
         self._read_members()
         self._do("ada", lambda caller: world.service.add(caller, AUTHOR, user_id="bob", role=Role.ADMIN, claim=None))
+        self.accept(1)
 
     @rule(caller=callers, user=users, role=roles)
     def add(self, caller: Caller, user: str, role: Role) -> None:
@@ -136,6 +141,20 @@ class MembersThroughTheService(RuleBasedStateMachine):
     def remove(self, caller: Caller, number: int) -> None:
         member = self._member(number)
         self._do(caller, lambda principal: self.world.service.remove(principal, AUTHOR, member.id))
+
+    @rule(number=numbers)
+    def accept(self, number: int) -> None:
+        member = self._member(number)
+        with suppress(DomainError):
+            self.world.run(self.world.memberships.accept(User(ISSUER, member.user_id), AUTHOR, member.id, None))
+        self._read_members()
+
+    @rule(number=numbers)
+    def leave(self, number: int) -> None:
+        member = self._member(number)
+        with suppress(DomainError):
+            self.world.run(self.world.memberships.end(User(ISSUER, member.user_id), AUTHOR, member.id))
+        self._read_members()
 
     @rule(caller=callers, user=users)
     def transfer(self, caller: Caller, user: str) -> None:

@@ -95,14 +95,44 @@ async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Fl
         made = await user.tenants.create(name="Olivia's", owner_email="olivia@x.example")
         async with flavour.client(owner.credential, base_url=served.url, organization=made.id) as olivia:
             member = await olivia.members.create(user_id="mia", role="member")
+            mia = served.service.user("mia", email="mia@x.example")
+            async with flavour.client(mia.credential, base_url=served.url) as invited:
+                offered = [one async for one in invited.memberships.list(status="invited")]
+                accepted = await invited.memberships.accept(member.id)
             admin = await olivia.members.update(member.id, role="admin")
             renamed = await olivia.tenants.update(made.id, name="Mia's")
             listed = [one.user_id async for one in olivia.members.list()]
             handed = await olivia.tenants.transfer(made.id, user_id="mia", owner_email="mia@x.example")
     assert made.owner_id == f"olivia-{flavour.name}"
+    assert (member.id, made.id, "Olivia's", "invited") in {
+        (one.id, one.org_id, one.org_name, one.status) for one in offered
+    }
+    assert accepted.status == "active"
     assert (admin.role, renamed.name) == ("admin", "Mia's")
     assert sorted(listed) == ["mia", f"olivia-{flavour.name}"]
     assert handed.owner_id == "mia"
+
+
+async def test_user_declines_and_leaves(served: Served, flavour: Flavour) -> None:
+    organization, user_id = await served.service.organization(), f"leaver-{flavour.name}"
+    user = served.service.user(user_id)
+    async with (
+        flavour.client_of(served, organization) as owner,
+        flavour.client(user.credential, base_url=served.url) as invited,
+    ):
+        declined = await owner.members.create(user_id=user_id, role="member")
+        await invited.memberships.delete(declined.id)
+        assert [one async for one in invited.memberships.list()] == []
+        member = await owner.members.create(user_id=user_id, role="member")
+        await invited.memberships.accept(member.id)
+        await invited.memberships.delete(member.id)
+        assert (await owner.members.get(member.id)).status == "removed"
+        with pytest.raises(errors.ConflictError) as raised:
+            await invited.memberships.accept(member.id)
+        with pytest.raises(errors.ValidationFailedError) as refused:
+            await owner.members.create(user_id="grace@acme.example", role="member")
+    assert raised.value.code == "member_not_active"
+    assert "is an e-mail address" in refused.value.errors[0].message
 
 
 async def test_plans_events_and_trail_are_read(served: Served, flavour: Flavour) -> None:

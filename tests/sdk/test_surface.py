@@ -35,6 +35,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "Fault": models.Fault,
     "Limits": models.Limits,
     "Member": models.Member,
+    "Membership": models.Membership,
     "PlanView": models.Plan,
     "Project": models.Project,
     "SessionAddress": models.HostedSession,

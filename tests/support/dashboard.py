@@ -44,7 +44,9 @@ OLIVIA: Final = DemoUser("olivia", "Olivia Owner", "olivia@acme.example", ACME, 
 ADAM: Final = DemoUser("adam", "Adam Admin", "adam@acme.example", ACME, "admin")
 MIA: Final = DemoUser("mia", "Mia <i>Member</i>", "mia@acme.example", ACME, "member")
 BERTA: Final = DemoUser("berta", "Berta Beta", "berta@beta.example", BETA, "owner")
-_USERS: Final = (OLIVIA, ADAM, MIA, BERTA)
+NOBODY: Final = DemoUser("nobody", "Noa Newcomer", "noa@x.example")
+"""A user of the identity provider whose tokens name no organization."""
+_USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOBODY)
 _TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
 _CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
 _FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"
@@ -186,10 +188,17 @@ class Dashboard:
         """A call of the API with the operator's token; returns what it answers."""
         return _content(await self.request(method, path, OPERATOR_TOKEN, json))
 
-    async def add_member(self, user_id: str, role: str = "member") -> str:
-        """A user made a member of acme; returns where their page is."""
+    async def add_member(self, user_id: str, role: str = "member", *, accepted: bool = True) -> str:
+        """A user invited to acme, who has ``accepted``; returns where their page is."""
         made = await self.call("POST", "/members", {"userId": user_id, "role": role})
+        if accepted:
+            await self.accept_invitations()
         return f"{AT_ACME}/settings/members/{made['id']}"
+
+    async def accept_invitations(self) -> None:
+        """Let every invited user have accepted."""
+        async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
+            await connection.execute("UPDATE memberships SET invited = false")
 
     async def page_of(self, user_id: str) -> str:
         """Where the page of an active member of acme is."""

@@ -5,14 +5,24 @@ from typing import Final
 from tests.support.service import Caller, JsonObject, Organization, Service
 
 MEMBERS: Final = "/api/v1/members"
+OWN: Final = "/api/v1/me/memberships"
 MANAGER: Final = ("members:read", "members:write")
 
 
 async def add_member(giver: Caller, user_id: str, role: str = "member") -> JsonObject:
-    """A user made a member; returns the record."""
+    """A user invited; returns the record."""
     answer = await giver.post(MEMBERS, {"userId": user_id, "role": role})
     assert answer.status_code == 201, answer.text
     record: JsonObject = answer.json()
+    return record
+
+
+async def join(service: Service, org: Organization, user_id: str, role: str = "member") -> JsonObject:
+    """A user invited who has accepted; returns the record."""
+    member = await add_member(org.owner, user_id, role)
+    answer = await service.user(user_id).post(accept_path(member))
+    assert answer.status_code == 200, answer.text
+    record: JsonObject = (await org.owner.get(path_of(member))).json()
     return record
 
 
@@ -32,6 +42,14 @@ async def remove_member(remover: Caller, member: JsonObject) -> None:
 
 def path_of(member: JsonObject) -> str:
     return f"{MEMBERS}/{member['id']}"
+
+
+def accept_path(member: JsonObject) -> str:
+    return f"/api/v1/memberships/{member['id']}/accept"
+
+
+def own_path(member: JsonObject) -> str:
+    return f"{OWN}/{member['id']}"
 
 
 async def owned(service: Service, name: str) -> tuple[Organization, JsonObject]:

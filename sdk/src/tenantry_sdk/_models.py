@@ -99,6 +99,7 @@ class Limits(Model, frozen=True, kw_only=True):
 
     projects: int | None = None
     api_keys: int | None = None
+    members: int | None = None
     requests_per_minute: int | None = None
     requests_per_minute_per_key: int | None = None
 
@@ -121,9 +122,22 @@ class Member(Model, frozen=True, kw_only=True):
     role: str
     """``owner``, ``admin`` or ``member``."""
     status: str
+    """``invited`` until the user accepts, then ``active``, at the end ``removed``."""
     created_at: datetime
     updated_at: datetime
     removed_at: datetime | None
+
+
+class Membership(Model, frozen=True, kw_only=True):
+    """A membership of the caller's own, or an invitation."""
+
+    id: str
+    org_id: str
+    org_name: str
+    role: str
+    """``owner``, ``admin`` or ``member``."""
+    status: str
+    """``invited`` or ``active``."""
 
 
 class BillingEvent(Model, frozen=True, kw_only=True):

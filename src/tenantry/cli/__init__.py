@@ -14,7 +14,8 @@ _COMMANDS: Final = {
     "keys": ("tenantry.cli.keys", "Make, list, rotate and revoke API keys, and find those that got out."),
     "projects": ("tenantry.cli.projects", "Make, list, change and delete projects."),
     "tenants": ("tenantry.cli.tenants", "Show tenants; explain and rebuild their billing state."),
-    "members": ("tenantry.cli.members", "List, add, change and remove the users of an organization."),
+    "members": ("tenantry.cli.members", "List, invite, change and remove the users of an organization."),
+    "memberships": ("tenantry.cli.memberships", "List your own memberships; accept, decline and leave."),
     "events": ("tenantry.cli.events", "Show the ledger of provider events; replay it."),
     "plans": ("tenantry.cli.plans", "List the plans."),
     "completion": ("tenantry.cli.completion", "Print what completes commands in a shell."),
@@ -34,7 +35,8 @@ _COMMANDS: Final = {
 }
 _SECTIONS: Final = {
     "Use a service": (
-        "login", "logout", "whoami", "keys", "projects", "tenants", "members", "events", "plans", "completion",
+        "login", "logout", "whoami", "keys", "projects", "tenants", "members", "memberships", "events", "plans",
+        "completion",
     ),
     "Test on this machine": ("listen", "trigger"),
     "Run a service": ("demo", "serve", "worker", "migrate", "doctor", "admin", "reconcile", "backfill", "auth"),

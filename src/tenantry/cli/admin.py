@@ -158,6 +158,7 @@ async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -
         JobQueue(conninfo, asks_provider=settings.provider_secret_key is not None),
         system_clock,
         settings.issuer,
+        email_subjects=settings.email_subjects,
     )
     pepper = Pepper(next((pepper.reveal() for pepper in settings.peppers), "").encode())
     keys = ApiKeyService(connected, settings.billing.catalog, pepper, system_clock)

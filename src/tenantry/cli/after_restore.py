@@ -93,7 +93,11 @@ def _aftermath(settings: AdminSettings, database: Database) -> Aftermath:
     outbox = JobQueue(settings.database_url or "", asks_provider=False)
     tenants = TenantService(database, settings.billing, outbox, system_clock, settings.issuer)
     return Aftermath(
-        database, keys, MemberService(database, outbox, settings.issuer, system_clock), tenants, system_clock
+        database,
+        keys,
+        MemberService(database, outbox, settings.issuer, settings.billing.catalog, system_clock),
+        tenants,
+        system_clock,
     )
 
 

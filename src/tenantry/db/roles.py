@@ -49,9 +49,10 @@ TABLES: Final[Mapping[str, Grants]] = {
     },
     "customers": {API: "SELECT, INSERT", BATCH: "SELECT, INSERT", READ: "SELECT"},
     "memberships": {
-        API: "SELECT, INSERT, UPDATE (role, updated_at, removed_at)",
-        PEOPLE: "SELECT (issuer, subject, tenant_id, removed_at)",
-        BATCH: "SELECT (issuer, subject, tenant_id, role, removed_at)",
+        API: "SELECT, INSERT, UPDATE (role, invited, updated_at, removed_at, written_by, written_as, written_at)",
+        PEOPLE: "SELECT (id, issuer, subject, tenant_id, role, invited, founded, created_at, updated_at, removed_at, "
+        "written_as, written_at)",
+        BATCH: "SELECT (issuer, subject, tenant_id, role, invited, updated_at, removed_at, written_as, written_at)",
         READ: "SELECT",
     },
     "api_keys": {

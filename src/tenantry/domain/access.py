@@ -72,6 +72,8 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
     plan: str
     subscription_status: str
     expires_at: datetime | None
+    claimed_role: Role | None = None
+    """The role that a user's token gives by its claim of this tenant; None where only a membership leads there."""
 
     def require(self, scope: str) -> None:
         """Raise `InsufficientScopeError` unless a grant covers ``scope``."""
@@ -134,6 +136,14 @@ def lower_role(claimed: Role | None, stored: Role | None) -> Role:
     """The role that counts: the lower of the two; a side that says nothing does not count."""
     said = [role for role in (claimed, stored) if role is not None]
     return min(said, key=_RANK.__getitem__, default=Role.MEMBER)
+
+
+def effective_role(claimed: Role | None, stored: Role | None, *, binds_owner: bool) -> Role:
+    """The role that counts: the lower of the two, except that only a binding membership lowers a claimed owner.
+
+    ``claimed`` is of a token that names the tenant, or else cannot be owner; see `MembershipBound.binds_owner`.
+    """
+    return Role.OWNER if claimed is Role.OWNER and not binds_owner else lower_role(claimed, stored)
 
 
 @functools.lru_cache(_SCOPES_REMEMBERED)  # a provider writes few lists of scopes

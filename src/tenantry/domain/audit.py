@@ -37,6 +37,11 @@ class Action(StrEnum):
     TENANT_TRANSFERRED = "tenant.transferred"
     TENANT_ENDED = "tenant.ended"
     MEMBER_ADDED = "member.added"
+    """The member counts at once."""
+    MEMBER_INVITED = "member.invited"
+    MEMBER_ACCEPTED = "member.accepted"
+    MEMBER_DECLINED = "member.declined"
+    MEMBER_LEFT = "member.left"
     MEMBER_UPDATED = "member.updated"
     MEMBER_REMOVED = "member.removed"
 

@@ -121,6 +121,12 @@ class RateLimitedError(DomainError):
         self.retry_after = retry_after
 
 
+class TenantLimitReachedError(DomainError):
+    """The user may create no more tenants."""
+
+    code = "tenant_limit_reached"
+
+
 class TenantExistsError(DomainError):
     code = "tenant_exists"
 

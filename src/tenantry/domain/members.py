@@ -1,15 +1,35 @@
 """Members: the users of a tenant with a role each, and who may give, change and take roles."""
 
+import re
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, lower_role, role_grants
-from tenantry.domain.errors import LastOwnerError, ModeMismatchError, ScopeEscalationError
+from tenantry.domain.audit import ActorKind, Author
+from tenantry.domain.errors import (
+    LastOwnerError,
+    MemberNotActiveError,
+    ModeMismatchError,
+    NoOrganizationError,
+    ScopeEscalationError,
+    ValidationError,
+)
+
+# "|" may be in an address, but separates the parts of many providers' user ids: samlp|acme|ada@acme.example.
+_EMAIL: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+_NOT_AN_EMAIL: Final = (
+    "is an e-mail address. Send the user's id at the identity provider, which is `sub` of their tokens. "
+    "Users find theirs on the dashboard: on their profile, or on the page after their first sign-in."
+)
+OPERATOR_ACCESS: Final = "OPERATOR"
 
 
 class MemberStatus(StrEnum):
+    INVITED = "invited"
+    """The user has not accepted yet."""
     ACTIVE = "active"
     REMOVED = "removed"
 
@@ -35,14 +55,81 @@ class Ownership(msgspec.Struct, frozen=True, rename="camel"):
     owner_email_verified: bool
 
 
+class Membership(msgspec.Struct, frozen=True, rename="camel"):
+    """A membership as its user sees it. Before the user accepts, nothing else of the tenant is shown."""
+
+    id: str
+    org_id: str
+    org_name: str
+    role: Role
+    status: MemberStatus
+
+
+class MembershipBound(msgspec.Struct, frozen=True):
+    """What a membership allows its user at most."""
+
+    role: Role
+    status: MemberStatus
+    binds_owner: bool
+    """Whether it also lowers or refuses a user whose token claims the role owner: an OWNER or the operator wrote it."""
+
+    def check(self, principal: Principal) -> None:
+        """Raise `NoOrganizationError` unless the user still belongs to the tenant."""
+        is_pending = self.status is MemberStatus.INVITED and principal.claimed_role is None
+        if self.status is MemberStatus.REMOVED or is_pending:
+            raise NoOrganizationError("The user does not belong to this organization any more.")
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """Who writes a membership, and with which access: OPERATOR, or an `AccessLevel`.
+
+    ``name`` is None where the user accepts or ends the membership: then it stays as binding as it was.
+    """
+
+    name: str | None
+    access: str
+
+
+BY_USER: Final = Writer(None, AccessLevel.SCOPED)
+"""The user of the membership."""
+
+
+def writer(author: Author, level: AccessLevel) -> Writer:
+    """The author of a change, who has this level."""
+    name = author.kind if author.id is None else f"{author.kind}:{author.id}"
+    return Writer(name, OPERATOR_ACCESS if author.kind is ActorKind.OPERATOR else level)
+
+
 def removed(member: Member, now: datetime) -> Member:
-    """The member, kept out from now on."""
+    """The member, refused from now on."""
     return msgspec.structs.replace(member, status=MemberStatus.REMOVED, removed_at=now)
 
 
-def taken_back(member: Member, role: Role) -> Member:
-    """The removed member, let in again with this role."""
-    return msgspec.structs.replace(member, role=role, status=MemberStatus.ACTIVE, removed_at=None)
+def restored(member: Member, role: Role, status: MemberStatus) -> Member:
+    """The removed member with this role, invited or active again."""
+    return msgspec.structs.replace(member, role=role, status=status, removed_at=None)
+
+
+def accepted(member: Member) -> Member:
+    """The member once the user has accepted. Raises `MemberNotActiveError` for a removed one."""
+    if member.status is MemberStatus.REMOVED:
+        raise MemberNotActiveError(
+            "This membership has ended: the invitation was withdrawn or declined, or the member was removed. "
+            "Ask an owner or admin of the organization for a new invitation."
+        )
+    return msgspec.structs.replace(member, status=MemberStatus.ACTIVE)
+
+
+def status_of_new(author: Author, user_id: str) -> MemberStatus:
+    """The status of a membership that this author creates: only the operator and the user need no consent."""
+    is_own = author.kind is ActorKind.USER and author.id == user_id
+    return MemberStatus.ACTIVE if is_own or author.kind is ActorKind.OPERATOR else MemberStatus.INVITED
+
+
+def check_user_id(user_id: str, location: str) -> None:
+    """Raise `ValidationError` for an e-mail address: the identity provider would never name a user by it."""
+    if _EMAIL.fullmatch(user_id):
+        raise ValidationError((location, _NOT_AN_EMAIL))
 
 
 def check_may_give(giver: Principal, role: Role) -> None:
@@ -85,6 +172,8 @@ def check_may_be_less(member: Member, *, owner_id: str, other_owners: int) -> No
 
     ``owner_id`` is the tenant's; ``other_owners`` is how many active members beside this one are owners.
     """
+    if member.status is not MemberStatus.ACTIVE:
+        return
     if member.user_id == owner_id:
         raise LastOwnerError(
             "This member is the tenant's owner: transfer the tenant first, with POST /api/v1/tenants/{id}/transfer."

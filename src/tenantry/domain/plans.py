@@ -14,6 +14,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
 
     projects: int | None = None
     api_keys: int | None = None
+    members: int | None = None
     requests_per_minute: int | None = None
     requests_per_minute_per_key: int | None = None
 
@@ -60,7 +61,7 @@ class Catalog:
 
 
 _PLAN_KEYS: Final = {"id", "name", "stripe_price_id", "limits"}
-_LIMIT_KEYS: Final = {"projects", "api_keys", "requests_per_minute", "requests_per_minute_per_key"}
+_LIMIT_KEYS: Final = {"projects", "api_keys", "members", "requests_per_minute", "requests_per_minute_per_key"}
 _MOST_PER_LIMIT: Final = 2**31 - 1
 
 

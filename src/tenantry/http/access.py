@@ -21,7 +21,7 @@ from tenantry.domain.errors import (
     UserTokenRequiredError,
 )
 from tenantry.gateways.identity.tokens import Claims
-from tenantry.http.rate_limits import admit, authenticate_again
+from tenantry.http.rate_limits import admit, admit_user, authenticate_again
 from tenantry.http.raw import CALLER, CLAIMS, IS_WHOLE, OPERATOR, header_of
 from tenantry.kit.logs import redact
 from tenantry.kit.secret import Secret
@@ -32,6 +32,10 @@ from tenantry.store.idempotency import Claim
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+
+# Of one user, whichever tenants they are in. A user without a tenant has no plan that says how many.
+_REQUESTS_PER_MINUTE: Final = 600
+_CREATIONS_PER_MINUTE: Final = 60
 
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -95,8 +99,12 @@ class Access:
 
         return RouteGuard(guard, Credential.CALLER, scope)
 
-    def needs_user(self) -> RouteGuard:
-        """A user's token, whether or not the user belongs to a tenant."""
+    def needs_user(self, *, to_create: bool = False) -> RouteGuard:
+        """A user's token, whether or not the user belongs to a tenant, and whatever its scopes.
+
+        Requests are counted for each user; fewer are let through ``to_create`` tenants.
+        """
+        counted = ("creations of", _CREATIONS_PER_MINUTE) if to_create else ("requests of", _REQUESTS_PER_MINUTE)
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             authorization = header(connection, "authorization")
@@ -107,8 +115,9 @@ class Access:
             if claims is None:
                 await self._admit(connection)
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
-            if claims.org_id is not None:
+            if to_create and claims.org_id is not None:
                 wanted_organization(claims.org_id, header(connection, "x-organization-id"))
+            await admit_user(self._admission, _extras(connection), claims, *counted)
             _extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
@@ -191,3 +200,8 @@ async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
 def claimant(principal: Principal) -> str:
     """The name under which a principal's idempotency keys are kept."""
     return f"{principal.kind}:{principal.org_id}:{principal.id}"
+
+
+def user_claimant(claims: Claims) -> str:
+    """The name under which the idempotency keys of a user's requests that are for no tenant are kept."""
+    return f"user:{claims.issuer}:{claims.subject}"

@@ -33,7 +33,7 @@ _OfUser = Annotated[
 
 
 class NewMember(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A user to add."""
+    """A user to invite."""
 
     user_id: UserId
     role: Role
@@ -61,15 +61,16 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         user_id: _OfUser = None,
         role: Annotated[Role | None, QueryParameter(name="role", description="Only members with this role.")] = None,
         status: Annotated[
-            MemberStatus,
-            QueryParameter(name="status", description="Those who belong to it, or those who were removed."),
-        ] = MemberStatus.ACTIVE,
+            MemberStatus | None,
+            QueryParameter(name="status", description="Only these. Without it: the active and the invited ones."),
+        ] = None,
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[Member]:
-        return await members.list_page(principal, Filter(user_id, role, status), limit, cursor)
+        wanted = Filter(user_id, role, status, current=status is None)
+        return await members.list_page(principal, wanted, limit, cursor)
 
-    @post(PATH, guards=[access.needs("members:write")], summary="Add a member")
+    @post(PATH, guards=[access.needs("members:write")], summary="Invite a member")
     async def create_member(request: AnyRequest, principal: Caller, data: JSONBody[NewMember]) -> Response[Member]:
         member = await members.add(
             principal,

@@ -187,7 +187,7 @@ class _Operation(NamedTuple):
             "description": generated["description"] or self.note.answer,
             "headers": {
                 **generated.get("headers", {}),
-                **_headers(status, located=self.note.located, limited=self.credential is Credential.CALLER),
+                **_headers(status, located=self.note.located, limited=self.credential in _LIMITED),
             },
         }
         if self.answer is not None:
@@ -223,6 +223,7 @@ class _Operation(NamedTuple):
         return codes
 
 
+_LIMITED: Final = (Credential.CALLER, Credential.USER)
 _CREDENTIAL_CODES: Final = {
     Credential.CALLER: error_codes.CREDENTIAL
     | codes_of(

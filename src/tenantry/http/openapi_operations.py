@@ -36,6 +36,7 @@ _PROJECTS: Final = "Projects"
 _API_KEYS: Final = "API keys"
 _TENANTS: Final = "Tenants"
 _MEMBERS: Final = "Members"
+_MEMBERSHIPS: Final = "Memberships"
 _OPERATOR: Final = "Operator"
 _AUDIT: Final = "Audit trail"
 _BILLING: Final = "Billing"
@@ -62,10 +63,17 @@ GROUPS: Final = (
     ),
     Group(
         _MEMBERS,
-        "Users of the identity provider who belong to a tenant, with a role each. The lower of that role and the one "
-        "that a token claims counts; whoever was removed is refused whatever their tokens claim. Members have no test "
-        "mode.",
+        "Users of the identity provider who belong to a tenant, with a role each. Somebody else's membership is an "
+        "invitation until that user accepts it. The lower of that role and the one that a token claims counts; a "
+        "removed user is refused whatever their tokens claim. A user whose token claims the role owner is lowered or "
+        "refused only by what an OWNER or the operator wrote. Members have no test mode.",
         ("Member",),
+    ),
+    Group(
+        _MEMBERSHIPS,
+        "A user's own memberships and invitations, in all tenants. They take the user's token, whatever its scopes, "
+        "and no organization. A request that names a tenant with `X-Organization-Id` accepts its invitation too.",
+        ("Membership",),
     ),
     Group(
         _OPERATOR,
@@ -181,9 +189,10 @@ OPERATIONS: Final[dict[str, Note]] = {
     "createTenant": Note(
         _TENANTS,
         "The user becomes the owner. An organization claim of the token that names no tenant yet becomes the new "
-        "tenant's id. Without `ownerEmail` the address is the token's verified one, or the identity provider's.",
+        "tenant's id. Without `ownerEmail` the address is the token's verified one, or the identity provider's. "
+        "`TENANTS_PER_USER` says how many one user may create.",
         "The new tenant; `Location` is its address.",
-        (errors.TenantExistsError,),
+        (errors.TenantExistsError, errors.TenantLimitReachedError),
         located=True,
     ),
     "getTenant": Note(_TENANTS, "The caller's tenant; any other is not found.", "The tenant."),
@@ -206,20 +215,22 @@ OPERATIONS: Final[dict[str, Note]] = {
     ),
     "listMembers": Note(
         _MEMBERS,
-        "The members of the caller's tenant, newest first. Users who come with an organization claim alone are in no "
-        "list: only their tokens tell of them.",
+        "The members of the caller's tenant and the users it invites, newest first. Users who come with an "
+        "organization claim alone are in no list: only their tokens tell of them.",
         "A page of members.",
     ),
     "createMember": Note(
         _MEMBERS,
-        "Lets a user of the identity provider act for the tenant. A removed member is taken back, with the same id and "
-        "this role. Giving a role needs holding all that it grants, and a credential that gives access for good: a "
-        "token, or a key without an end.",
+        "Invites a user of the identity provider: the membership is `invited`, and counts once the user has accepted. "
+        "Whoever adds themselves is active at once. An ended membership is invited again, with the same id and this "
+        "role. Invitations count against the plan's limit `members`. Giving a role needs holding all that it grants, "
+        "and a credential that gives access for good: a token, or a key without an end.",
         "The new member; `Location` is its address.",
         (
             errors.ScopeEscalationError,
             errors.ModeMismatchError,
             errors.MemberExistsError,
+            errors.PlanLimitReachedError,
             errors.LastOwnerError,
             errors.IdentityProviderNotConfiguredError,
         ),
@@ -240,10 +251,30 @@ OPERATIONS: Final[dict[str, Note]] = {
     ),
     "deleteMember": Note(
         _MEMBERS,
-        "Once this is answered, every request of the user is refused, on every process and replica, whatever the token "
-        "claims. Removing it again is fine. The record stays, with `removedAt`. Only an OWNER removes an owner.",
+        "Withdraws an invitation too. Once this is answered, every request of the user is refused, on every process "
+        "and replica, whatever the token claims. Removing it again is fine. The record stays, with `removedAt`. Only "
+        "an OWNER removes an owner.",
         "The removal is committed.",
         (errors.ScopeEscalationError, errors.ModeMismatchError, errors.LastOwnerError),
+    ),
+    "listOwnMemberships": Note(
+        _MEMBERSHIPS,
+        "The user's memberships and invitations, newest first. Of a tenant that only invites the user, its id and its "
+        "name are all that is shown.",
+        "A page of memberships.",
+    ),
+    "acceptMembership": Note(
+        _MEMBERSHIPS,
+        "Accepting again is fine. Another user's membership is not found.",
+        "The membership, which is active.",
+        (errors.MemberNotActiveError,),
+    ),
+    "deleteOwnMembership": Note(
+        _MEMBERSHIPS,
+        "Declines an invitation, or leaves the tenant; again is fine. The tenant's owner, and its last one, transfer "
+        "it first.",
+        "The membership has ended.",
+        (errors.LastOwnerError,),
     ),
     "putTenant": Note(
         _OPERATOR,

@@ -54,6 +54,13 @@ _MEMBER: Final[dict[str, Any]] = {
     "updatedAt": "2026-10-01T08:00:00Z",
     "removedAt": None,
 }
+_MEMBERSHIP: Final[dict[str, Any]] = {
+    "id": _MEMBER["id"],
+    "orgId": "acme",
+    "orgName": "Acme",
+    "role": "admin",
+    "status": "invited",
+}
 _FREE: Final[dict[str, Any]] = {
     "plan": "free",
     "subscriptionStatus": "none",
@@ -131,6 +138,7 @@ EXAMPLES: Final[dict[str, Any]] = {
                 "issuer": "https://login.example.com",
                 "subject": "user_ada",
                 "role": "owner",
+                "status": "active",
                 "createdAt": "2026-10-01T08:00:00Z",
                 "updatedAt": "2026-10-01T08:00:00Z",
                 "removedAt": None,
@@ -142,6 +150,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "billingEvents": [_EVENT],
     },
     "Member": _MEMBER,
+    "Membership": _MEMBERSHIP,
     "NewMember": {"userId": "user_grace", "role": "admin"},
     "MemberChange": {"role": "member"},
     "OwnerTransfer": {"userId": "user_grace", "ownerEmail": "grace@acme.example"},
@@ -149,7 +158,7 @@ EXAMPLES: Final[dict[str, Any]] = {
         "id": "pro",
         "name": "Pro",
         "stripePriceId": "price_pro",
-        "limits": {"projects": 50, "apiKeys": 100, "requestsPerMinute": 6000},
+        "limits": {"projects": 50, "apiKeys": 100, "members": 1000, "requestsPerMinute": 6000},
     },
     "BillingFields": _PRO,
     "BillingEventView": _EVENT,
@@ -298,10 +307,18 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
         "userId": "The user's id at the identity provider: `sub` of their tokens.",
         "role": "What the user may do: an owner everything, an admin all but what needs an OWNER, a member the "
         "projects and reading the tenant and its billing.",
-        "status": "Only an active member is let in.",
-        "createdAt": "When the user was first added.",
+        "status": "`invited` until the user accepts, `active`, or `removed`. Only an active member is let in, and whom "
+        "the identity provider's claim names.",
+        "createdAt": "When the user was first added or invited.",
         "updatedAt": _UPDATED_AT,
         "removedAt": "When the user was removed, and is refused since; null for a member.",
+    },
+    "Membership": {
+        "id": "The membership's id, which is the member's in the tenant.",
+        "orgId": _ORG_ID,
+        "orgName": "What the tenant calls itself: text that its own people choose.",
+        "role": "What the user may do there.",
+        "status": "`invited` until the user accepts, `active`, or `removed`.",
     },
     "NewMember": {"role": "What the user may do."},
     "MemberChange": {"role": "What the user may do from now on."},
@@ -315,6 +332,7 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     "Limits": {
         "projects": "Most projects in each mode.",
         "apiKeys": "Most active API keys.",
+        "members": "Most members and invitations.",
         "requestsPerMinute": "Most requests of the tenant in any 60 seconds.",
         "requestsPerMinutePerKey": "Most requests of each API key or user in any 60 seconds.",
     },
@@ -363,6 +381,7 @@ PARAMETERS: Final = {
     "key_id": _API_KEY["id"],
     "tenant_id": _TENANT["id"],
     "member_id": _MEMBER["id"],
+    "membership_id": _MEMBER["id"],
     "event_id": _EVENT["id"],
     "scope": "projects:read",
     "mode": "any",

@@ -39,6 +39,7 @@ STATUSES: Final[dict[type[DomainError], HTTPStatus]] = {
     errors.MemberExistsError: HTTPStatus.CONFLICT,
     errors.MemberNotActiveError: HTTPStatus.CONFLICT,
     errors.RateLimitedError: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.TenantLimitReachedError: HTTPStatus.FORBIDDEN,
     errors.TenantExistsError: HTTPStatus.CONFLICT,
     errors.TenantDeletedError: HTTPStatus.CONFLICT,
     errors.CustomerTakenError: HTTPStatus.CONFLICT,

@@ -8,6 +8,7 @@ from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, Standing
+from tenantry.gateways.identity.tokens import Claims
 from tenantry.http.problems import Header
 from tenantry.http.raw import CALLER, Scope
 from tenantry.services.admission import Admission, Admitted
@@ -48,6 +49,15 @@ async def authenticate_again(admission: Admission, scope: Scope, header: Callabl
     )
     scope[CALLER] = caller
     return caller
+
+
+async def admit_user(admission: Admission, scope: Scope, claims: Claims, what: str, limit: int) -> None:
+    """Count a user's request that is for no tenant, as `Admission.count_user` does; the standing is kept as above."""
+    try:
+        scope[_STANDING] = await admission.count_user(claims, what, limit)
+    except RateLimitedError as error:
+        scope[_STANDING] = error.standing
+        raise
 
 
 def headers_of(scope: Scope) -> tuple[Header, ...]:

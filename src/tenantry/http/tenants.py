@@ -12,7 +12,7 @@ from tenantry.domain.errors import ValidationError
 from tenantry.domain.owner_addresses import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant, is_tenant_id
-from tenantry.http.access import Access, AnyRequest, Caller, CallerClaims, header, idempotency_claim
+from tenantry.http.access import Access, AnyRequest, Caller, CallerClaims, header, idempotency_claim, user_claimant
 from tenantry.http.author import operator_author, principal_author, user_author
 from tenantry.http.fields import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.services.authentication import bearer
@@ -62,7 +62,7 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
     async def get_tenant(principal: Caller, tenant_id: TenantId) -> Tenant:
         return await tenants.get(principal, tenant_id)
 
-    @post(PATH, guards=[access.needs_user()], summary="Create a tenant")
+    @post(PATH, guards=[access.needs_user(to_create=True)], summary="Create a tenant")
     async def create_tenant(request: AnyRequest, claims: CallerClaims, data: JSONBody[NewTenant]) -> Response[Tenant]:
         token = _token(request)
         tenant = await tenants.create(
@@ -71,7 +71,7 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
             name=data.name,
             owner_email=data.owner_email,
             find_email=lambda: email_of_token(token, claims.subject),
-            claim=await idempotency_claim(request, f"user:{claims.issuer}:{claims.subject}"),
+            claim=await idempotency_claim(request, user_claimant(claims)),
         )
         return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 

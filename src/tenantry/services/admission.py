@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -10,6 +10,7 @@ from tenantry.domain.access import Principal
 from tenantry.domain.errors import AuthUnavailableError, DomainError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import Standing
+from tenantry.gateways.identity.claims import Claims
 from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
 from tenantry.services.authentication import Authenticator
 from tenantry.services.rate_limits import RateLimiter
@@ -83,12 +84,25 @@ class Admission:
         async with self.refusals.of(kind_of(authorization)):
             return (await self._authenticator.authenticate(authorization, organization, address)).principal
 
+    async def count_user(self, claims: Claims, what: str, limit: int) -> Standing:
+        """Count a user's request that is for no tenant, such as creating one: ``limit`` of ``what`` a minute.
+
+        Raises `RateLimitedError` and `AuthUnavailableError`.
+        """
+        return await _in_time(
+            self._limiter.count_user(f"{what} {claims.issuer} {claims.subject}", limit), self._deadline
+        )
+
     async def _count(self, principal: Principal, seconds: float) -> Standing:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._limiter.count(principal)
-        except TimeoutError as error:
-            raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
+        return await _in_time(self._limiter.count(principal), seconds)
+
+
+async def _in_time(counting: Awaitable[Standing], seconds: float) -> Standing:
+    try:
+        async with asyncio.timeout(seconds):
+            return await counting
+    except TimeoutError as error:
+        raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
 
 
 def kind_of(authorization: bytes | None) -> str:

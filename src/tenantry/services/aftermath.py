@@ -27,6 +27,8 @@ HELD_BACK: Final = "held back by the operator after a restore"
 _YOUNG: Final = "it was made after the backup"
 _TENANTS_AT_A_TIME: Final = 100
 _MADE: Final = (Action.KEY_CREATED, Action.PROJECT_CREATED, Action.TENANT_CREATED)
+_ENDED: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
+_BEGUN: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
 _CHANGED: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.PROJECT_UPDATED, Action.TENANT_UPDATED)
 
 
@@ -168,7 +170,7 @@ class Aftermath:
 
     async def _redo_member(self, entry: AuditEvent) -> Lost:
         operator = operator_principal(entry.org_id)
-        if entry.action is Action.MEMBER_REMOVED:
+        if entry.action in _ENDED:
             await self._members.remove(operator, BY_OPERATOR, entry.target_id)
         else:
             await self._members.change_role(operator, BY_OPERATOR, entry.target_id, Role((entry.after or {})["role"]))
@@ -194,16 +196,16 @@ def _changed_since(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
     A removal is only undone by adding the member again: the role may have been changed since by a run like this one,
     that was broken off.
     """
-    if entry.action is Action.MEMBER_REMOVED:
-        added = newest.get(Action.MEMBER_ADDED)
-        return "the member was added again since" if added is not None and added > entry.at else ""
+    if entry.action in _ENDED:
+        begun = [newest[action] for action in _BEGUN if action in newest]
+        return "the member was added again since" if begun and max(begun) > entry.at else ""
     is_outdated = entry.action in _CHANGED and any(at > entry.at for at in newest.values())
     return "it was changed since" if is_outdated else ""
 
 
 def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
     """What is only told of a change, None where it is to be redone, or the key or member is to be looked at."""
-    if entry.action in _MADE or (entry.action is Action.MEMBER_ADDED and entry.before is None):
+    if entry.action in _MADE or (entry.action in _BEGUN and entry.before is None):
         return Lost(entry, Outcome.GONE, _YOUNG)
     if tenant.deleted:
         return Lost(entry, Outcome.SO_ALREADY, "the tenant has ended")
@@ -232,10 +234,14 @@ def _update_left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_
 def _member_left_alone(entry: AuditEvent, member: Member) -> Lost | None:
     """What is only told of a member's change, None where it takes something away."""
     is_removed = member.status is MemberStatus.REMOVED
-    if entry.action is Action.MEMBER_ADDED:
+    if entry.action in _BEGUN:
         if is_removed:
             return Lost(entry, Outcome.BY_HAND, "the member was added again, and is removed")
         return Lost(entry, Outcome.SO_ALREADY)
+    if entry.action is Action.MEMBER_ACCEPTED:
+        if member.status is MemberStatus.ACTIVE:
+            return Lost(entry, Outcome.SO_ALREADY)
+        return Lost(entry, Outcome.BY_HAND, f"the user had accepted, and is {member.status}")
     if is_removed:
         return Lost(entry, Outcome.SO_ALREADY, "the member is removed")
     return _role_left_alone(entry, member) if entry.action is Action.MEMBER_UPDATED else None

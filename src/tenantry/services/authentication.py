@@ -1,6 +1,6 @@
 """Telling who sent a request, and for which tenant (CONTRACT 5)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -17,8 +17,10 @@ from tenantry.domain.errors import (
     AuthUnavailableError,
     DatabaseUnavailableError,
     InvalidCredentialError,
+    MemberNotActiveError,
     MissingCredentialError,
     NoOrganizationError,
+    NotFoundError,
     OrgMismatchError,
     OrgSuspendedError,
 )
@@ -36,6 +38,12 @@ _LONGEST_CREDENTIAL: Final = 8192
 _MODES: Final = {mode.value: mode for mode in Mode}
 _ROLES: Final = {role.value: role for role in Role}
 _LEVELS: Final = {level.value: level for level in AccessLevel}
+
+AcceptInvitation = Callable[[Claims, str, str | None], Awaitable[None]]
+"""Accepts a user's invitation, given the tenant's id and the client's address.
+
+Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
+"""
 
 
 class TokenVerifier(Protocol):
@@ -70,10 +78,12 @@ class Authenticator:
         clock: Clock,
         key_used: Callable[[Use], None] = lambda _: None,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
+        accept: AcceptInvitation | None = None,
     ) -> None:
         """``key_used`` is told of keys that were let in: of each at least once a minute, and when its client's address
         or its pepper is another than what is written of it. ``owner_seen`` is told of every owner whose address has
-        changed at the identity provider, with the tenant's id.
+        changed at the identity provider, with the tenant's id. ``accept`` is called for an invitation to the tenant
+        that a request's ``X-Organization-Id`` names; without it such a request is let in, and nothing is written.
         """
         self._key_lane = keys
         self._user_lane = users
@@ -82,6 +92,7 @@ class Authenticator:
         self._clock = clock
         self._key_used = key_used
         self._owner_seen = owner_seen
+        self._accept = accept
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
             self._find_keys, patience=keys.timeouts.batch_start, deadline=keys.timeouts.batch, watch=keys.watch
         )
@@ -107,7 +118,7 @@ class Authenticator:
             if credential.startswith(_KEY_PREFIX):
                 return await self._by_key(credential, address, window)
             claims = await self.verify_token(credential)
-            return await self._by_claims(claims, organization, window)
+            return await self._by_claims(claims, organization, address, window)
         except DatabaseUnavailableError as error:
             raise AuthUnavailableError(error.detail) from error
 
@@ -118,11 +129,11 @@ class Authenticator:
         Raises `NoOrganizationError`, `OrgSuspendedError`, `InvalidCredentialError` and `DatabaseUnavailableError`.
         """
         seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
-        member = [seat for seat in seats if seat.role is not None or claims.org_id == org_id]
+        member = [seat for seat in seats if claims.org_id == org_id or (seat.role is not None and not seat.invited)]
         if not member:
             raise NoOrganizationError("The user does not belong to this organization.")
         elsewhere = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
-        return _principal_of_user(elsewhere, member[0]), _role_of(elsewhere, member[0])
+        return _principal_of_user(elsewhere, member[0]), role_of(elsewhere, member[0])
 
     async def verify_token(self, credential: bytes) -> Claims:
         """The claims of a bearer token, whichever tenant it is for."""
@@ -150,19 +161,29 @@ class Authenticator:
             self._key_used(Use(key.id, now, address, digests[0], self._peppers[0].id))
         return Authenticated(principal, key.projects)
 
-    async def _by_claims(self, claims: Claims, organization: bytes | None, window: Window | None) -> Authenticated:
+    async def _by_claims(
+        self, claims: Claims, organization: bytes | None, address: str | None, window: Window | None
+    ) -> Authenticated:
         org_id = wanted_organization(claims.org_id, organization)
         seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
         if claims.org_id is None:  # then only a membership ties the user to a tenant
             seats = [seat for seat in seats if seat.role is not None and not seat.removed]
-        if org_id is None:
-            seats = [seat for seat in seats if not seat.deleted]
         if len(seats) != 1:
             raise NoOrganizationError("The user belongs to no organization, or the request does not say to which.")
         principal = _principal_of_user(claims, seats[0])
+        if seats[0].invited and organization is not None:  # to name the tenant is to accept its invitation
+            await self._accept_invitation(claims, principal.org_id, address)
         if seats[0].owner_email is not None and claims.email not in (None, seats[0].owner_email):
             self._owner_seen(principal.org_id, claims)
         return Authenticated(principal, seats[0].projects)
+
+    async def _accept_invitation(self, claims: Claims, org_id: str, address: str | None) -> None:
+        if self._accept is None:
+            return
+        try:
+            await self._accept(claims, org_id, address)
+        except (MemberNotActiveError, NotFoundError) as error:
+            raise NoOrganizationError("The user does not belong to this organization any more.") from error
 
     async def _find_keys(self, secrets: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self._key_lane.use(autocommit=True) as connection:
@@ -217,13 +238,14 @@ def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
 
 
 def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
+    claimed = _claimed_here(claims, seat)
     if seat.deleted:
         raise InvalidCredentialError("The organization has ended.")
-    if seat.removed:
+    if seat.removed and (seat.binds_owner or claimed is not Role.OWNER):
         raise NoOrganizationError("The user does not belong to this organization any more.")
     if seat.suspended:
         raise OrgSuspendedError("The organization is suspended.")
-    scopes, level = access.role_grants(_role_of(claims, seat), claims.scopes)
+    scopes, level = access.role_grants(role_of(claims, seat), claims.scopes)
     return Principal(
         kind=PrincipalKind.USER,
         id=claims.subject,
@@ -234,11 +256,20 @@ def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
         plan=seat.plan,
         subscription_status=seat.subscription_status,
         expires_at=claims.expires_at,
+        claimed_role=claimed,
     )
 
 
-def _role_of(claims: Claims, seat: SeatRow) -> Role:
-    return access.lower_role(claimed_role(claims.role), _ROLES[seat.role] if seat.role else None)
+def _claimed_here(claims: Claims, seat: SeatRow) -> Role | None:
+    """The role that the token's claim of this tenant gives; None where the token does not claim the tenant."""
+    return (claimed_role(claims.role) or Role.MEMBER) if claims.org_id == seat.org_id else None
+
+
+def role_of(claims: Claims, seat: SeatRow) -> Role:
+    """The role that counts in this tenant for a user with these claims."""
+    binds_owner = seat.binds_owner or claims.org_id != seat.org_id
+    stored = _ROLES[seat.role] if seat.role else None
+    return access.effective_role(claimed_role(claims.role), stored, binds_owner=binds_owner)
 
 
 def claimed_role(claim: str | None) -> Role | None:

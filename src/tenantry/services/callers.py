@@ -5,10 +5,9 @@ from datetime import datetime
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.domain.access import AccessLevel, Principal, PrincipalKind, intersect, role_grants
+from tenantry.domain.access import AccessLevel, Principal, PrincipalKind, Role, intersect, role_grants
 from tenantry.domain.api_keys import KeyStatus
-from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, NoOrganizationError
-from tenantry.domain.members import MemberStatus
+from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError
 from tenantry.store import api_keys, members
 
 
@@ -23,12 +22,11 @@ async def as_of_now(connection: Connection, principal: Principal, issuer: str | 
         return await _key_as_of_now(connection, principal, now)
     if issuer is None:
         return principal
-    member = await members.find_user(connection, principal.org_id, issuer, principal.id)
-    if member is None:
+    bound = await members.find_bound(connection, principal.org_id, issuer, principal.id)
+    if bound is None or (principal.claimed_role is Role.OWNER and not bound.binds_owner):
         return principal
-    if member.status is MemberStatus.REMOVED:
-        raise NoOrganizationError("The user does not belong to this organization any more.")
-    granted, level = role_grants(member.role, ())
+    bound.check(principal)
+    granted, level = role_grants(bound.role, ())
     return msgspec.structs.replace(
         principal,
         scopes=intersect(principal.scopes, granted),

@@ -11,7 +11,7 @@ from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableErro
 from tenantry.gateways.identity.explain import Result, Step, TokenExplanation
 from tenantry.gateways.identity.tokens import Claims, TokenVerifier
 from tenantry.kit.clock import Clock
-from tenantry.services.authentication import Authenticator, claimed_role, wanted_organization
+from tenantry.services.authentication import Authenticator, claimed_role, role_of, wanted_organization
 from tenantry.store.access import SeatRow, UserQuery, find_seats
 
 _NAME: Final = "tenant and membership"
@@ -97,11 +97,11 @@ async def _seats(database: Database, claims: Claims, organization: str | None) -
 
 
 def _as_member(claims: Claims, principal: Principal, seats: list[SeatRow]) -> Standing:
-    stored = next((Role(seat.role) for seat in seats if seat.org_id == principal.org_id and seat.role), None)
+    own = next((seat for seat in seats if seat.org_id == principal.org_id), None)
     return Standing(
         tenant_known=True,
         org_id=principal.org_id,
-        role=lower_role(claimed_role(claims.role), stored),
+        role=role_of(claims, own) if own else lower_role(claimed_role(claims.role), None),
         scopes=principal.scopes,
         access_level=principal.access_level,
         plan=principal.plan,
@@ -141,4 +141,6 @@ def _seat(seat: SeatRow) -> str:
 def _membership(seat: SeatRow) -> str:
     if seat.removed:
         return "the user was removed"
+    if seat.invited:
+        return f"the user is invited as {seat.role}"
     return f"the user is {seat.role}" if seat.role else "no membership: the claims count"

@@ -1,4 +1,4 @@
-"""Members: listing, adding, changing, removing, and handing a tenant over."""
+"""Members: listing, inviting, changing, removing, and handing a tenant over."""
 
 from datetime import datetime
 
@@ -8,18 +8,20 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain import members as rules
-from tenantry.domain.access import Principal, Role, lower_role
+from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (
     IdentityProviderNotConfiguredError,
     MemberExistsError,
     MemberNotActiveError,
     NotFoundError,
+    PlanLimitReachedError,
     ValidationError,
 )
-from tenantry.domain.members import Member, MemberStatus, Ownership
+from tenantry.domain.members import Member, MemberStatus, Ownership, Writer
 from tenantry.domain.owner_addresses import OwnerAddress
 from tenantry.domain.pages import Page, SoughtPage
+from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import Clock, to_micros
 from tenantry.kit.cursor import Position
@@ -44,11 +46,23 @@ class MemberService:
     that no two of them leave a tenant without an owner together.
     """
 
-    def __init__(self, database: Database, outbox: MailOutbox, issuer: str | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        outbox: MailOutbox,
+        issuer: str | None,
+        catalog: Catalog,
+        clock: Clock,
+        *,
+        email_subjects: bool = False,
+    ) -> None:
+        """``email_subjects`` says that the identity provider's user ids may be e-mail addresses."""
         self._database = database
         self._outbox = outbox
         self._issuer = issuer
+        self._catalog = catalog
         self._clock = clock
+        self._email_subjects = email_subjects
 
     async def list_page(self, principal: Principal, wanted: Filter, limit: int, cursor: str | None) -> Page[Member]:
         """A page of members, newest first. Raises `InvalidCursorError`."""
@@ -76,12 +90,15 @@ class MemberService:
     async def add(
         self, principal: Principal, author: Author, *, user_id: str, role: Role, claim: Claim | None
     ) -> Member:
-        """Make a user a member; a removed one is taken back.
+        """Invite a user; again after the membership has ended. Whoever adds themselves is a member at once.
 
         Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`,
-        `MemberExistsError` and the errors of idempotency.
+        `MemberExistsError`, `PlanLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
         issuer = self._known_issuer()
+        self._check_user_id(user_id)
+        status = rules.status_of_new(author, user_id)
+        action = Action.MEMBER_INVITED if status is MemberStatus.INVITED else Action.MEMBER_ADDED
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def make() -> Member:
@@ -89,21 +106,25 @@ class MemberService:
                 rules.check_may_give(caller, role)
                 rules.check_may_begin_as(user_id, role, owner_id=tenant.record.owner_id)
                 before = await members.find_user(connection, principal.org_id, issuer, user_id)
-                if before is None:
-                    return await _insert(connection, author, issuer, principal.org_id, user_id, role, now)
-                if before.status is MemberStatus.ACTIVE:
+                if before is not None and before.status is not MemberStatus.REMOVED:
+                    state = "is a member" if before.status is MemberStatus.ACTIVE else "is invited"
                     raise MemberExistsError(
-                        f"The user is a member already, as {before.role}: change the role with PATCH "
+                        f"The user {state} already, as {before.role}: change the role with PATCH "
                         f"/api/v1/members/{before.id}."
                     )
-                after = rules.taken_back(before, role)
-                return await _update(connection, author, Action.MEMBER_ADDED, before, after, now)
+                await self._check_room(connection, tenant, issuer)
+                written = rules.writer(author, caller.access_level)
+                if before is None:
+                    member = Member(new_id("mbr"), principal.org_id, user_id, role, status, now, now, None)
+                    return await _insert(connection, author, written, issuer, member)
+                after = rules.restored(before, role, status)
+                return await store_change(connection, author, written, action, before, after, now)
 
             member, _ = await once(connection, claim, Member, self._clock(), make)
             return member
 
     async def change_role(self, principal: Principal, author: Author, member_id: str, role: Role) -> Member:
-        """Give an active member another role.
+        """Give a member, or an invited user, another role.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
         """
@@ -112,14 +133,15 @@ class MemberService:
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
             if before.status is MemberStatus.REMOVED:
-                raise MemberNotActiveError("The member was removed: take the user back with POST /api/v1/members.")
+                raise MemberNotActiveError("The membership has ended: invite the user with POST /api/v1/members.")
             if lower_role(before.role, role) is not before.role:
-                await self._check_may_be_less(connection, tenant, before)
+                await check_may_be_less(connection, tenant, self._issuer, before)
             after = msgspec.structs.replace(before, role=role)
-            return await _update(connection, author, Action.MEMBER_UPDATED, before, after, now)
+            written = rules.writer(author, caller.access_level)
+            return await store_change(connection, author, written, Action.MEMBER_UPDATED, before, after, now)
 
     async def remove(self, principal: Principal, author: Author, member_id: str) -> None:
-        """Keep a user out from now on, whatever their tokens say; again is fine.
+        """Refuse a user from now on, whatever their tokens say, or withdraw an invitation; again is fine.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
@@ -127,11 +149,11 @@ class MemberService:
             tenant, caller, now = await self._begin(connection, principal)
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
-            if before.status is MemberStatus.REMOVED:
-                return
-            await self._check_may_be_less(connection, tenant, before)
-            after = rules.removed(before, now)
-            await _update(connection, author, Action.MEMBER_REMOVED, before, after, now)
+            written = rules.writer(author, caller.access_level)
+            if before.status is not MemberStatus.REMOVED:
+                await check_may_be_less(connection, tenant, self._issuer, before)
+            after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
+            await store_change(connection, author, written, Action.MEMBER_REMOVED, before, after, now)
 
     async def transfer(
         self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
@@ -147,19 +169,23 @@ class MemberService:
         if tenant_id != principal.org_id:
             raise NotFoundError("tenant")
         issuer = self._known_issuer()
+        self._check_user_id(user_id)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def make() -> Tenant:
                 tenant, caller, now = await self._begin(connection, principal)
                 rules.check_may_give(caller, Role.OWNER)
+                written = rules.writer(author, caller.access_level)
                 successor = await members.find_user(connection, tenant_id, issuer, user_id)
-                if successor is None or successor.status is MemberStatus.REMOVED:
+                if successor is None or successor.status is not MemberStatus.ACTIVE:
                     raise ValidationError(("userId", "is not an active member of the tenant"))
-                await _set_role(connection, author, successor, Role.OWNER, now)
+                await _set_role(connection, author, written, successor, Role.OWNER, now)
                 if tenant.record.owner_id != user_id:
                     previous = await members.find_user(connection, tenant_id, issuer, tenant.record.owner_id)
                     if previous is not None and previous.status is MemberStatus.ACTIVE:
-                        await _set_role(connection, author, previous, lower_role(previous.role, Role.ADMIN), now)
+                        await _set_role(
+                            connection, author, written, previous, lower_role(previous.role, Role.ADMIN), now
+                        )
                 address = tenant.owner_address.changed(owner_email, verified=email_verified)
                 made = await _hand_over(connection, author, tenant, user_id, address, now)
                 await announce(connection, self._outbox, tenant_id, tenant.owner_address, address, now)
@@ -170,7 +196,7 @@ class MemberService:
 
     async def _begin(self, connection: Connection, principal: Principal) -> tuple[TenantRow, Principal, datetime]:
         """The tenant, held until the end of the transaction; the caller as it is then, and when that is."""
-        tenant = await _locked(connection, principal.org_id)
+        tenant = await locked(connection, principal.org_id)
         now = self._clock()
         return tenant, await as_of_now(connection, principal, self._issuer, now), now
 
@@ -185,57 +211,85 @@ class MemberService:
             raise NotFoundError("member")
         return member
 
-    async def _check_may_be_less(self, connection: Connection, tenant: TenantRow, member: Member) -> None:
-        others = await members.count_owners(connection, member.org_id, self._issuer, beside=member.id)
-        rules.check_may_be_less(member, owner_id=tenant.record.owner_id, other_owners=others)
+    def _check_user_id(self, user_id: str) -> None:
+        if not self._email_subjects:
+            rules.check_user_id(user_id, "userId")
+
+    async def _check_room(self, connection: Connection, tenant: TenantRow, issuer: str) -> None:
+        """Raise `PlanLimitReachedError` when the plan allows no more members. The caller holds the tenant's row."""
+        plan = tenant.record.plan
+        most = self._catalog.limits(plan).members
+        if most is not None and await members.has_current(connection, tenant.record.id, issuer, most):
+            raise PlanLimitReachedError(
+                f"The plan {self._catalog.name(plan)} allows {most} members; invitations count as members."
+            )
 
 
 async def seat_owner(
-    connection: Connection, author: Author, issuer: str, org_id: str, user_id: str, now: datetime
-) -> None:
+    connection: Connection, author: Author, issuer: str, org_id: str, user_id: str, now: datetime,
+    *, is_founder: bool = False,
+) -> None:  # fmt: skip
     """Make a user an owner among a tenant's members, so that they can sign in as one; a removed one stays out.
 
-    The caller holds the tenant's row.
+    ``is_founder``: the user has just created the tenant. The caller holds the tenant's row.
     """
-    member = await members.find_user(connection, org_id, issuer, user_id)
-    if member is None:
-        await _insert(connection, author, issuer, org_id, user_id, Role.OWNER, now)
-    elif member.status is MemberStatus.ACTIVE:
-        await _set_role(connection, author, member, Role.OWNER, now)
+    written = rules.writer(author, AccessLevel.OWNER)
+    before = await members.find_user(connection, org_id, issuer, user_id)
+    if before is None:
+        member = Member(new_id("mbr"), org_id, user_id, Role.OWNER, MemberStatus.ACTIVE, now, now, None)
+        await _insert(connection, author, written, issuer, member, is_founder=is_founder)
+    elif before.status is not MemberStatus.REMOVED:
+        action = Action.MEMBER_ADDED if before.status is MemberStatus.INVITED else Action.MEMBER_UPDATED
+        after = msgspec.structs.replace(before, role=Role.OWNER, status=MemberStatus.ACTIVE)
+        await store_change(connection, author, written, action, before, after, now)
 
 
-async def _locked(connection: Connection, org_id: str) -> TenantRow:
-    """The tenant, held until the end of the transaction."""
+async def locked(connection: Connection, org_id: str) -> TenantRow:
+    """The tenant, held until the end of the transaction. Raises `NotFoundError` for none, and for an ended one."""
     tenant = await tenants.find(connection, org_id, lock=True)
     if tenant is None or tenant.deleted:
         raise NotFoundError("tenant")
     return tenant
 
 
+async def check_may_be_less(connection: Connection, tenant: TenantRow, issuer: str | None, member: Member) -> None:
+    """Raise `LastOwnerError` if the tenant needs this member as an owner. The caller holds the tenant's row."""
+    others = await members.count_owners(connection, member.org_id, issuer, beside=member.id)
+    rules.check_may_be_less(member, owner_id=tenant.record.owner_id, other_owners=others)
+
+
 async def _insert(
-    connection: Connection, author: Author, issuer: str, org_id: str, user_id: str, role: Role, now: datetime
+    connection: Connection, author: Author, written: Writer, issuer: str, member: Member, *, is_founder: bool = False
 ) -> Member:
-    member = Member(new_id("mbr"), org_id, user_id, role, MemberStatus.ACTIVE, now, now, None)
-    await members.insert(connection, issuer, member)
+    await members.insert(connection, issuer, member, written, is_founder=is_founder)
+    action = Action.MEMBER_INVITED if member.status is MemberStatus.INVITED else Action.MEMBER_ADDED
     await audit.record(
-        connection, author, Action.MEMBER_ADDED, org_id=org_id, target_id=member.id, after=member, now=now
+        connection, author, action, org_id=member.org_id, target_id=member.id, after=member, now=member.created_at
     )
     return member
 
 
-async def _set_role(connection: Connection, author: Author, before: Member, role: Role, now: datetime) -> None:
+async def _set_role(
+    connection: Connection, author: Author, written: Writer, before: Member, role: Role, now: datetime
+) -> None:
     after = msgspec.structs.replace(before, role=role)
-    await _update(connection, author, Action.MEMBER_UPDATED, before, after, now)
+    await store_change(connection, author, written, Action.MEMBER_UPDATED, before, after, now)
 
 
-async def _update(
-    connection: Connection, author: Author, action: Action, before: Member, after: Member, now: datetime
-) -> Member:
-    """Store what a member has become, and enter it into the trail, unless nothing has changed."""
+async def store_change(
+    connection: Connection, author: Author, written: Writer, action: Action, before: Member, after: Member,
+    now: datetime,
+) -> Member:  # fmt: skip
+    """Store what has changed of a member, and record it in the audit trail.
+
+    Where nothing has changed, an OWNER or the operator still makes the membership binding on a claimed owner.
+    """
     if after == before:
+        if written.access != AccessLevel.SCOPED:
+            await members.update(connection, before, written)
         return before
     after = msgspec.structs.replace(after, updated_at=now)
-    await members.update(connection, after)
+    await members.update(connection, after, written)
     await audit.record(
         connection, author, action, org_id=after.org_id, target_id=after.id, before=before, after=after, now=now
     )

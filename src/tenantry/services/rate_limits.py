@@ -91,8 +91,24 @@ class RateLimiter:
 
     async def count(self, principal: Principal) -> Standing:
         """Count a request, and take new shares for it. Raises `RateLimitedError`, `AuthUnavailableError`."""
+        return await self._count(lambda: self._shares_of(principal))
+
+    async def count_user(self, subject: str, limit: int) -> Standing:
+        """Count a request of a user who acts for no tenant, under ``limit`` a minute. Raises as `count` does.
+
+        ``subject`` is what the requests are counted under.
+        """
+        shares = [self._share(Policy.KEY, subject, limit, "")]
+        second = self._second()
+        if _take(shares, second):
+            return _standing(shares, second)
+        if shares[0].is_shut(second):
+            self._refuse(shares, second)
+        return await self._count(lambda: [self._share(Policy.KEY, subject, limit, "")])
+
+    async def _count(self, shares_of: Callable[[], list[Share]]) -> Standing:
         for _ in range(_MOST_TRIES):
-            shares = self._shares_of(principal)
+            shares = shares_of()
             entry = await self._wait(shares)
             if entry.let_in:
                 if entry.second == self._second():

@@ -11,13 +11,15 @@ import msgspec
 from tenantry.db.database import Database
 from tenantry.db.scope import OF_PEOPLE, of_tenant
 from tenantry.domain import sessions as rules
+from tenantry.domain.access import Role
 from tenantry.domain.pages import Page
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.gateways.identity.claims import Claims
 from tenantry.kit.clock import Clock
-from tenantry.store import sessions
-from tenantry.store.sessions import TenantOfUser
+from tenantry.store import memberships, sessions
+from tenantry.store.memberships import User
+from tenantry.store.sessions import Claimed, TenantOfUser
 
 _MOST_AGENT: Final = 200
 MOST_AT_HAND: Final = 20
@@ -31,6 +33,8 @@ class Visit(msgspec.Struct, frozen=True):
     claims: Claims
     tenants: list[TenantOfUser]
     total: int
+    invitations: int
+    """How many wait for the user, up to a hundred."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -112,20 +116,21 @@ class SessionService:
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
             asked = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
+            user = User(session.issuer, session.subject)
             tenants, total = await sessions.few_of_user(
                 connection,
-                session.issuer,
-                session.subject,
-                claims.org_id,
+                user,
+                _claimed(claims),
                 first=(asked, session.tenant_id, claims.org_id),
                 most=MOST_AT_HAND,
             )
+            invitations = await memberships.count_invitations(connection, user)
             known = tenant_id if any(one.id == tenant_id and not one.suspended for one in tenants) else None
             if is_use and (now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)):
                 await sessions.touch(connection, digest, now, known)
                 if known is not None and session.name is not None:
                     await sessions.keep_name(connection, known, session, now)
-        return Visit(session, claims, tenants, total)
+        return Visit(session, claims, tenants, total, invitations)
 
     async def tenants_named(
         self, session: Session, claims: Claims, text: str, limit: int, after: str | None
@@ -134,9 +139,8 @@ class SessionService:
         their id. ``after`` is the id of the last one of the page before, as is the page's ``next_cursor``.
         """
         async with self._database.transaction(OF_PEOPLE) as connection:
-            rows = await sessions.named_of_user(
-                connection, session.issuer, session.subject, claims.org_id, text=text, after=after, limit=limit
-            )
+            user = User(session.issuer, session.subject)
+            rows = await sessions.named_of_user(connection, user, _claimed(claims), text=text, after=after, limit=limit)
         return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
     async def end(self, token: str) -> None:
@@ -177,3 +181,7 @@ class SessionService:
             started_at=now,
             used_at=now,
         )
+
+
+def _claimed(claims: Claims) -> Claimed:
+    return Claimed(claims.org_id, claims.role == Role.OWNER)

@@ -18,8 +18,10 @@ from tenantry.domain.errors import (
     NotFoundError,
     TenantDeletedError,
     TenantExistsError,
+    TenantLimitReachedError,
     ValidationError,
 )
+from tenantry.domain.members import check_user_id
 from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_addresses import same_address
 from tenantry.domain.pages import Page
@@ -38,8 +40,9 @@ from tenantry.services.members import seat_owner
 from tenantry.services.owner_confirmation import verify_as_operator
 from tenantry.services.owner_mail import MailOutbox, announce
 from tenantry.services.paging import parse_time_cursor, to_page
-from tenantry.store import api_keys, billing, members, projects, tenants
+from tenantry.store import api_keys, billing, members, memberships, projects, tenants
 from tenantry.store.idempotency import Claim
+from tenantry.store.memberships import User
 from tenantry.store.tenants import TenantRow
 
 FindEmail = Callable[[], Awaitable[str | None]]
@@ -100,12 +103,18 @@ class TenantService:
         clock: Clock,
         issuer: str | None = None,
         keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
+        *,
+        tenants_per_user: int = 0,
+        email_subjects: bool = False,
     ) -> None:
-        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users.
+        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users, and
+        ``email_subjects`` says that their ids may be e-mail addresses. A user may create ``tenants_per_user``.
 
         ``keys_revoked`` is told of keys that ended with their tenant, once they have: why, and how many.
         """
         self._keys_revoked = keys_revoked
+        self._tenants_per_user = tenants_per_user
+        self._email_subjects = email_subjects
         self._database = database
         self._issuer = issuer
         self._policy = policy
@@ -146,7 +155,7 @@ class TenantService:
         """Make a tenant whose owner is the user. An org claim that names no tenant becomes its id.
 
         The owner's address is ``owner_email``, the token's verified one, or the identity provider's.
-        Raises `TenantExistsError`, `ValidationError` and the errors of idempotency.
+        Raises `TenantExistsError`, `TenantLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
         check_name(name)
         verified = claims.email or await find_email()
@@ -159,11 +168,12 @@ class TenantService:
         async with self._database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
 
             async def make() -> Tenant:
+                await self._check_room(connection, User(claims.issuer, claims.subject))
                 wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
                 async with connection.within(of_tenant(tenant_id)):
                     if not await self._insert(connection, author, tenant_id, wishes, now):
                         raise TenantExistsError("The organization that the token names exists already.")
-                    await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now)
+                    await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now, is_founder=True)
                     if owner_email is None:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                     made = await _existing(connection, tenant_id)
@@ -215,6 +225,7 @@ class TenantService:
 
         Raises `TenantDeletedError` for one that has ended, `ValidationError` and `CustomerTakenError`.
         """
+        self._check_owner_id(wishes)
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             if not is_printable_name(wishes.name):  # an older tenant may keep such a name
@@ -232,6 +243,7 @@ class TenantService:
 
     async def create_as_operator(self, author: Author, tenant_id: str, wishes: TenantWishes) -> Tenant:
         """Make a tenant. Raises `TenantExistsError`, `ValidationError` and `CustomerTakenError`."""
+        self._check_owner_id(wishes)
         check_name(wishes.name)
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
@@ -284,6 +296,22 @@ class TenantService:
                 audit_events=await audit.read_all(connection, tenant_id),
                 projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
                 billing_events=[view(row) for row in await billing.read_all_entries(connection, tenant_id)],
+            )
+
+    def _check_owner_id(self, wishes: TenantWishes) -> None:
+        if wishes.owner_id is not None and not self._email_subjects:
+            check_user_id(wishes.owner_id, "ownerId")
+
+    async def _check_room(self, connection: Connection, user: User) -> None:
+        """Raise `TenantLimitReachedError` if the user has created as many tenants as one user may.
+
+        Creations by one user take turns until they are committed, in whichever processes they run.
+        """
+        await memberships.hold_creations(connection, user)
+        if await memberships.has_created(connection, user, self._tenants_per_user):
+            raise TenantLimitReachedError(
+                f"A user may create {self._tenants_per_user} organizations. Use one of yours, or ask the operator of "
+                "this service to end one or to allow more."
             )
 
     async def _insert(

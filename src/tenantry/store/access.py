@@ -13,6 +13,7 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
 from tenantry.domain.projects import Window
+from tenantry.store.members import BINDS_OWNER
 
 _NO_WINDOW: Final = Window(-1)
 
@@ -39,7 +40,7 @@ class KeyRow(msgspec.Struct, frozen=True):
 
 
 class SeatRow(msgspec.Struct, frozen=True):
-    """A tenant as a user meets it: ``role`` and ``removed`` are of the user's membership, if there is one."""
+    """A tenant as a user meets it. What follows ``role`` is of the user's membership, if there is one."""
 
     org_id: str
     plan: str
@@ -48,6 +49,9 @@ class SeatRow(msgspec.Struct, frozen=True):
     deleted: bool
     role: str | None
     removed: bool
+    invited: bool
+    binds_owner: bool
+    """As `MembershipBound.binds_owner`."""
     owner_email: str | None
     """The address to compare the user's with, if the user is the tenant's owner.
 
@@ -66,7 +70,7 @@ class KeyQuery(msgspec.Struct, frozen=True):
 
 
 class UserQuery(msgspec.Struct, frozen=True):
-    """A user, the tenant that is asked for (without one, the user's memberships are), and which projects are."""
+    """A user, the tenant that is asked for (without one, the user's only one is), and which projects are."""
 
     issuer: str
     subject: str
@@ -102,21 +106,44 @@ SELECT asked.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires
     )  # fmt: skip
 
 
-def _seats(page: str) -> Statement:
-    return Statement(
-        f"""
-SELECT asked.number, t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
-       m.role, m.removed_at IS NOT NULL,
+_SEAT: Final = f"""t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
+       m.role, m.removed_at IS NOT NULL, coalesce(m.invited, false), {BINDS_OWNER.format(row="m")},
        CASE WHEN t.owner_id <> asked.subject THEN NULL
             WHEN t.verified_email <> t.owner_email THEN t.verified_email
-            WHEN t.owner_email_follows THEN t.owner_email END,
+            WHEN t.owner_email_follows THEN t.owner_email END"""
+
+
+def _seats(page: str) -> Statement:
+    """The tenants that users ask for, whether or not they belong to them."""
+    return Statement(
+        f"""
+SELECT asked.number, {_SEAT},
        {page}
   FROM unnest($1, $2, $3, $4, $5, $6, $7) AS asked (number, issuer, subject, org_id, most, after_at, after_id)
-  LEFT JOIN memberships m
-    ON m.issuer = asked.issuer AND m.subject = asked.subject AND (asked.org_id IS NULL OR m.tenant_id = asked.org_id)
-  JOIN tenants t ON t.id = coalesce(asked.org_id, m.tenant_id)
+  LEFT JOIN memberships m ON m.issuer = asked.issuer AND m.subject = asked.subject AND m.tenant_id = asked.org_id
+  JOIN tenants t ON t.id = asked.org_id
 """,  # noqa: S608  # our own columns
         BIGINTS, TEXTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
+    )  # fmt: skip
+
+
+def _only_seats(page: str) -> Statement:
+    """The tenants of users who ask for none: two at most, for only who has exactly one need not ask for it."""
+    return Statement(
+        f"""
+SELECT asked.number, seat.*,
+       CASE WHEN count(*) OVER (PARTITION BY asked.number) = 1 THEN {page} END
+  FROM unnest($1, $2, $3, $4, $5, $6) AS asked (number, issuer, subject, most, after_at, after_id)
+ CROSS JOIN LATERAL (
+       SELECT {_SEAT}
+         FROM memberships m
+         JOIN tenants t ON t.id = m.tenant_id
+        WHERE m.issuer = asked.issuer AND m.subject = asked.subject AND m.removed_at IS NULL AND NOT m.invited
+          AND t.deleted_at IS NULL
+        LIMIT 2) seat (org_id, plan, subscription_status, suspended, deleted, role, removed, invited, binds_owner,
+                       owner_email)
+""",  # noqa: S608  # our own columns
+        BIGINTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
     )  # fmt: skip
 
 
@@ -125,6 +152,8 @@ KEYS: Final = _keys(_NO_PAGE)
 KEYS_WITH_PAGES: Final = _keys(_page("k.org_id", "k.mode"))
 SEATS: Final = _seats(_NO_PAGE)
 SEATS_WITH_PAGES: Final = _seats(_page("t.id", "'live'"))
+ONLY_SEATS: Final = _only_seats(_NO_PAGE)
+ONLY_SEATS_WITH_PAGES: Final = _only_seats(_page("seat.org_id", "'live'"))
 
 
 async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: datetime) -> list[KeyRow | None]:
@@ -141,15 +170,25 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: da
 
 
 async def find_seats(connection: Connection, users: Sequence[UserQuery]) -> list[list[SeatRow]]:
-    """For each user the tenant asked for, or else all tenants that the user has a membership in."""
+    """For each user the tenant asked for; or else the tenant that they are an active member of, or two of several."""
     seats: list[list[SeatRow]] = [[] for _ in users]
+    named, only = SEATS, ONLY_SEATS
+    if any(user.window for user in users):
+        named, only = SEATS_WITH_PAGES, ONLY_SEATS_WITH_PAGES
     asked = [
-        (number, user.issuer, user.subject, user.org_id, *_bounds(user.window)) for number, user in enumerate(users)
+        (number, user.issuer, user.subject, user.org_id, *_bounds(user.window))
+        for number, user in enumerate(users)
+        if user.org_id is not None
     ]
-    statement = SEATS_WITH_PAGES if any(user.window for user in users) else SEATS
-    [rows] = await connection.together(statement(*zip(*asked, strict=True)))
-    for number, *seat in rows:
-        seats[number].append(SeatRow(*seat))
+    unasked = [
+        (number, user.issuer, user.subject, *_bounds(user.window))
+        for number, user in enumerate(users)
+        if user.org_id is None
+    ]
+    calls = [statement(*zip(*rows, strict=True)) for statement, rows in ((named, asked), (only, unasked)) if rows]
+    for rows in await connection.together(*calls):
+        for number, *seat in rows:
+            seats[number].append(SeatRow(*seat))
     return seats
 
 

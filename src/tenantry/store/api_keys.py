@@ -221,7 +221,7 @@ async def has_other_owner(connection: Connection, key: ApiKey, issuer: str | Non
         f"AND access_level = 'OWNER' AND superseded_by IS NULL AND {_STATUS[KeyStatus.ACTIVE]} "
         "AND coalesce(expires_at, 'infinity') >= coalesce(%(until)s::timestamptz, 'infinity')) "
         "OR EXISTS (SELECT FROM memberships "
-        "WHERE tenant_id = %(org)s AND issuer = %(issuer)s AND role = 'owner' AND removed_at IS NULL)",
+        "WHERE tenant_id = %(org)s AND issuer = %(issuer)s AND role = 'owner' AND removed_at IS NULL AND NOT invited)",
         {"org": key.org_id, "id": key.id, "until": key.expires_at, "issuer": issuer, "now": now},
     )
     row = await cursor.fetchone()

@@ -2,17 +2,26 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain.sessions import Session
 from tenantry.store.idempotency import KEPT as IDEMPOTENCY_KEPT
+from tenantry.store.members import BINDS_OWNER
+from tenantry.store.memberships import User
 
 USED_STATES_KEPT: Final = timedelta(hours=1)
 """Far longer than a sign-in lasts, so that clocks that differ let no state be used twice."""
 _COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
+
+
+class Claimed(NamedTuple):
+    """What a user's token claims: a tenant, and whether as its owner."""
+
+    claimed: str | None
+    owner: bool
 
 
 class TenantOfUser(msgspec.Struct, frozen=True):
@@ -119,18 +128,22 @@ async def delete_all(connection: Connection) -> int:
     return (await connection.execute("DELETE FROM dashboard_sessions")).rowcount
 
 
-_TENANTS_OF_USER: Final = """
+# The tenant that the token names counts before its invitation is accepted; for a claimed owner also after a removal
+# that does not bind owners.
+_TENANTS_OF_USER: Final = f"""
 WITH own AS (
     SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended
       FROM memberships m JOIN tenants t ON t.id = m.tenant_id
-     WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND t.deleted_at IS NULL
+     WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND NOT m.invited
+       AND t.deleted_at IS NULL
      UNION ALL
     SELECT t.id, t.name, t.suspended_at IS NOT NULL
       FROM tenants t
+      LEFT JOIN memberships m ON m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id
      WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
-       AND NOT EXISTS (SELECT FROM memberships m
-                        WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id))
-"""
+       AND CASE WHEN m.removed_at IS NULL THEN coalesce(m.invited, true)
+                ELSE %(owner)s AND NOT ({BINDS_OWNER.format(row="m")}) END)
+"""  # noqa: S608  # our own
 # Those that show something come before those that are suspended: one of them is where the user is led to at first.
 _FEW: Final = f"""{_TENANTS_OF_USER}
 SELECT id, name, suspended, total
@@ -151,26 +164,24 @@ SELECT id, name, suspended
 
 
 async def few_of_user(
-    connection: Connection, issuer: str, subject: str, claimed: str | None, *, first: Sequence[str | None], most: int
+    connection: Connection, user: User, claimed: Claimed, *, first: Sequence[str | None], most: int
 ) -> tuple[list[TenantOfUser], int]:
     """Some of the tenants that a user is a member of, and of the one that the provider's token names; and how many
     there are of all. Those of ``first``, three at most, are among them if they are the user's; by name.
     """
-    cursor = await connection.execute(
-        _FEW, {"issuer": issuer, "subject": subject, "claimed": claimed, "first": list(first), "most": most}
-    )
+    cursor = await connection.execute(_FEW, {**user._asdict(), **claimed._asdict(), "first": list(first), "most": most})
     rows = await cursor.fetchall()
     return [TenantOfUser(*row[:3]) for row in rows], rows[0][3] if rows else 0
 
 
 async def named_of_user(
-    connection: Connection, issuer: str, subject: str, claimed: str | None, *, text: str, after: str | None, limit: int
+    connection: Connection, user: User, claimed: Claimed, *, text: str, after: str | None, limit: int
 ) -> list[TenantOfUser]:
     """The same user's tenants whose name has this text in it, or whose id it is, by name: those that follow the one
     with the id ``after``, and one more than ``limit``.
     """
     cursor = await connection.execute(
         _NAMED,
-        {"issuer": issuer, "subject": subject, "claimed": claimed, "text": text, "after": after, "most": limit + 1},
+        {**user._asdict(), **claimed._asdict(), "text": text, "after": after, "most": limit + 1},
     )
     return [TenantOfUser(*row) for row in await cursor.fetchall()]

@@ -87,7 +87,7 @@ async def read_of_user(
         "WHERE deleted_at IS NULL "
         "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
         "AND (id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
-        "            AND removed_at IS NULL) OR id = %(claimed)s) "
+        "            AND removed_at IS NULL AND NOT invited) OR id = %(claimed)s) "
         "ORDER BY created_at DESC, id DESC LIMIT %(most)s",
         {
             "issuer": issuer,

@@ -155,9 +155,11 @@ class Tenant:
         return Key(self, made, made["secret"], self._parts)
 
     def member(self, user: str, role: str = "member") -> Member:
-        """Make a user of the identity provider a member with this role, on record."""
+        """Make a user of the identity provider a member with this role, on record, who has accepted the invitation."""
         made = self._parts.api.call("POST", "/members", self.token(), {"userId": user, "role": role})
-        return Member(self, made, self._parts)
+        member = Member(self, made, self._parts)
+        self._parts.api.call("POST", f"/memberships/{member.id}/accept", member.token())
+        return member
 
     def token(
         self,

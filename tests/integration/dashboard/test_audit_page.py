@@ -33,13 +33,13 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
         "Olivia Owner olivia created the key Builds",
         "Olivia Owner olivia changed the key Builds",
         "Olivia Owner olivia revoked the key Builds",
-        "Olivia Owner olivia added Adam Admin adam as member",
+        "Olivia Owner olivia invited Adam Admin adam as member",
         "Olivia Owner olivia changed the role of Adam Admin adam to admin",
         "Olivia Owner olivia removed Adam Admin adam",
-        "Olivia Owner olivia took back Adam Admin adam as member",
+        "Olivia Owner olivia invited Adam Admin adam again as member",
     ):
         assert sentence in text
-    assert text.index("took back") < text.index("revoked the key") < text.index("created the organization")
+    assert text.index("adam again as member") < text.index("revoked the key") < text.index("created the organization")
 
 
 async def test_nobody_looks_like_the_operator_or_a_key_by_their_name(browser: Browser) -> None:
@@ -72,7 +72,7 @@ async def test_the_trail_is_filtered_as_the_api_filters(dashboard: Dashboard) ->
     key_id = await key(dashboard, "CI")
     await dashboard.add_member("adam")
     olivia = await dashboard.sign_in(OLIVIA)
-    assert "the key" not in (await olivia.open(f"{AUDIT}?action=member.added")).text
+    assert "the key" not in (await olivia.open(f"{AUDIT}?action=member.invited")).text
     by_olivia = (await olivia.open(f"{AUDIT}?actorId=olivia")).text
     assert "created the key" in by_olivia
     assert "The operator" not in by_olivia
@@ -108,12 +108,12 @@ async def test_older_entries_are_on_the_next_page_under_the_same_filters(dashboa
     for number in range(21):
         await dashboard.add_member(f"user-{number}")
     olivia = await dashboard.sign_in(OLIVIA)
-    first = await olivia.open(f"{AUDIT}?action=member.added&actorId=olivia")
-    assert "added user-20 as member" in first.text
-    assert "added user-0 as member" not in first.text
+    first = await olivia.open(f"{AUDIT}?action=member.invited&actorId=olivia")
+    assert "invited user-20 as member" in first.text
+    assert "invited user-0 as member" not in first.text
     [older] = [link for link in first.links if "cursor=" in link]
     last = await olivia.open(older)
-    assert "added user-0 as member" in last.text
+    assert "invited user-0 as member" in last.text
     assert "operator" not in last.text
     assert len(first.html.encode()) < 50_000
 
@@ -122,12 +122,12 @@ async def test_the_export_is_what_the_api_exports(dashboard: Dashboard) -> None:
     await key(dashboard, "CI")
     await dashboard.add_member("adam")
     olivia = await dashboard.sign_in(OLIVIA)
-    answer = await olivia.client.get(f"{EXPORT}?action=member.added")
+    answer = await olivia.client.get(f"{EXPORT}?action=member.invited")
     assert answer.headers["content-type"].startswith("application/x-ndjson")
     assert answer.headers["content-disposition"].startswith('attachment; filename="audit-acme-')
     assert answer.headers["x-content-type-options"] == "nosniff"
     exported = [json.loads(line) for line in answer.text.splitlines()]
-    assert exported == (await dashboard.call("GET", "/audit-events?action=member.added"))["data"]
+    assert exported == (await dashboard.call("GET", "/audit-events?action=member.invited"))["data"]
 
 
 async def test_members_and_other_tenants_are_refused(dashboard: Dashboard) -> None:

@@ -76,6 +76,7 @@ async def test_a_suspended_tenant_is_nowhere_one_is_led_however_many_there_are(d
 
 async def test_who_belongs_to_few_has_them_all_in_the_menu_by_name(dashboard: Dashboard) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
+    await dashboard.accept_invitations()
     await dashboard.join_many(OLIVIA, 3)
     olivia = await dashboard.sign_in(OLIVIA)
     for path in (AT_ACME, AT_BETA):

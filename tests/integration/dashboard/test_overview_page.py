@@ -96,6 +96,7 @@ async def test_the_root_leads_to_the_tenant_that_was_looked_at_last(owner: Perso
 
 async def test_the_root_leads_past_a_tenant_that_is_suspended(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
+    await dashboard.accept_invitations()
     await owner.open(OVERVIEW)
     wishes = {"name": "Acme", "ownerEmail": "olivia@acme.example", "suspended": True}
     await dashboard.operate("PUT", f"/tenants/{ACME}", wishes)
@@ -103,12 +104,13 @@ async def test_the_root_leads_past_a_tenant_that_is_suspended(dashboard: Dashboa
     assert (await owner.open("/")).path == "/orgs/beta/"
 
 
-async def test_the_root_leads_to_no_tenant_that_somebody_has_added_the_user_to_unasked(dashboard: Dashboard) -> None:
+async def test_the_root_and_the_menu_lead_to_no_tenant_that_only_invites_the_user(dashboard: Dashboard) -> None:
     await dashboard.operate("PUT", f"/tenants/{BETA}", {"name": "Aardvark", "ownerEmail": "berta@beta.example"})
     await dashboard.call("POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=BERTA)
     page = await (await dashboard.sign_in(OLIVIA)).open("/")
     assert page.path.rstrip("/") == AT_ACME
-    assert "Aardvark" in page.text
+    assert "Aardvark" not in page.text
+    assert "/memberships" in page.links
 
 
 async def test_an_address_that_cannot_be_meant_is_answered_with_a_page(dashboard: Dashboard) -> None:

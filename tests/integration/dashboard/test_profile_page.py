@@ -28,6 +28,7 @@ async def test_owner_whom_the_provider_narrows_is_told_so_and_stays_an_owner(bro
 
 async def test_it_lists_ones_organizations(dashboard: Dashboard) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
+    await dashboard.accept_invitations()
     page = await (await dashboard.sign_in(OLIVIA)).open(PROFILE)
     assert {"/orgs/acme/", "/orgs/beta/"} <= set(page.links)
 

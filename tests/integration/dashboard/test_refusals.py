@@ -186,6 +186,7 @@ async def test_what_is_for_owners_alone_is_refused_with_the_word_that_only_an_ow
 
 async def test_page_of_a_suspended_tenant_offers_the_others_and_to_sign_out(dashboard: Dashboard) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
+    await dashboard.accept_invitations()
     olivia = await dashboard.sign_in(OLIVIA)
     await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "o@x.example", "suspended": True})
     page = await olivia.open(AT_ACME)

@@ -14,6 +14,7 @@ from tenantry_sdk._async._resources import (
     AsyncAuth,
     AsyncBilling,
     AsyncMembers,
+    AsyncMemberships,
     AsyncPlans,
     AsyncProjects,
     AsyncTenants,
@@ -72,6 +73,7 @@ class AsyncTenantry:
         self.projects = AsyncProjects(self._engine)
         self.tenants = AsyncTenants(self._engine)
         self.members = AsyncMembers(self._engine)
+        self.memberships = AsyncMemberships(self._engine)
         self.plans = AsyncPlans(self._engine)
         self.billing = AsyncBilling(self._engine)
         self.auth = AsyncAuth(self._engine)

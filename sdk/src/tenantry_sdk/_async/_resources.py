@@ -17,6 +17,7 @@ from tenantry_sdk._models import (
     BillingEvent,
     HostedSession,
     Member,
+    Membership,
     NewApiKey,
     Plan,
     Project,
@@ -305,7 +306,7 @@ class AsyncMembers(_Resource):
     """Users of the caller's organization, and their roles."""
 
     async def create(self, *, user_id: str, role: str, idempotency_key: str | None = None) -> Member:
-        """Add a user. ``role`` is ``owner``, ``admin`` or ``member``."""
+        """Invite a user, who has to accept. ``role`` is ``owner``, ``admin`` or ``member``."""
         content = body(user_id=user_id, role=role)
         return await self._post(Member, "/api/v1/members", content, idempotency_key)
 
@@ -318,7 +319,7 @@ class AsyncMembers(_Resource):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> AsyncPager[Member]:
-        """Members, the newest first."""
+        """Members and invited users, the newest first; ``status`` is ``active``, ``invited`` or ``removed``."""
         parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
         return AsyncPager(self._engine, "/api/v1/members", parameters, Member)
 
@@ -331,8 +332,28 @@ class AsyncMembers(_Resource):
         return await self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role))
 
     async def delete(self, member_id: str) -> None:
-        """Remove a member: the user's next request is refused."""
+        """Remove a member, whose next request is refused, or withdraw an invitation."""
         await self._delete(path("/api/v1/members/{}", member_id))
+
+
+class AsyncMemberships(_Resource):
+    """The caller's own memberships and invitations, in all organizations. They take a user's token, of any scope."""
+
+    def list(
+        self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> AsyncPager[Membership]:
+        """Memberships, the newest first; ``status`` is ``active`` or ``invited``."""
+        parameters = query(status=status, limit=limit, cursor=cursor)
+        return AsyncPager(self._engine, "/api/v1/me/memberships", parameters, Membership)
+
+    async def accept(self, membership_id: str, *, idempotency_key: str | None = None) -> Membership:
+        """Accept an invitation; again is fine."""
+        address = path("/api/v1/memberships/{}/accept", membership_id)
+        return await self._post(Membership, address, body(), idempotency_key)
+
+    async def delete(self, membership_id: str) -> None:
+        """Decline an invitation, or leave the organization."""
+        await self._delete(path("/api/v1/me/memberships/{}", membership_id))
 
 
 class AsyncPlans(_Resource):

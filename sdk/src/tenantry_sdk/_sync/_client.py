@@ -19,6 +19,7 @@ from tenantry_sdk._sync._resources import (
     Auth,
     Billing,
     Members,
+    Memberships,
     Plans,
     Projects,
     Tenants,
@@ -71,6 +72,7 @@ class Tenantry:
         self.projects = Projects(self._engine)
         self.tenants = Tenants(self._engine)
         self.members = Members(self._engine)
+        self.memberships = Memberships(self._engine)
         self.plans = Plans(self._engine)
         self.billing = Billing(self._engine)
         self.auth = Auth(self._engine)

@@ -16,6 +16,7 @@ from tenantry_sdk._models import (
     BillingEvent,
     HostedSession,
     Member,
+    Membership,
     NewApiKey,
     Plan,
     Project,
@@ -304,7 +305,7 @@ class Members(_Resource):
     """Users of the caller's organization, and their roles."""
 
     def create(self, *, user_id: str, role: str, idempotency_key: str | None = None) -> Member:
-        """Add a user. ``role`` is ``owner``, ``admin`` or ``member``."""
+        """Invite a user, who has to accept. ``role`` is ``owner``, ``admin`` or ``member``."""
         content = body(user_id=user_id, role=role)
         return self._post(Member, "/api/v1/members", content, idempotency_key)
 
@@ -317,7 +318,7 @@ class Members(_Resource):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Pager[Member]:
-        """Members, the newest first."""
+        """Members and invited users, the newest first; ``status`` is ``active``, ``invited`` or ``removed``."""
         parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
         return Pager(self._engine, "/api/v1/members", parameters, Member)
 
@@ -330,8 +331,28 @@ class Members(_Resource):
         return self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role))
 
     def delete(self, member_id: str) -> None:
-        """Remove a member: the user's next request is refused."""
+        """Remove a member, whose next request is refused, or withdraw an invitation."""
         self._delete(path("/api/v1/members/{}", member_id))
+
+
+class Memberships(_Resource):
+    """The caller's own memberships and invitations, in all organizations. They take a user's token, of any scope."""
+
+    def list(
+        self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Pager[Membership]:
+        """Memberships, the newest first; ``status`` is ``active`` or ``invited``."""
+        parameters = query(status=status, limit=limit, cursor=cursor)
+        return Pager(self._engine, "/api/v1/me/memberships", parameters, Membership)
+
+    def accept(self, membership_id: str, *, idempotency_key: str | None = None) -> Membership:
+        """Accept an invitation; again is fine."""
+        address = path("/api/v1/memberships/{}/accept", membership_id)
+        return self._post(Membership, address, body(), idempotency_key)
+
+    def delete(self, membership_id: str) -> None:
+        """Decline an invitation, or leave the organization."""
+        self._delete(path("/api/v1/me/memberships/{}", membership_id))
 
 
 class Plans(_Resource):

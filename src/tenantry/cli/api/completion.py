@@ -20,6 +20,8 @@ _LISTS: Final[dict[str, Callable[[Tenantry], Any]]] = {
     "projects": lambda client: client.projects.list(limit=PAGE),
     "tenants": lambda client: client.tenants.list(limit=PAGE),
     "members": lambda client: client.members.list(limit=PAGE),
+    "memberships": lambda client: client.memberships.list(limit=PAGE),
+    "invitations": lambda client: client.memberships.list(status="invited", limit=PAGE),
     "events": lambda client: client.billing.events.list(limit=PAGE),
     "plans": lambda client: client.plans.list(),
 }
@@ -52,4 +54,5 @@ def _without_renewal(target: Target) -> Target:
 
 def _help(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records
     """The name beside an id. Names of older objects may contain what a terminal obeys."""
-    return printable(str(getattr(item, "name", None) or getattr(item, "user_id", None) or getattr(item, "type", "")))
+    names = (getattr(item, field, None) for field in ("name", "org_name", "user_id", "type"))
+    return printable(str(next(filter(None, names), "")))

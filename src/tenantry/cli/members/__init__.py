@@ -7,7 +7,7 @@ import click
 from tenantry.cli.lazy import LazyGroup
 
 _COMMANDS: Final = {
-    "add": ("tenantry.cli.members.commands:add", "Add a user of the identity provider."),
+    "add": ("tenantry.cli.members.commands:add", "Invite a user of the identity provider."),
     "list": ("tenantry.cli.members.commands:list_members", "List members, the newest first."),
     "show": ("tenantry.cli.members.commands:show", "Show a member."),
     "update": ("tenantry.cli.members.commands:update", "Give a member another role."),
@@ -17,4 +17,4 @@ _COMMANDS: Final = {
 
 @click.command(cls=LazyGroup, commands=_COMMANDS)
 def members() -> None:
-    """List, add, change and remove the users of an organization."""
+    """List, invite, change and remove the users of an organization."""

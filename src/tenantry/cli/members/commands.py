@@ -23,10 +23,10 @@ _COLUMNS = (
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a member.")
 @click.option("--role", type=_ROLES, help="Only those.")
-@click.option("--status", type=click.Choice(["active", "removed"]), help="Only those.")
+@click.option("--status", type=click.Choice(["active", "invited", "removed"]), help="Only those.")
 @limit_option
 def list_members(api: Api, *, role: str | None, status: str | None, limit: int | None) -> None:
-    """List the members of the organization, the newest first."""
+    """List the members and the invited users of the organization, the newest first."""
     pager = api.client.members.list(role=role, status=status, limit=min(limit or PAGE, PAGE))
     api.list(pager, limit, _COLUMNS, "There are no such members.")
 
@@ -43,12 +43,18 @@ def show(api: Api, *, member_id: str) -> None:
 @click.argument("user_id", metavar="USER", type=Id())
 @click.option("--role", type=_ROLES, default="member", show_default=True, help="What the user may do.")
 def add(api: Api, *, user_id: str, role: str) -> None:
-    """Add a user, by the id that the identity provider has for them (sub), and print the member's id on stdout."""
+    """Invite a user, and print the member's id on stdout.
+
+    USER is the user's id at the identity provider (sub), not an e-mail address. The user has to accept.
+    """
     member = api.client.members.create(user_id=user_id, role=role)
     if api.as_json:
         api.document(member)
         return
-    api.say(f"Added {member.user_id} as {member.role} of {member.org_id}.")
+    done = "Invited" if member.status == "invited" else "Added"
+    api.say(f"{done} {member.user_id} as {member.role} of {member.org_id}.")
+    if member.status == "invited":
+        api.say(f"They accept on the dashboard, or with: tenantry memberships accept {member.id}")
     api.result(member.id)
 
 
@@ -70,7 +76,7 @@ def update(api: Api, *, member_id: str, role: str) -> None:
 )
 @yes_option
 def remove(api: Api, *, member_ids: tuple[str, ...], yes: bool) -> None:
-    """Remove members: the very next request of such a user is refused."""
+    """Remove members, whose next request is refused, or withdraw their invitations."""
 
     def question(member_id: str) -> str:
         member = api.client.members.get(member_id)

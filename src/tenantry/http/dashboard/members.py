@@ -13,13 +13,16 @@ from tenantry.domain.errors import (
     LastOwnerError,
     MemberExistsError,
     MemberNotActiveError,
+    PlanLimitReachedError,
     ScopeEscalationError,
+    ValidationError,
 )
 from tenantry.domain.members import Member, MemberStatus, check_may_give, check_may_manage
 from tenantry.http.access import AnyRequest
 from tenantry.http.author import principal_author
 from tenantry.http.dashboard.inputs import FaultyFormError, checked, form_claim, once_token, patiently
 from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.memberships import leave_path
 from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
 from tenantry.http.dashboard.words import ROLES
@@ -35,11 +38,20 @@ PATH: Final = ORG + SECTION
 _ONE: Final = PATH + "/{member_id:str}"
 _ON_A_PAGE: Final = 50
 USER_ID_WORDS: Final = "1 to 255 visible ASCII characters, without blanks."
+EMAIL_WORDS: Final = (
+    "This is an e-mail address. Ask the user for their user id. They find it on their profile here, or on the page "
+    "after their first sign-in."
+)
 _WORDS: Final = {"userId": USER_ID_WORDS, "role": "Choose one of the roles."}
 _REFUSALS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
-    MemberExistsError: ("userId", "This user is a member already. Change the role in the list of members."),
+    MemberExistsError: ("userId", "This user is a member or invited already. Change the role in the list of members."),
+    PlanLimitReachedError: (
+        "userId",
+        "The plan allows no more members and invitations. Remove one, or change the plan.",
+    ),
+    ValidationError: ("userId", EMAIL_WORDS),
     ScopeEscalationError: ("role", "Only an owner makes, changes and removes owners."),
-    MemberNotActiveError: ("role", "This member was removed meanwhile. Take them back first."),
+    MemberNotActiveError: ("role", "This membership has ended meanwhile. Invite the user again first."),
 }
 Text = Annotated[str, QueryParameter(max_length=LONGEST_USER_ID)]
 
@@ -68,7 +80,8 @@ class _MemberPages:
         wanted = Filter(
             user_id.strip().replace("\x00", "") or None,
             Role(role) if role in set(Role) else None,
-            MemberStatus(status) if status in set(MemberStatus) else MemberStatus.ACTIVE,
+            MemberStatus(status) if status in set(MemberStatus) else None,
+            current=status not in set(MemberStatus),
         )
         page = await self.members.seek_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
         names = await self.sessions.names_of(visitor.session, visitor.principal.org_id, [m.user_id for m in page.data])
@@ -83,7 +96,7 @@ class _MemberPages:
             is_first=cursor is None,
             owner_id=tenant.owner_id,
             roles=ROLES,
-            filtered=bool(wanted.user_id or wanted.role or cursor) or wanted.status is not MemberStatus.ACTIVE,
+            filtered=bool(wanted.user_id or wanted.role or wanted.status or cursor),
             may_transfer=may_transfer(visitor),
         )
 
@@ -187,9 +200,9 @@ def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
         except LastOwnerError:
             faults = {"role": "This user is the organization's owner, and is added as that or not at all."}
             return pages.show_new(visitor, typed, faults, is_self=is_self, is_sure=is_sure)
-        except (MemberExistsError, ScopeEscalationError) as error:
+        except (MemberExistsError, PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
             return pages.show_new(visitor, typed, _fault(error), is_self=is_self, is_sure=is_sure)
-        return pages.look.tell(visitor, Notice.MEMBER_ADDED, f"{visitor.base}{SECTION}/{made.id}")
+        return pages.look.tell(visitor, _notice_of_new(made.status), f"{visitor.base}{SECTION}/{made.id}")
 
     return [show_new_member, add_member]
 
@@ -226,19 +239,20 @@ def _taking_back(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
             member = await pages.members.get(visitor.principal, member_id)
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
-            await patiently(
+            made = await patiently(
                 lambda: pages.members.add(visitor.principal, author, user_id=member.user_id, role=wanted, claim=claim)
             )
         except FaultyFormError as error:
             return await pages.show_one(visitor, member_id, error.faults, role=typed)
         except LastOwnerError:
-            faults = {"role": "This user is the organization's owner, and is taken back as that or not at all."}
+            faults = {"role": "This user is the organization's owner, and is invited as that or not at all."}
             return await pages.show_one(visitor, member_id, faults, role=typed)
-        except ScopeEscalationError as error:
-            return await pages.show_one(visitor, member_id, _fault(error), role=typed)
-        except MemberExistsError:
-            pass  # somebody else was quicker: what was wanted is so
-        return pages.look.tell(visitor, Notice.MEMBER_ADDED, f"{visitor.base}{SECTION}/{member_id}")
+        except (PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
+            faults = {"role": _fault(error).popitem()[1]}
+            return await pages.show_one(visitor, member_id, faults, role=typed)
+        except MemberExistsError:  # somebody else was quicker: what was wanted is so
+            made = await pages.members.get(visitor.principal, member_id)
+        return pages.look.tell(visitor, _notice_of_new(made.status), f"{visitor.base}{SECTION}/{member_id}")
 
     return [take_back]
 
@@ -246,23 +260,25 @@ def _taking_back(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
 def _removing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
     @get(_ONE + "/remove", guards=[door.needs("members:write")])
     async def show_remove_member(visitor: SignedIn, member_id: MemberId) -> Response[str]:
+        member = await pages.members.get(visitor.principal, member_id)
+        if _is_self(visitor, member.user_id):
+            return pages.look.redirect(leave_path(member_id))
         return await pages.show_removal(visitor, member_id, {})
 
     @post(_ONE + "/remove", guards=[door.needs("members:write")])
-    async def remove_member(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
+    async def remove_member(request: AnyRequest, visitor: SignedIn, member_id: MemberId) -> Response[str]:
         member = await pages.members.get(visitor.principal, member_id)
-        is_self = _is_self(visitor, member.user_id)
-        if is_self and not form.checked("leaving"):
-            return await pages.show_removal(visitor, member_id, {"leaving": "Tick this to remove yourself."})
+        if _is_self(visitor, member.user_id):
+            return pages.look.redirect(leave_path(member_id))
+        is_invited = member.status is MemberStatus.INVITED
         try:
             await pages.members.remove(visitor.principal, principal_author(request, visitor.principal), member_id)
         except LastOwnerError:
             return await pages.show_removal(visitor, member_id, {"last": await _why_last(pages, visitor, member_id)})
         except ScopeEscalationError as error:
             return await pages.show_removal(visitor, member_id, {"last": _fault(error)["role"]})
-        if is_self:
-            return pages.look.redirect("/")
-        return pages.look.tell(visitor, Notice.MEMBER_REMOVED, f"{visitor.base}{SECTION}")
+        notice = Notice.INVITATION_WITHDRAWN if is_invited else Notice.MEMBER_REMOVED
+        return pages.look.tell(visitor, notice, f"{visitor.base}{SECTION}")
 
     return [show_remove_member, remove_member]
 
@@ -270,6 +286,10 @@ def _removing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
 def may_transfer(visitor: Visitor) -> bool:
     """Whether the visitor may hand the organization over."""
     return visitor.may("tenants:write") and visitor.is_owner
+
+
+def _notice_of_new(status: MemberStatus) -> Notice:
+    return Notice.MEMBER_INVITED if status is MemberStatus.INVITED else Notice.MEMBER_ADDED
 
 
 def _fault(error: DomainError) -> dict[str, str]:

@@ -16,6 +16,11 @@ class Notice(StrEnum):
     """All that is ever said, in full."""
 
     MEMBER_ADDED = "The user is a member now."
+    MEMBER_INVITED = "The user is invited. They become a member when they accept."
+    INVITATION_WITHDRAWN = "The invitation is withdrawn."
+    INVITATION_DECLINED = "The invitation is declined."
+    INVITATION_ACCEPTED = "You are a member of this organization now."
+    ORGANIZATION_LEFT = "You have left the organization."
     MEMBER_CHANGED = "The role is changed. It counts from the next request on."
     MEMBER_REMOVED = "The member is removed, and kept out from now on."
     TRANSFERRED = "The organization has a new owner."

@@ -11,6 +11,7 @@ from tenantry.domain.plans import Catalog
 from tenantry.http.dashboard.api_keys.desk import may_replace
 from tenantry.http.dashboard.billing_words import LedgerWords
 from tenantry.http.dashboard.look import Look
+from tenantry.http.dashboard.memberships import PATH as MEMBERSHIPS
 from tenantry.http.dashboard.visitor import ORG, Door, SignedIn
 from tenantry.http.dashboard.words import role_in_words, status_in_words, will_end
 from tenantry.kit.clock import Clock
@@ -41,10 +42,10 @@ def overview_pages(
     @get("/", guards=[door.needs()])
     async def show_start(visitor: SignedIn) -> Response[str]:
         if not visitor.tenants:
-            return look.page("no_tenant.html", visitor=visitor)
+            return look.redirect(MEMBERSHIPS) if visitor.invitations else look.page("no_tenant.html", visitor=visitor)
         # a suspended one shows nothing, so every way back would lead to nothing again
         tenants = [one.id for one in visitor.tenants if not one.suspended] or [one.id for one in visitor.tenants]
-        # before what somebody may have added the user to unasked: the one of last time, then the provider's own
+        # the one of last time, then the provider's own
         wanted = (visitor.session.tenant_id, visitor.claims.org_id)
         known = next((one for one in wanted if one in tenants), tenants[0])
         return look.redirect(f"/orgs/{known}/")

@@ -203,5 +203,5 @@ def _is_at(path: str, place: str) -> bool:
 
 
 def _address(request: AnyRequest) -> str:
-    query = request.url.query
-    return request.url.path + (f"?{query}" if query else "")
+    query = request.scope["query_string"].decode("latin-1")  # request.url fails for a malformed Host
+    return request.scope["path"] + (f"?{query}" if query else "")

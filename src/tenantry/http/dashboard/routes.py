@@ -23,6 +23,7 @@ from tenantry.http.dashboard.event_stream import event_stream
 from tenantry.http.dashboard.events import EventPages
 from tenantry.http.dashboard.look import Look
 from tenantry.http.dashboard.members import member_pages
+from tenantry.http.dashboard.memberships import membership_pages
 from tenantry.http.dashboard.notices import Notices
 from tenantry.http.dashboard.organizations import organization_pages
 from tenantry.http.dashboard.overview import overview_pages
@@ -49,6 +50,7 @@ from tenantry.services.authentication import Authenticator
 from tenantry.services.billing import BillingService
 from tenantry.services.checkout import CheckoutService
 from tenantry.services.members import MemberService
+from tenantry.services.memberships import MembershipService
 from tenantry.services.news import LedgerNews
 from tenantry.services.overview import OverviewService
 from tenantry.services.owner_confirmation import OwnerConfirmations
@@ -69,6 +71,7 @@ class DashboardParts(msgspec.Struct, frozen=True, kw_only=True):
     tenants: TenantService
     members: MemberService
     confirmations: OwnerConfirmations
+    memberships: MembershipService
     projects: ProjectService
     trail: AuditService
     billing: BillingService
@@ -142,6 +145,7 @@ class Dashboard:
                 parts.sign_in, parts.sessions, self._cookies, look, base_url=parts.base_url, people=parts.people
             ).routes(door),
             *organization_pages(parts.sessions, door, look),
+            *membership_pages(parts.memberships, door, look),
             *overview_pages(
                 parts.overview,
                 parts.confirmations,

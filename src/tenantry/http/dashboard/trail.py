@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
+from tenantry.domain.members import MemberStatus
 from tenantry.services.audit import Names
 
 ACTIONS: Final = {
@@ -25,6 +26,10 @@ ACTIONS: Final = {
     Action.TENANT_TRANSFERRED: "Ownership transferred",
     Action.TENANT_ENDED: "Organization ended",
     Action.MEMBER_ADDED: "Member added",
+    Action.MEMBER_INVITED: "Member invited",
+    Action.MEMBER_ACCEPTED: "Invitation accepted",
+    Action.MEMBER_DECLINED: "Invitation declined",
+    Action.MEMBER_LEFT: "Member left",
     Action.MEMBER_UPDATED: "Role changed",
     Action.MEMBER_REMOVED: "Member removed",
 }
@@ -44,9 +49,15 @@ _VERBS: Final = {
     Action.TENANT_TRANSFERRED: ("changed who owns the organization", ""),
     Action.TENANT_ENDED: ("ended the organization", ""),
     Action.MEMBER_ADDED: ("added", ""),
+    Action.MEMBER_INVITED: ("invited", ""),
+    Action.MEMBER_ACCEPTED: ("accepted the invitation", ""),
+    Action.MEMBER_DECLINED: ("declined the invitation", ""),
+    Action.MEMBER_LEFT: ("left the organization", ""),
     Action.MEMBER_UPDATED: ("changed the role of", ""),
     Action.MEMBER_REMOVED: ("removed", ""),
 }
+_BY_TARGET: Final = (Action.MEMBER_ACCEPTED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
+"""What only the user does whose membership it is."""
 _OTHER_ACTORS: Final = {
     ActorKind.OPERATOR: "The operator",
     ActorKind.SYSTEM: "The service",
@@ -124,10 +135,14 @@ def tell(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Told:
     verb, ending = _VERBS[event.action]
     if event.action is Action.MEMBER_ADDED:
         ending = f"as {_text(event, 'role')}"
-        verb = "took back" if event.before else "added"
+    elif event.action is Action.MEMBER_INVITED:
+        ending = ("again " if event.before else "") + f"as {_text(event, 'role')}"
+    elif event.action is Action.MEMBER_REMOVED and (event.before or {}).get("status") == MemberStatus.INVITED:
+        verb = "withdrew the invitation of"
     elif event.action is Action.MEMBER_UPDATED and _text(event, "role"):
         ending = f"to {_text(event, 'role')}"
-    return Told(event, _actor(event, names, people), verb, _target(event, names, people), ending, _changes(event))
+    target = None if event.action in _BY_TARGET else _target(event, names, people)
+    return Told(event, _actor(event, names, people), verb, target, ending, _changes(event))
 
 
 def _actor(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Thing:

@@ -21,7 +21,7 @@ from tenantry.http.dashboard.inputs import (
     to_be_typed,
 )
 from tenantry.http.dashboard.look import Look
-from tenantry.http.dashboard.members import SECTION, USER_ID_WORDS
+from tenantry.http.dashboard.members import EMAIL_WORDS, SECTION, USER_ID_WORDS
 from tenantry.http.dashboard.notices import Notice
 from tenantry.http.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
 from tenantry.http.fields import MOST_ON_A_PAGE
@@ -91,7 +91,8 @@ def transfer_pages(
         except FaultyFormError as error:
             return await show(visitor, typed, name, error.faults)
         except ValidationError:
-            faults = {"userId": "This user is not an active member. Add them first."}
+            is_email = "@" in typed["userId"]
+            faults = {"userId": EMAIL_WORDS if is_email else "This user is not an active member. Invite them first."}
             return await show(visitor, typed, name, faults)
         return look.tell(visitor, Notice.TRANSFERRED, f"{visitor.base}{SECTION}")
 

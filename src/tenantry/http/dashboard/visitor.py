@@ -93,6 +93,8 @@ class Visitor(msgspec.Struct, frozen=True):
     """Some that the user may look at, by name, the one in the address among them."""
     total: int
     """How many there are of all."""
+    invitations: int
+    """How many wait for the user, up to a hundred."""
     form_token: str
     tenant: TenantOfUser | None
     """The one in the address."""
@@ -228,6 +230,7 @@ class Door:
             claims=visit.claims,
             tenants=visit.tenants,
             total=visit.total,
+            invitations=visit.invitations,
             form_token=self._secret.form_token(visit.session.digest),
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
             caller=None,

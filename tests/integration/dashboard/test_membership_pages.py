@@ -1,0 +1,123 @@
+"""The visitor's own memberships: invitations, and leaving."""
+
+import re
+
+import psycopg
+import pytest
+
+from tests.support.dashboard import AT_ACME, BERTA, BETA, MIA, NOBODY, OLIVIA, Dashboard
+
+PATH = "/memberships"
+HOSTILE = '<a href="https://evil.example">Acme</a><script>1</script>'
+
+
+async def invite(dashboard: Dashboard, user_id: str, role: str = "member") -> str:
+    """A user invited to beta; returns where they accept or decline."""
+    made = await dashboard.call("POST", "/members", {"userId": user_id, "role": role}, user=BERTA)
+    return f"{PATH}/{made['id']}"
+
+
+async def test_user_without_an_organization_lands_on_the_invitation_and_accepts_it(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, NOBODY.sub, "admin")
+    user = await dashboard.sign_in(NOBODY)
+    page = await user.open("/")
+    assert (page.path, "invited as admin" in page.text) == (PATH, True)
+    assert (await user.open(f"/orgs/{BETA}/")).status == 404
+    done = await user.send(page, f"{one}/accept")
+    assert done.path.rstrip("/") == f"/orgs/{BETA}"
+    assert "You are a member of this organization now." in done.text
+
+
+async def test_invitation_is_declined(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, NOBODY.sub)
+    user = await dashboard.sign_in(NOBODY)
+    page = await user.open(PATH)
+    assert "The invitation is declined." in (await user.send(page, f"{one}/decline")).text
+    assert "You belong to no organization yet" in (await user.open("/")).text
+    late = await user.send(page, f"{one}/accept")
+    assert (late.status, "This invitation has ended." in late.text) == (409, True)
+
+
+async def test_member_of_another_tenant_is_told_and_not_taken_there(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, OLIVIA.sub)
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.open("/")
+    assert page.path.rstrip("/") == AT_ACME
+    assert "An organization invites you." in page.text
+    assert (await olivia.open(f"/orgs/{BETA}/projects")).status == 404
+    await olivia.send(await olivia.open(PATH), f"{one}/decline")
+    assert "An organization invites you." not in (await olivia.open("/")).text
+
+
+async def test_name_that_the_inviting_tenant_chose_is_text_without_a_link(dashboard: Dashboard) -> None:
+    await dashboard.operate("PUT", f"/tenants/{BETA}", {"name": HOSTILE, "ownerEmail": "berta@beta.example"})
+    await invite(dashboard, NOBODY.sub)
+    user = await dashboard.sign_in(NOBODY)
+    page = await user.open(PATH)
+    assert HOSTILE in page.text
+    assert not [link for link in page.links if "evil" in link or BETA in link]
+    assert 'evil.example"' not in page.html
+
+
+async def test_nobody_else_accepts_declines_or_leaves(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, NOBODY.sub)
+    mia = await dashboard.sign_in(MIA)
+    for action in ("accept", "decline", "leave"):
+        assert (await mia.force(f"{one}/{action}", leaving="yes")).status == 404
+    assert (await mia.open(f"{one}/leave")).status == 404
+
+
+async def test_form_of_another_site_accepts_nothing(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, NOBODY.sub)
+    user = await dashboard.sign_in(NOBODY)
+    answer = await user.client.post(f"{one}/accept", data={"form_token": "made up"})
+    assert answer.status_code == 403
+    assert "invited as member" in (await user.open(PATH)).text
+
+
+async def test_plain_member_leaves(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member(MIA.sub)
+    mia = await dashboard.sign_in(MIA)
+    leave = f"{PATH}/{path.rpartition('/')[2]}/leave"
+    assert leave in (await mia.open(PATH)).links
+    done = await mia.send(await mia.open(leave), leaving="yes")
+    assert "You have left the organization." in done.text
+    assert (await mia.open(f"{AT_ACME}/")).status == 404
+
+
+async def test_claimed_owner_whom_an_admin_removed_still_has_the_pages(dashboard: Dashboard) -> None:
+    path = await dashboard.page_of("olivia")
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+        await connection.execute(
+            "UPDATE memberships SET removed_at = now(), updated_at = now(), written_as = 'SCOPED', written_at = now() "
+            "WHERE id = %s",
+            (path.rpartition("/")[2],),
+        )
+    olivia = await dashboard.sign_in(OLIVIA)
+    assert (await olivia.open(f"{AT_ACME}/settings/members")).status == 200
+
+
+@pytest.mark.parametrize("field", ["userId", "transfer"])
+async def test_email_address_is_no_user_id(dashboard: Dashboard, field: str) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    if field == "userId":
+        form = await olivia.open(f"{AT_ACME}/settings/members/new")
+        page = await olivia.send(form, userId="grace@acme.example", role="member")
+    else:
+        form = await olivia.open(f"{AT_ACME}/settings/transfer")
+        page = await olivia.send(form, userId="grace@acme.example", ownerEmail="grace@acme.example", name="Acme")
+    assert (page.status, page.focused) == (422, ["userId"])
+    assert "This is an e-mail address. Ask the user for their user id." in page.text
+
+
+async def test_plain_members_first_steps_name_nothing_that_they_cannot_use(dashboard: Dashboard) -> None:
+    mia = await dashboard.sign_in(MIA)
+    page = await mia.open(f"{AT_ACME}/")
+    steps = re.search(r"First steps(.*?)Latest events", page.text)
+    assert steps is not None
+    assert "Create a project" in steps[1]
+    for hidden in ("TENANTRY_API_KEY", "API key", "Choose a plan", "whoami"):
+        assert hidden not in steps[1]
+    for link in page.links:
+        if link.startswith(AT_ACME):
+            assert (await mia.open(link)).status == 200, link
