@@ -29,7 +29,7 @@ _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _WITHOUT_INHERITING: Final = 160_000
 """The server version since which a membership says for itself whether it is inherited."""
 
-EDITION: Final = 2
+EDITION: Final = 3
 """Of the three lists below. It rises with each change of them: then the release before does not bring back its own."""
 
 # FOR UPDATE needs the privilege to update some column, also where nothing but DELETE follows.

@@ -117,7 +117,8 @@ class Access:
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
             if to_create and claims.org_id is not None:
                 wanted_organization(claims.org_id, header(connection, "x-organization-id"))
-            await admit_user(self._admission, _extras(connection), claims, *counted)
+            if CLAIMS not in _extras(connection):  # else it was counted at the head
+                await admit_user(self._admission, _extras(connection), claims, *counted)
             _extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
