@@ -438,6 +438,7 @@ async def test_transfer_announces_the_new_address(service: Service, post: Post) 
     org, new = await operators_tenant(service), new_address()
     owner = service.user(f"user-of-{org.id}", org=org.id, role="owner")
     await owner.post("/api/v1/members", {"userId": "successor", "role": "admin"})
+    await service.user("successor", asks_for=org.id).get("/api/v1/auth/whoami")  # accepts the invitation
     answer = await owner.post(f"{org.path}/transfer", {"userId": "successor", "ownerEmail": new})
     assert answer.status_code == 200, answer.text
     mails = await post.deliver(org.id)

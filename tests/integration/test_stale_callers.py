@@ -44,6 +44,8 @@ async def test_lowered_owner_does_not_raise_themselves(service: Service) -> None
     await add_member(org.owner, "another-owner", "owner")
     member = await add_member(org.owner, "falling", "owner")
     falling = service.user("falling", asks_for=org.id)
+    for user in (falling, service.user("another-owner", asks_for=org.id)):
+        await user.get("/api/v1/auth/whoami")  # accepts the invitation
     lowered, raised = await one_after_the_other(
         service, org,
         org.owner.patch(path_of(member), {"role": "member"}), falling.patch(path_of(member), {"role": "owner"}),

@@ -21,6 +21,7 @@ LEADS_TO: Final = {
     "Delete": "Delete this project?",
     "Everything by them": "Audit",
     "Everything done to it": "Audit",
+    "Leave an organization, or answer an invitation": "Your memberships",
     "Overview": "Acme",
     "Remove": "Remove this member?",
     "Replay the ledger": "Replay of the ledger",
