@@ -1,7 +1,9 @@
 """Fixtures that every kind of test may use."""
 
 import logging
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,24 @@ settings.load_profile("tenantry")
 
 # What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those that tests end too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run a folder of its own for the files of its tests.
+
+    pytest's default is below a folder that all runs of a user share, and which each new run closes to other users:
+    as root, the PostgreSQL servers of another run, which belong to another user, would lose their files.
+    """
+    if config.option.basetemp is None:
+        config.option.basetemp = tempfile.mkdtemp(prefix="tenantry-pytest-")
+        config.add_cleanup(lambda: _remove_unless_failed(config))
+
+
+def _remove_unless_failed(config: pytest.Config) -> None:
+    session = config.pluginmanager.get_plugin("session")
+    if not isinstance(session, pytest.Session) or not session.testsfailed:
+        shutil.rmtree(config.option.basetemp, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:
