@@ -227,6 +227,30 @@ async def test_folder_of_another_user_above_is_no_demo(tmp_path: Path) -> None:
     assert (done.code, "DATABASE_URL: is missing" in done.out) == (2, True)
 
 
+async def test_commands_below_use_the_env_file_that_the_demo_runs_with(tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    (tmp_path / ".env").write_text("API_KEY_PEPPER=a-pepper-of-the-env-file-0123456789abcdef\n")
+    port = free_port()
+    async with demo(tmp_path, port) as command:
+        made = await invoke_async("admin", "create-key", "--org", "demo", "--name", "below", "--owner", folder=below)
+        assert (made.code, made.err) == (0, "")
+        who = await get(f"http://127.0.0.1:{port}/api/v1/auth/whoami", made.out.strip())
+        assert who["orgId"] == "demo"
+        assert await command.end(signal.SIGINT) == 0
+    hint = (await run("keys", "list", folder=below)).err
+    assert f"Start it: cd {tmp_path} && " in hint
+
+
+def test_demo_on_a_database_of_ones_own_is_not_reset(tmp_path: Path) -> None:
+    settings = tmp_path / ".tenantry" / "demo.env"
+    settings.parent.mkdir()
+    settings.write_text("API_KEY_PEPPER=kept\n")
+    done = invoke("demo", "reset", "--yes", folder=tmp_path)
+    assert (done.code, done.out, settings.read_text()) == (1, "", "API_KEY_PEPPER=kept\n")
+    assert "uses a database of yours (DATABASE_URL)" in done.err
+
+
 async def test_running_demo_is_not_reset(shared: Shared) -> None:
     done = await invoke_async("demo", "reset", "--yes", folder=shared.folder)
     assert (done.code, done.out) == (1, "")

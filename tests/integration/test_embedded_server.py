@@ -1,6 +1,9 @@
 """The embedded PostgreSQL."""
 
+import fcntl
 import os
+import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +13,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
+from tenantry.db.embedded import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry.db.roles import ROLES
 from tests.support.cluster import copy_cluster
 
@@ -126,7 +129,7 @@ def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_p
     command = [sys.executable, "-c", code, str(long)]
     environment = {**os.environ, "TMPDIR": str(long)}
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert shown.stdout.startswith("host=/tmp/tenantry-")
+    assert " host=/tmp/tenantry-" in shown.stdout
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", 'a"b', "a'b", "a\\b", "a+b", "ä%41"])
@@ -193,6 +196,37 @@ def test_server_that_was_killed_starts_again(made: Path) -> None:
         assert read(server.conninfo) == 42
     finally:
         server.stop()
+
+
+def test_folder_may_hand_its_group_down(made: Path) -> None:
+    made.chmod(0o2750)  # setgid: folders made in it are so too
+    for _ in range(2):
+        server = EmbeddedServer(made, durable=False)
+        server.start()
+        server.stop()
+
+
+def test_clients_refuse_a_server_of_another_user(running: EmbeddedServer) -> None:
+    account = pwd.getpwuid(Path(f"{conninfo_to_dict(running.conninfo)['host']}/.s.PGSQL.5432").stat().st_uid).pw_name
+    for address in (running.conninfo, running.url):
+        assert conninfo_to_dict(address)["requirepeer"] == account
+    other = make_conninfo(running.conninfo, requirepeer="bin" if account != "bin" else "daemon")
+    with pytest.raises(psycopg.OperationalError, match="requirepeer"):
+        psycopg.connect(other)
+
+
+def test_nobody_starts_the_server_while_it_is_erased(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, removed = EmbeddedServer(made), []
+
+    def while_removing(folder: Path, **_: object) -> None:
+        with (made / LOCK).open("a") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        removed.append(folder.name)
+
+    monkeypatch.setattr(shutil, "rmtree", while_removing)
+    server.erase()
+    assert "postgres" in removed
+    assert not (made / LOCK).exists()
 
 
 def test_second_user_of_the_folder_shares_the_server_and_does_not_stop_it(made: Path) -> None:

@@ -24,7 +24,7 @@ from tenantry.cli.exit_codes import USAGE, fail
 from tenantry.cli.processes import end_on_sigterm, run_server
 from tenantry.cli.text import own_command
 from tenantry.db.database import Database
-from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
+from tenantry.db.embedded import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry.demo import kept_provider, names, setup
 from tenantry.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
 from tenantry.demo.identity_provider import (
@@ -319,7 +319,8 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
 def reset(*, yes: bool) -> None:
     """Delete the demo's data: its database, keys, mails and the payment provider's account.
 
-    Deletes what the demo made in its data folder, and nothing else there. The demo must not be running.
+    Deletes what the demo made in its data folder, and nothing else there. The demo must not be running. A demo that
+    uses a database of yours (DATABASE_URL) is not deleted: its keys would be lost, and its database would stay.
     """
     values = read_environment()
     unnamed = {**values, DATABASE_URL.name: "", DATABASE_URL.file_name: ""}  # the demo may use a database of yours
@@ -327,6 +328,11 @@ def reset(*, yes: bool) -> None:
     if directory is None:
         fail(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
     directory = directory.resolve()
+    if not (directory / LOCK).exists():
+        fail(
+            f"The demo in {directory} uses a database of yours (DATABASE_URL), which this command does not delete. "
+            "Drop that database, then delete the folder."
+        )
     with _alone(directory, "", "Stop it first, with Ctrl-C."):
         question = f"Delete the demo in {directory}, with all its data?"
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -344,12 +350,16 @@ def reset(*, yes: bool) -> None:
 
 def _erase(directory: Path) -> None:
     """Delete what the demo made, its settings last: with them it can be found again if something fails."""
-    if (directory / "postgres.lock").exists():
-        EmbeddedServer(directory).erase()
     inbox = directory / INBOX_DIRECTORY
     if inbox.is_dir() and not inbox.is_symlink():
         shutil.rmtree(inbox)
-    for file in (signing_key_path(directory), directory / kept_provider.FILE, directory / DEMO_FILE):
-        file.unlink(missing_ok=True)
-        file.with_suffix(".new").unlink(missing_ok=True)
+    for file in (signing_key_path(directory), directory / kept_provider.FILE):
+        _unlink(file)
+    EmbeddedServer(directory).erase()
+    _unlink(directory / DEMO_FILE)
     (directory / _LOCK_FILE).unlink()
+
+
+def _unlink(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.with_suffix(".new").unlink(missing_ok=True)

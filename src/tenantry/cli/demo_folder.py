@@ -51,6 +51,15 @@ def find_demo(values: Mapping[str, str]) -> Path | None:
     return None
 
 
+def env_file_of(folder: Path) -> dict[str, str]:
+    """The ``.env`` file of the folder that a demo was started in, where that is this user's; it runs with that too."""
+    file = folder.parent / ".env"
+    with contextlib.suppress(OSError):
+        if folder.name == _DEFAULT and file.stat().st_uid == os.geteuid():
+            return _read(file)
+    return {}
+
+
 def demo_values(folder: Path) -> dict[str, str]:
     """The settings that the demo of a folder has made, and the address that it serves."""
     made = _read(folder / DEMO_FILE)

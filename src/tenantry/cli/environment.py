@@ -8,7 +8,7 @@ import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.cli.demo_folder import data_dir, demo_values, find_demo
+from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_demo
 from tenantry.cli.exit_codes import FAILED, USAGE, fail
 from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
 from tenantry.kit.logs import redact
@@ -38,7 +38,8 @@ def lacks_database(error: SettingsError) -> bool:
 def command_values() -> tuple[dict[str, str], bool]:
     """The settings of a command that works on an existing set-up, and whether they are the demo's.
 
-    Where `find_demo` finds one, its settings fill what is missing, and its address is where the service is.
+    Where `find_demo` finds one, its settings and the ``.env`` file that it runs with fill what is missing, and its
+    address is where the service is.
     """
     values = read_environment()
     folder = find_demo(values)
@@ -46,7 +47,7 @@ def command_values() -> tuple[dict[str, str], bool]:
         return values, False
     demo = demo_values(folder)
     fixed = {name: demo[name] for name in _OF_DEMO if name in demo}
-    return {**demo, **values, **fixed, DEMO_FLAG: "true"}, True
+    return {**demo, **env_file_of(folder), **values, **fixed, DEMO_FLAG: "true"}, True
 
 
 def service_base(values: Mapping[str, str]) -> str:

@@ -209,12 +209,17 @@ def _where(done: Backfill, since: datetime, until: datetime | None, *, dry_run: 
     if done.reached is None:
         return "before the first event", ""
     moment = from_epoch(done.reached.created)
-    options = f"--since {shown(since)} --until {shown(moment)}{' --dry-run' if dry_run else ''}"
-    newest = "the newest event" if until is None else shown(until)
-    return (
-        f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}",
-        f"Events from {newest} back to then are done. Continue with: tenantry backfill {options}",
+    where = f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}"
+    if failed := done.outcomes.get(NOT_HANDLED, 0):
+        goes_on = until
+        what = f"{counted(failed, 'event')} could not be handled. Try them again, with what is left"
+    else:
+        goes_on = moment
+        what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
+    options = (
+        f"--since {shown(since)}{f' --until {shown(goes_on)}' if goes_on else ''}{' --dry-run' if dry_run else ''}"
     )
+    return where, f"{what} with: tenantry backfill {options}"
 
 
 def _fail_on(stopped: DomainError, where: str, more: str = "") -> NoReturn:

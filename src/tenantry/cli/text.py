@@ -48,8 +48,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def own_command() -> str:
-    """What to type to run this command again: its name where the shell finds it by that, else the path to it."""
+def own_command(folder: Path | None = None) -> str:
+    """What to type to run this command again: its name where the shell finds it by that, else the path to it.
+
+    A path is relative where it leads below ``folder``, the current one by default, in which people are to type it.
+    """
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m tenantry"
@@ -59,6 +62,6 @@ def own_command() -> str:
     path = Path(os.path.abspath(script if os.sep in sys.argv[0] else found or script))  # noqa: PTH100  # links stay
     if found is not None and os.path.abspath(found) == str(path):  # noqa: PTH100
         return _NAME
-    with contextlib.suppress(ValueError, OSError):  # it is not below the current folder
-        path = path.relative_to(Path.cwd())
+    with contextlib.suppress(ValueError, OSError):  # it is not below the folder
+        path = path.relative_to(folder or Path.cwd())
     return shlex.quote(str(path))

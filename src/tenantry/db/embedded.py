@@ -5,6 +5,7 @@ get none of the parent's environment variables: `COPY ... FROM PROGRAM` would sh
 Whoever starts it stops it; a server that another process owns is only used. It has the roles of `tenantry.db.roles`.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.util
@@ -29,6 +30,8 @@ from tenantry.db.roles import make_roles
 
 _log = logging.getLogger(__name__)
 
+LOCK: Final = "postgres.lock"
+"""The file beside a cluster by which its server is told from one of another process; it stays."""
 _SUPERUSER: Final = "postgres"
 _LONGEST_SOCKET_PATH: Final = 90
 _SHORTEST: Final = Path("/tmp")  # noqa: S108  # what the folder in it is named is nobody else's
@@ -37,9 +40,9 @@ _POLL_SECONDS: Final = 0.01
 _STATUS_LINE: Final = 8
 _ROOT: Final = 0
 _PRIVATE: Final = 0o700
+_PERMISSIONS: Final = 0o777
+"""Without the bits that a new folder has from the folder that it is in (setgid)."""
 _PORT: Final = 5432
-_SAID: Final = (f"port={_PORT}", "client_encoding=UTF8")
-"""What the server would take of PGPORT and PGCLIENTENCODING."""
 _INHERITED: Final = ("TZ", "LD_LIBRARY_PATH")
 """The only environment variables that the server's processes inherit."""
 _HASTE: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
@@ -74,25 +77,27 @@ class EmbeddedServer:
     @property
     def conninfo(self) -> str:
         """The connection string of the default database."""
-        return make_conninfo(host=str(self._sockets), port=_PORT, user=_SUPERUSER, dbname="postgres")
+        return make_conninfo(dbname="postgres", **self._address)
 
     @property
     def url(self) -> str:
         """The same as a ``postgresql://`` address."""
-        parts = {"host": str(self._sockets), "port": _PORT, "user": _SUPERUSER}
-        return f"postgresql:///postgres?{urlencode(parts, quote_via=quote)}"  # libpq takes "+" for itself
+        return f"postgresql:///postgres?{urlencode(self._address, quote_via=quote)}"  # libpq takes "+" for itself
+
+    @property
+    def _address(self) -> dict[str, str]:
+        """Where to connect. Clients refuse a server of another user, who may have put one into a temporary folder."""
+        uid = os.geteuid() if self._account is None else self._account.pw_uid
+        with contextlib.suppress(KeyError):  # a user without a name
+            return {"host": str(self._sockets), "port": str(_PORT), "user": _SUPERUSER, "requirepeer": _name_of(uid)}
+        return {"host": str(self._sockets), "port": str(_PORT), "user": _SUPERUSER}
 
     def start(self) -> None:
         """Start the server, or use the one that another process runs. Raises `EmbeddedServerError`."""
         self._cluster.parent.mkdir(parents=True, exist_ok=True)
-        lock = (self._cluster.parent / "postgres.lock").open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
+        if not self._take_lock():
             self._check_sockets()
             return
-        self._lock = lock
         try:
             self._prepare()
             if not self._runs():
@@ -108,39 +113,56 @@ class EmbeddedServer:
         if self._lock is None:
             return
         try:
-            if self._process is not None:
-                # PostgreSQL's fast shutdown, which writes a checkpoint, or its immediate shutdown, which does not
-                self._process.send_signal(signal.SIGINT if self._durable else signal.SIGQUIT)
-                self._process.wait(_START_TIMEOUT)
-                self._process = None
-            elif self._runs():
-                self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
-            if self._has_sockets and self._sockets.parent != self._cluster.parent:
-                shutil.rmtree(self._sockets, ignore_errors=True)  # whoever removes the cluster does not know of it
+            self._end()
         finally:
             self._release()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            # PostgreSQL's fast shutdown, which writes a checkpoint, or its immediate shutdown, which does not
+            self._process.send_signal(signal.SIGINT if self._durable else signal.SIGQUIT)
+            self._process.wait(_START_TIMEOUT)
+            self._process = None
+        elif self._runs():
+            self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
+        if self._has_sockets and self._sockets.parent != self._cluster.parent:
+            shutil.rmtree(self._sockets, ignore_errors=True)  # whoever removes the cluster does not know of it
 
     def erase(self) -> None:
         """Delete the cluster and all that belongs to it, once a server that a killed process left is stopped.
 
         Raises `EmbeddedServerError` where another process uses the server.
         """
-        lock = (self._cluster.parent / "postgres.lock").open("a")
+        if not self._take_lock():
+            raise EmbeddedServerError(f"Another process uses the database in {self._cluster.parent}.")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise EmbeddedServerError(f"Another process uses the database in {self._cluster.parent}.") from None
-        self._lock = lock
-        self._has_sockets = _is_folder(self._sockets)
-        if self._has_sockets:
-            self._check_sockets()
-        self.stop()
-        for folder in (self._cluster, self._cluster.with_name("postgres.new"), self._cluster.with_name("run")):
-            if _is_folder(folder):
-                shutil.rmtree(folder)
-        for file in (self._log, self._cluster.with_name("postgres.lock")):
-            file.unlink(missing_ok=True)
+            self._has_sockets = _is_folder(self._sockets)
+            if self._has_sockets:
+                self._check_sockets()
+            self._end()
+            for folder in (self._cluster, self._cluster.with_name("postgres.new"), self._cluster.with_name("run")):
+                if _is_folder(folder):
+                    shutil.rmtree(folder)
+            for file in (self._log, self._cluster.with_name(LOCK)):
+                file.unlink(missing_ok=True)
+        finally:
+            self._release()
+
+    def _take_lock(self) -> bool:
+        """Own the server from now on; False where another process does."""
+        path = self._cluster.parent / LOCK
+        while True:
+            lock = path.open("a")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                return False
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                    self._lock = lock
+                    return True
+            lock.close()  # who erased the cluster has deleted the file meanwhile
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -186,7 +208,7 @@ class EmbeddedServer:
         except FileNotFoundError:
             return
         owners = {os.geteuid(), self._account.pw_uid if self._account else os.geteuid()}
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or stat.S_IMODE(found.st_mode) != _PRIVATE:
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or found.st_mode & _PERMISSIONS != _PRIVATE:
             raise EmbeddedServerError(
                 f"{self._sockets}, the folder for the database's socket, must be a folder of this user with mode 0700, "
                 "and no symbolic link. Another user may have made it. Remove it, or set TMPDIR to a folder of your own."
@@ -196,7 +218,7 @@ class EmbeddedServer:
         return self._call("pg_ctl", "-D", str(self._cluster), "status").returncode == 0
 
     def _launch(self) -> None:
-        settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *_SAID, *self._options]
+        settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
         arguments = [part for setting in settings for part in ("-c", setting)]
         with self._log.open("a") as log:
             # a child of ours, not of pg_ctl, so that nothing of it is left once it has ended
@@ -282,6 +304,10 @@ def _socket_directory(cluster: Path) -> Path:
     places = (cluster.parent / "run", Path(tempfile.gettempdir()) / name)
     fits = (place for place in places if len(str(place)) <= _LONGEST_SOCKET_PATH and "," not in str(place))
     return next(fits, _SHORTEST / name)
+
+
+def _name_of(uid: int) -> str:
+    return pwd.getpwuid(uid).pw_name
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,6 +1,9 @@
 """What is said when a call fails, for people and for machines, and how the command then ends."""
 
+import contextlib
+import shlex
 import sys
+from pathlib import Path
 from typing import Final, NoReturn
 
 import click
@@ -133,8 +136,16 @@ def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
     if isinstance(error, errors.TokenTimedOutError):
         return "Try again in a moment."
     if target.demo is not None:
-        return f"The demo does not seem to run. Start it: {own_command()} demo"
+        return f"The demo does not seem to run. Start it: {_start_of(target.demo.folder.parent)}"
     return f"Is the address right? It is from {target.base_url.source}."
+
+
+def _start_of(folder: Path) -> str:
+    """What starts the demo that was started in a folder, which may be one above the current one."""
+    with contextlib.suppress(OSError):
+        if not folder.samefile(Path.cwd()):
+            return f"cd {shlex.quote(str(folder))} && {own_command(folder)} demo"
+    return f"{own_command()} demo"
 
 
 def _lines(failure: Failure) -> list[str]:

@@ -45,7 +45,7 @@ def show(api: Api, *, member_id: str) -> None:
 def add(api: Api, *, user_id: str, role: str) -> None:
     """Invite a user, and print the member's id on stdout.
 
-    USER is the user's id at the identity provider (sub), not an e-mail address. The user has to accept.
+    USER is the user's id at the identity provider, the sub of their tokens. The user has to accept.
     """
     member = api.client.members.create(user_id=user_id, role=role)
     if api.as_json:
