@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
@@ -221,6 +222,29 @@ async def test_a_backfill_that_stopped_says_where_and_how_to_go_on(operator: Ope
         assert (done.code, done.out.splitlines()[-1]) == (0, "151 events listed, 150 missed: 150 late")
         asked = server.requests[-1].params
     assert (asked["created[gte]"], asked["created[lte]"]) == ("1767225600", str(events.NOW - 99))
+
+
+async def test_a_backfill_that_stopped_after_events_that_failed_tries_them_again(
+    operator: Operator, conninfo: str
+) -> None:
+    subscriber = await operator.world.subscriber()
+    listed = [
+        events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age) for age in range(150)
+    ]
+    with psycopg.connect(conninfo) as connection:
+        connection.execute("ALTER TABLE billing_events ADD CHECK (id <> 'evt_007')")
+    async with running_provider() as server:
+        server.answers.extend(
+            Answer(200, {"object": "list", "data": part, "has_more": True}) for part in (listed[:100], listed[100:])
+        )
+        server.answers.append(refusal(500, type="api_error"))
+        provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY}
+        stopped = await operator.runs("backfill --since 2026-01-01T00:00:00Z", **provider)
+    assert stopped.code == 6
+    assert stopped.err.endswith(
+        "1 event could not be handled. Try them again, with what is left with: tenantry backfill --since "
+        "2026-01-01T00:00:00Z\n"
+    )
 
 
 async def test_a_provider_out_of_reach_exits_with_6(operator: Operator) -> None:

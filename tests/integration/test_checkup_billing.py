@@ -1,9 +1,11 @@
 """The check-up of billing: what the ledger and the tenants' records tell, when, and what it says to do."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 from tenantry.db.database import Lane, for_writes
@@ -68,9 +70,15 @@ async def repaired(provider: Provider, *tenants: str, received_at: datetime | No
     await add_entries(provider.service.conninfo, entries, received_at)
 
 
-async def answered(provider: Provider, subscriber: Subscriber, created: int) -> None:
-    """That the provider was asked about a tenant."""
-    event = BillingEvent(id=f"snapshot_{subscriber.id}_{created}", type=SNAPSHOT, created=created, org_id=subscriber.id)
+_later: Final = itertools.count(1 << 40)
+
+
+async def answered(provider: Provider, subscriber: Subscriber, created: int, *, before: bool = False) -> None:
+    """That the provider was asked about a tenant, after all its events had arrived or ``before`` any."""
+    arrival = -next(_later) if before else next(_later)
+    event = BillingEvent(
+        id=f"snapshot_{arrival}", type=SNAPSHOT, created=created, org_id=subscriber.id, arrival=arrival
+    )  # fmt: skip
     await add_entries(provider.service.conninfo, [(event, [])])
 
 
@@ -297,8 +305,9 @@ async def test_a_later_answer_of_the_provider_settles(provider: Provider) -> Non
     settled, unsettled = await provider.subscriber(), await provider.subscriber()
     for subscriber in (settled, unsettled):
         await tie(provider, subscriber)
-        await answered(provider, subscriber, NOW)
-    await answered(provider, settled, NOW + 1)
+        await answered(provider, subscriber, NOW - 1)
+        await answered(provider, subscriber, NOW + 1, before=True)
+    await answered(provider, settled, NOW)
     assert message(await check(provider)).endswith(
         f"proves: 2, settled by asking the provider: 1; not settled for {unsettled.id}"
     )
@@ -306,6 +315,18 @@ async def test_a_later_answer_of_the_provider_settles(provider: Provider) -> Non
     findings = await check(provider)
     assert levels(findings) == {Level.OK}
     assert findings[0].message.endswith("proves: 2, all settled by asking the provider")
+
+
+async def test_a_pair_that_the_release_before_found_is_counted_under_its_name(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await tie(provider, subscriber)
+    async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
+        await connection.execute(
+            "UPDATE billing_events SET anomalies = array_replace(anomalies, 'ambiguous_order', 'undecidable_order')"
+        )
+    assert f"not settled for {subscriber.id}" in message(await check(provider))
+    events_page = (await provider.service.operator.get(f"{TENANTS}/{subscriber.id}/export")).json()["billingEvents"]
+    assert len(events_page) == 2
 
 
 # Tenants
@@ -411,9 +432,9 @@ STATEMENTS: Final[list[tuple[str, dict[str, Any]]]] = [
     (checkup.ANOMALIES, {**WINDOW, "wrong_livemode": "x", "livemode": None}),
     (checkup.UNKNOWN_PRICES, {**WINDOW, "known": ["price"]}),
     (checkup.TAKEN_CUSTOMERS, WINDOW),
-    (checkup.TIES, {**WINDOW, "snapshot": SNAPSHOT}),
+    (checkup.TIES, {**WINDOW, "kinds": ["x"], "snapshot": SNAPSHOT}),
     (checkup.DRIFTED, WINDOW),
-    (checkup.OF_THE_DAY, {"drift": "x", "tie": "y"}),
+    (checkup.OF_THE_DAY, {"drift": "x", "ties": ["y"]}),
 ]
 
 

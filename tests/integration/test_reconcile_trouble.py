@@ -183,8 +183,18 @@ async def test_a_key_that_is_refused_stops_the_run(provider: Provider, server: P
         found = await desk.reconciler.run()
     assert isinstance(found.stopped, ProviderRefusedError)
     assert (found.compared, found.troubled) == (0, ())
-    assert len(server.requests) == 5  # four tenants, and whether it is about them
+    assert len(server.requests) == 4  # those tenants that are asked about at once
     assert await plans(provider, *made) == ["free"] * 5
+
+
+async def test_a_key_that_may_not_read_subscriptions_stops_the_run(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    await subscribers(provider, server, 1)
+    server.answers.append(refusal(403))
+    found = await reconciler.run()
+    assert isinstance(found.stopped, ProviderRefusedError)
+    assert (found.stopped.of_key, found.troubled) == (True, ())
 
 
 @pytest.mark.parametrize("name", ["nobody", "not a tenant's id", ""])

@@ -173,10 +173,10 @@ async def test_two_processes_that_meet_on_one_id_apply_it_once(
 # Reading again what the ledger holds
 
 
-async def as_of_an_older_release(provider: Provider, event: dict[str, Any]) -> None:
-    """The ledger has an event as invalid that this release can read."""
+async def as_of_an_older_release(provider: Provider, event: dict[str, Any], **more: object) -> None:
+    """The ledger has an event as invalid that this release can read; ``more`` is in its body too."""
     await provider.send(broken(event))
-    body = pack(events.body(event))
+    body = pack(events.body({**event, **more}))
     await rows(
         provider.service.conninfo,
         "UPDATE billing_bodies SET body = %s WHERE arrival = (SELECT arrival FROM billing_events WHERE id = %s)",
@@ -225,6 +225,15 @@ async def test_an_event_whose_body_is_gone_stays_invalid_and_is_counted(provider
     assert (await provider.stored("evt_1") or {})["outcome"] == "invalid"
     await provider.send(event)
     assert await provider.state(subscriber) == ("pro", "active")
+
+
+@pytest.mark.parametrize("account", [7, "a" * 256])
+async def test_a_body_that_this_release_does_not_take_ends_no_replay(provider: Provider, account: object) -> None:
+    first, second = [events.updated(**(await provider.subscriber()).names, event_id=f"evt_{n}") for n in range(2)]
+    await as_of_an_older_release(provider, first, account=account)
+    await as_of_an_older_release(provider, second)
+    [part] = await read_again(provider)
+    assert ([one.id for one in part.events], part.unreadable) == (["evt_1"], 1)
 
 
 async def test_only_the_events_of_selected_tenants_are_read_again(provider: Provider) -> None:

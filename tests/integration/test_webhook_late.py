@@ -19,7 +19,7 @@ from tenantry.services.webhooks import WebhookService
 from tenantry.store import billing
 from tests.support import events
 from tests.support.billing import Provider, rows
-from tests.support.events import NOW
+from tests.support.events import MONTH, NOW
 from tests.support.facts import ANY, NEWEST
 from tests.support.service import Service
 
@@ -80,6 +80,41 @@ async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
     stream = history(random.Random(seed))  # noqa: S311  # no secret is made of it
     await receive(database, emptied, policy, stream)
     assert await folded_right(database, policy, "acme")
+    await database.close()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_account_that_the_release_before_wrote_last_is_folded_from_its_first_event(
+    emptied_service: Service, *, late: bool
+) -> None:
+    """That release leaves the other subscriptions as they were, and keeps the checkpoint without its edition."""
+    provider = Provider(emptied_service)
+    subscriber = await provider.subscriber()
+    one, other = ({**subscriber.names, "subscription_id": f"sub_{name}"} for name in "ab")
+
+    def changed(old: str, new: str, created: int) -> dict[str, Any]:
+        items = {"data": [{"id": "si_1", "price": {"id": f"price_{old}"}, "current_period_end": NOW + MONTH}]}
+        return events.updated(**one, price=f"price_{new}", previous={"items": items}, created=created)
+
+    await provider.send(
+        events.updated(**one, price="price_pro", created=NOW - 90),
+        events.updated(**other, price="price_pro", created=NOW - 80),
+    )
+    stale = "SELECT other_subscriptions::text AS others FROM tenants WHERE id = %s"
+    [before] = await rows(emptied_service.conninfo, stale, subscriber.id)
+    await provider.send(changed("pro", "business", NOW - 70))
+    await rows(
+        emptied_service.conninfo,
+        "UPDATE tenants SET other_subscriptions = %s::json, "
+        "tip_state = (tip_state::jsonb - 'edition' - 'others')::json WHERE id = %s RETURNING id",
+        before["others"], subscriber.id,
+    )  # fmt: skip
+    down, up = changed("business", "pro", NOW), changed("pro", "business", NOW)
+    await provider.send(*((up, down) if late else (down, up)))
+    assert await provider.state(subscriber) == ("business", "active")
+    database = Database(emptied_service.conninfo, pool_size=2)
+    await database.open()
+    assert await folded_right(database, ANY, subscriber.id)
     await database.close()
 
 

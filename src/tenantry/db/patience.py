@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 def patiently(change: Callable[[], None]) -> None:
     """Make a change, again where it has not got its locks in time; it leaves nothing of a try that failed.
 
-    Raises `psycopg.errors.LockNotAvailable` when it has been tried for some minutes.
+    Raises `psycopg.errors.LockNotAvailable` or `DeadlockDetected` when it has been tried for some minutes.
     """
     for left in reversed(range(_TRIES)):
         try:
             change()
-        except psycopg.errors.LockNotAvailable:
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             if not left:
                 raise
             logger.warning("a migration waits for a table that is in use; it tries again in %g s", _PAUSE)

@@ -16,7 +16,7 @@ from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, Fact
 from tenantry.domain.billing.ledger import Account, Arrival
 from tenantry.domain.billing.snapshot import Answer, snapshot
 from tenantry.domain.billing.state import ENDED, BillingPolicy, differences
-from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
+from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, ProviderRefusedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.gateways.provider.api import ProviderApi
 from tenantry.kit.clock import Clock
@@ -79,8 +79,8 @@ class Reached(msgspec.Struct, frozen=True):
 class Backfill(msgspec.Struct, frozen=True):
     """How many events the provider listed, how many of them had never come in, and what became of these, by outcome.
 
-    ``stopped`` is why the run did not come to its end, if it did not. ``reached`` is the oldest event that is done: a
-    run that was stopped goes on from its second.
+    ``stopped`` is why the run did not come to its end, if it did not. ``reached`` is the oldest event that was tried: a
+    run that was stopped goes on from its second, unless events before it failed.
     """
 
     listed: int
@@ -254,6 +254,9 @@ class Reconciler:
             if isinstance(answer, DomainError) and not isinstance(answer, DatabaseUnavailableError)
         ]
         if len(refusals) == len(several):
+            for refusal in refusals:
+                if isinstance(refusal, ProviderRefusedError) and refusal.of_key:
+                    raise refusal  # the key may still be good for the question below
             await self._reach_provider()
         comparisons = []
         for tenant, answer in zip(several, answers, strict=True):

@@ -21,7 +21,7 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubs
 from tenantry.domain.billing.timeline import Reach
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
-from tenantry.gateways.provider.decode import decode_event
+from tenantry.gateways.provider.decode import NotAnEventError, decode_event
 from tenantry.kit.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.services import ledger
 from tenantry.services.webhooks import DUPLICATE, FAILED, Receipt, WebhookService
@@ -322,17 +322,20 @@ def compare(account: Account, refolded: Refolded) -> tuple[Field, ...]:
 
 
 def _decoded(kept: Arrival, policy: BillingPolicy) -> Arrival | None:
-    """An entry of the ledger as this release reads it; None where its raw body is needed and gone."""
+    """An entry of the ledger as this release reads it; None where its raw body is needed, and gone or no event."""
     event = kept.event
     if event.problem is not None:
         if kept.body is None:
             return None
-        read = decode_event(
-            kept.body,
-            arrived=int(kept.received_at.timestamp()),
-            make_up_id=lambda: kept.event.id,
-            reference_links=policy.checkout_reference_links,
-        )
+        try:
+            read = decode_event(
+                kept.body,
+                arrived=int(kept.received_at.timestamp()),
+                make_up_id=lambda: kept.event.id,
+                reference_links=policy.checkout_reference_links,
+            )
+        except NotAnEventError:  # to this release: the one before took it
+            return None
         event = msgspec.structs.replace(read, arrival=event.arrival)
     return Arrival(event, kept.received_at, belated=True)  # its body stays under the number of arrival
 

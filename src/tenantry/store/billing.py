@@ -91,6 +91,8 @@ SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
 _others_decoder: Final = msgspec.json.Decoder(tuple[KnownSubscription, ...])
 _encoder: Final = msgspec.json.Encoder()
+_EDITION: Final = '{"edition":1'
+"""How a checkpoint begins that this release wrote. The release before reads it, and leaves the edition out again."""
 
 
 async def read_standing(
@@ -126,6 +128,7 @@ def to_account(row: Sequence[Any], read_state: Callable[[str], BillingState] = _
         state=state,
         tip_created=row[12],
         tip_state=None if row[13] is None else read_state(row[13]),
+        is_whole=row[13] is None or row[13].startswith(_EDITION),
     )
 
 
@@ -315,6 +318,11 @@ def _decisions(entries: Sequence[Entry]) -> tuple[list[Any], ...]:
     )
 
 
+def _checkpoint(state: BillingState) -> bytes:
+    fields = _encoder.encode(state)[1:]
+    return _EDITION.encode() + (b"," if len(fields) > 1 else b"") + fields
+
+
 def _jsons(values: Iterable[object]) -> list[bytes | None]:
     return [None if value is None else _encoder.encode(value) for value in values]
 
@@ -352,7 +360,7 @@ def update_accounts(accounts: Sequence[tuple[Account, bool]], now: datetime) -> 
             _jsons([account.state.others or None for account, _ in accounts]),
             [account.customer_id for account, _ in accounts],
             [account.tip_created for account, _ in accounts],
-            _jsons([account.tip_state for account, _ in accounts]),
+            [None if account.tip_state is None else _checkpoint(account.tip_state) for account, _ in accounts],
             [visible for _, visible in accounts],
             now,
         )
@@ -376,6 +384,9 @@ async def write(connection: Connection, calls: Sequence[Call], *, commit: bool) 
         raise
 
 
+FORMER_AMBIGUOUS_ORDER: Final = "undecidable_order"
+"""What the release before calls `Anomaly.AMBIGUOUS_ORDER`; its entries keep the name."""
+_FORMER_ANOMALIES: Final = {FORMER_AMBIGUOUS_ORDER: Anomaly.AMBIGUOUS_ORDER.value}
 _ENTRY_COLUMNS: Final = (
     "id, type, created, received_at, livemode, outcome, reason, before::text, after::text, arrival, anomalies"
 )
@@ -410,7 +421,7 @@ def _record(row: Sequence[Any]) -> LedgerRecord:
         before=_state_decoder.decode(before) if before is not None else None,
         after=_state_decoder.decode(after) if after is not None else None,
         arrival=arrival,
-        anomalies=anomalies or [],
+        anomalies=[_FORMER_ANOMALIES.get(name, name) for name in anomalies or ()],
     )
 
 

@@ -10,6 +10,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, WALL_OF_TENANTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 from tenantry.kit.clock import from_epoch
+from tenantry.store.billing import FORMER_AMBIGUOUS_ORDER
 
 MOST_LISTED: Final = 20
 MOST_ASKED: Final = 10_000
@@ -68,13 +69,15 @@ SELECT customer_id, org_id, count(*) OVER ()
 """
 # Whatever the provider says of a later second holds whichever of the two came last. An ended tenant has no plan to get
 # wrong.
+_AMBIGUOUS: Final = [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]
 TIES: Final = """
 WITH ties AS (
        SELECT e.tenant_id,
               EXISTS (SELECT FROM billing_events s
-                       WHERE s.tenant_id = e.tenant_id AND s.created > e.created AND s.type = %(snapshot)s) AS settled
+                       WHERE s.tenant_id = e.tenant_id AND s.created >= e.created AND s.arrival > e.arrival
+                         AND s.type = %(snapshot)s) AS settled
          FROM billing_events e
-        WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND %(kind)s = ANY(e.anomalies)
+        WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND e.anomalies && %(kinds)s
           AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = e.tenant_id AND t.deleted_at IS NOT NULL)),
      unsettled AS (SELECT DISTINCT tenant_id FROM ties WHERE NOT settled)
 SELECT (SELECT count(*) FROM ties), (SELECT count(*) FROM ties WHERE settled),
@@ -105,7 +108,7 @@ SELECT tenant_id, count(*) OVER ()
 """
 OF_THE_DAY: Final = """
 SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
-       count(*) FILTER (WHERE %(tie)s = ANY(anomalies))
+       count(*) FILTER (WHERE anomalies && %(ties)s)
   FROM billing_events
  WHERE anomalies IS NOT NULL AND received_at > now() - interval '24 hours'
 """
@@ -261,7 +264,7 @@ async def read_anomalies(
     prices = await cursor.fetchall()
     cursor = await connection.execute(TAKEN_CUSTOMERS, {**window, "kind": Anomaly.CUSTOMER_TAKEN.value})
     taken = [(f"{customer_id} for {org_id}", number) for customer_id, org_id, number in await cursor.fetchall()]
-    cursor = await connection.execute(TIES, {**window, "kind": Anomaly.AMBIGUOUS_ORDER.value, "snapshot": SNAPSHOT})
+    cursor = await connection.execute(TIES, {**window, "kinds": _AMBIGUOUS, "snapshot": SNAPSHOT})
     [(ties, settled, open_tenants, open_number)] = await cursor.fetchall()
     cursor = await connection.execute(FUTURE_DATED, {**window, "kind": Anomaly.FUTURE_DATED.value})
     future = [
@@ -291,7 +294,7 @@ def _named(rows: Sequence[Sequence[Any]]) -> Named:
 
 async def drifts_and_ties_of_the_day(connection: Connection) -> tuple[int, int]:
     """How many tenants had drifted from the provider, and how many events nothing could place, in the last 24 h."""
-    cursor = await connection.execute(OF_THE_DAY, {"drift": Anomaly.DRIFT.value, "tie": Anomaly.AMBIGUOUS_ORDER.value})
+    cursor = await connection.execute(OF_THE_DAY, {"drift": Anomaly.DRIFT.value, "ties": _AMBIGUOUS})
     [(drifted, ties)] = await cursor.fetchall()
     return drifted, ties
 

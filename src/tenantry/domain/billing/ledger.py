@@ -14,7 +14,8 @@ from tenantry.domain.billing.timeline import Reach
 class Account(msgspec.Struct, frozen=True):
     """A tenant as billing sees it.
 
-    ``tip_created`` is the second of its newest folded event, ``tip_state`` the state before that second.
+    ``tip_created`` is the second of its newest folded event, ``tip_state`` the state before that second. Without
+    ``is_whole`` the release before wrote the account: what it says of other subscriptions may be out of date.
     """
 
     tenant_id: str
@@ -25,6 +26,7 @@ class Account(msgspec.Struct, frozen=True):
     state: BillingState
     tip_created: int | None = None
     tip_state: BillingState | None = None
+    is_whole: bool = True
 
     def checkpoint(self, reach: Reach) -> BillingState:
         """The state before the events that a timeline of this reach holds."""

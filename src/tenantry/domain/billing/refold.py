@@ -68,5 +68,5 @@ def refold(beginning: BillingState, events: Iterable[BillingEvent], policy: Bill
 def corrected(account: Account, refolded: Refolded) -> Account:
     """The account as its events have it."""
     return msgspec.structs.replace(
-        account, state=refolded.state, tip_created=refolded.tip_created, tip_state=refolded.tip_state
+        account, state=refolded.state, tip_created=refolded.tip_created, tip_state=refolded.tip_state, is_whole=True
     )

@@ -111,7 +111,7 @@ class Need(NamedTuple):
 
     With `Reach.TIP_SECOND` that is the second of its newest event. With `Reach.BEGINNING` it is that of the oldest
     event to be placed: events before it are needed back to one that says everything. None says everything of an account
-    with several subscriptions; the second is `FIRST` then.
+    that has had several subscriptions, or that the release before wrote; the second is `FIRST` then.
     """
 
     reach: Reach
@@ -128,14 +128,14 @@ def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]
         account = standing.accounts.get(tenant_id) if tenant_id else None
         if account is None or account.tip_created is None or event.type not in FOLDED_TYPES:
             continue
-        far = reach(event.created, account.tip_created)
+        far = reach(event.created, account.tip_created) if account.is_whole else Reach.BEGINNING
         if event.type == SNAPSHOT:
             far = max(far, Reach.TIP_SECOND)  # it may take the place of an older answer
         known = needed.get(account.tenant_id)
         if far > (known.reach if known else Reach.TIP) or (known and event.created < known.second):
             second = account.tip_created
             if far is Reach.BEGINNING:
-                second = FIRST if account.state.others else event.created
+                second = FIRST if account.state.others or not account.is_whole else event.created
             needed[account.tenant_id] = Need(far, second)
     return needed
 
@@ -280,7 +280,9 @@ class Settlement:
         if timeline is None:
             return account
         created, before = tip(timeline)
-        return msgspec.structs.replace(account, state=timeline.state, tip_created=created, tip_state=before)
+        return msgspec.structs.replace(
+            account, state=timeline.state, tip_created=created, tip_state=before, is_whole=True
+        )
 
     def failed_payments(self) -> list[FailedPayment]:
         """The failures that owners are told of.

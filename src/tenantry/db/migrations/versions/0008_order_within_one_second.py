@@ -11,8 +11,6 @@ down_revision = "0007"
 STATEMENTS = """
 ALTER TABLE tenants ADD COLUMN other_subscriptions json;
 ALTER TABLE billing_events ADD COLUMN attempt_count bigint;
-UPDATE billing_events SET anomalies = array_replace(anomalies, 'undecidable_order', 'ambiguous_order')
- WHERE anomalies IS NOT NULL AND 'undecidable_order' = ANY(anomalies);
 """
 
 
