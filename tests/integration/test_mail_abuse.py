@@ -362,6 +362,58 @@ async def test_owner_token_that_vouches_for_the_address_verifies_it(conninfo: st
         assert await is_verified(service, org)
 
 
+async def test_the_domains_case_does_not_matter_to_who_vouches_for_an_address(conninfo: str) -> None:
+    async with running_service(conninfo) as service:
+        org = await own_tenant(service, email="ada@X.example")
+        sub = f"user-of-{org.id}"
+        user = service.user(sub, org=org.id, role="owner", email="ada@x.example", email_verified=True)
+        assert (await user.get(TENANTS)).status_code == 200
+    async with running_service(conninfo) as service:
+        assert await is_verified(service, org)
+
+
+async def test_tenant_that_the_release_before_makes_has_no_verified_address(service: Service) -> None:
+    await rows(
+        service,
+        "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('made-before', 'n', 'u', 'a@x.example') "
+        "RETURNING id",
+    )  # fmt: skip
+    export = (await service.operator.get(f"{TENANTS}/made-before/export")).json()
+    assert export["ownerEmailVerified"] is False
+
+
+async def test_confirmation_to_an_impossible_address_is_nobodys_alert(fresh_service: Service) -> None:
+    async with posting(fresh_service) as post:
+        org = await own_tenant(fresh_service, email="a@..")
+        assert await post.deliver(org.id) == []
+        found = await rows(fresh_service, "SELECT status FROM owner_mails WHERE tenant_id = %s", org.id)
+        assert [row["status"] for row in found] == ["dropped"]
+
+
+async def test_each_confirmation_has_an_id_of_its_own_since_only_the_newest_link_is_valid(
+    service: Service, post: Post
+) -> None:
+    org = await own_tenant(service)
+    [queued] = await post.queued(org.id)
+    post.server.replies_to_data.append("451 4.3.0 Try again later")
+    with pytest.raises(MailDeferredError):
+        await post.mail.deliver(queued["id"])
+    [first] = [mail.message["Message-ID"] for mail in await post.deliver(org.id)]
+    await set_address(org, str(queued["recipient"]))
+    [second] = [mail.message["Message-ID"] for mail in await post.deliver(org.id)]
+    assert first != second
+
+
+async def test_former_owner_is_told_where_security_notices_go(service: Service, post: Post) -> None:
+    org = await operators_tenant(service)
+    await set_address(org, new_address())
+    await service.operator.put(org.path, {"name": "Acme", "ownerEmail": FORMER})
+    await service.operator.put(org.path, {"name": "Acme", "ownerEmail": new_address()})
+    told = [mail.part("plain") for mail in await post.deliver(org.id) if mail.recipients == [FORMER]]
+    said = ["Security notices come to this address until the new one is" in text for text in told]
+    assert said == [True, False]
+
+
 # --- how many confirmations
 
 

@@ -33,10 +33,11 @@ class KeyLeakedData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AddressChangedData(msgspec.Struct, frozen=True, rename="camel"):
-    """The address that the owner's was changed to, and when."""
+    """The address that the owner's was changed to, when, and whether it was verified from the start."""
 
     email: str
     changed_at: datetime
+    verified: bool = False
 
 
 SecurityNotice = KeyLeakedData | AddressChangedData

@@ -1,6 +1,7 @@
 """Mail: what it says, and how it is handed to a mail server."""
 
 import asyncio
+import hashlib
 import ipaddress
 import ssl
 from collections.abc import Mapping
@@ -336,12 +337,23 @@ def _leak_values(leak: KeyLeakedData) -> Mapping[str, str | None]:
     }
 
 
-def _change_values(change: AddressChangedData) -> Mapping[str, str]:
-    return {"address": display_text(change.email), "changed_at": _moment(change.changed_at)}
+def _change_values(change: AddressChangedData) -> Mapping[str, str | bool]:
+    return {
+        "address": display_text(change.email),
+        "changed_at": _moment(change.changed_at),
+        "verified": change.verified,
+    }
 
 
 def _moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _link_mark(mail: PendingMail) -> str:
+    """What tells a confirmation from one that was sent before it: only the newest has a valid link."""
+    if not isinstance(mail.about, Confirmation):
+        return ""
+    return f".{hashlib.sha256(mail.about.link.encode()).hexdigest()[:16]}"
 
 
 def _composed(
@@ -352,7 +364,7 @@ def _composed(
     message["To"] = _recipient(mail.recipient)
     message["Subject"] = subject
     message["Date"] = mail.created_at
-    message["Message-ID"] = f"<{mail.notification_id}@{_parse_sender(sender).domain}>"
+    message["Message-ID"] = f"<{mail.notification_id}{_link_mark(mail)}@{_parse_sender(sender).domain}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
     message.add_alternative(_templates().get_template(f"{template}.html.j2").render(values), subtype="html")

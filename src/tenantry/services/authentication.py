@@ -132,6 +132,7 @@ class Authenticator:
         member = [seat for seat in seats if claims.org_id == org_id or (seat.role is not None and not seat.invited)]
         if not member:
             raise NoOrganizationError("The user does not belong to this organization.")
+        self._look_at_owner(member[0], claims, org_id)
         elsewhere = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
         return _principal_of_user(elsewhere, member[0]), role_of(elsewhere, member[0])
 
@@ -173,9 +174,12 @@ class Authenticator:
         principal = _principal_of_user(claims, seats[0])
         if seats[0].invited and organization is not None:  # to name the tenant is to accept its invitation
             await self._accept_invitation(claims, principal.org_id, address)
-        if seats[0].owner_email is not None and claims.email not in (None, seats[0].owner_email):
-            self._owner_seen(principal.org_id, claims)
+        self._look_at_owner(seats[0], claims, principal.org_id)
         return Authenticated(principal, seats[0].projects)
+
+    def _look_at_owner(self, seat: SeatRow, claims: Claims, org_id: str) -> None:
+        if seat.owner_email is not None and claims.email not in (None, seat.owner_email):
+            self._owner_seen(org_id, claims)
 
     async def _accept_invitation(self, claims: Claims, org_id: str, address: str | None) -> None:
         if self._accept is None:

@@ -68,7 +68,7 @@ class OwnerConfirmations:
             return (await _living(connection, principal.org_id)).owner_address
 
     async def send_again(self, principal: Principal) -> Resent:
-        """Mail the confirmation link again. Raises `NotFoundError` and `ScopeEscalationError`."""
+        """Mail the confirmation link again. Raises `NotFoundError`, and what `as_of_now` and a scope raise."""
         tenant_id = principal.org_id
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await _living(connection, tenant_id, lock=True)

@@ -113,7 +113,8 @@ async def announce(
         if before is not None and not same_address(before.email, after.email):
             former = before.for_security
             if former is not None and not same_address(former, after.email):
-                await notify(connection, outbox, tenant_id, before, AddressChangedData(after.email, now), now)
+                change = AddressChangedData(after.email, now, after.is_verified)
+                await notify(connection, outbox, tenant_id, before, change, now)
         if not after.is_verified and not await request_confirmation(connection, outbox, tenant_id, after.email, now):
             logger.info("tenant %s: no confirmation mail, the limit is reached", tenant_id)
 

@@ -8,7 +8,14 @@ from uuid import UUID
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.domain.notices import KEY_LEAKED, KeyLeakedData, Notification, PaymentFailure, PendingMail
+from tenantry.domain.notices import (
+    KEY_LEAKED,
+    OWNER_ADDRESS_CONFIRMATION,
+    KeyLeakedData,
+    Notification,
+    PaymentFailure,
+    PendingMail,
+)
 
 INSERT: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
@@ -51,10 +58,17 @@ UPDATE {table} SET status = 'sent', attempts = attempts + 1, sent_at = %s, last_
 MARK_SENT: Final = {table: _MARK_SENT.format(table=table) for table in _TABLES}
 _MARK_ATTEMPT: Final = """
 UPDATE {table}
-   SET attempts = attempts + 1, last_error = %s, status = CASE WHEN %s THEN 'failed' ELSE status END
+   SET attempts = attempts + 1, last_error = %s, status = CASE WHEN %s THEN {given_up} ELSE status END
  WHERE id = %s
 """
-MARK_ATTEMPT: Final = {table: _MARK_ATTEMPT.format(table=table) for table in _TABLES}
+MARK_ATTEMPT: Final = {
+    "notifications": _MARK_ATTEMPT.format(table="notifications", given_up="'failed'"),
+    # Users choose the address of a confirmation: one that cannot be delivered is not the operator's trouble.
+    "owner_mails": _MARK_ATTEMPT.format(
+        table="owner_mails",
+        given_up=f"CASE type WHEN '{OWNER_ADDRESS_CONFIRMATION}' THEN 'dropped' ELSE 'failed' END",
+    ),
+}
 _GIVE_UP: Final = "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"
 GIVE_UP: Final = tuple(_GIVE_UP.format(table=table) for table in _TABLES)
 _WAITING: Final = """

@@ -57,7 +57,7 @@ DELETE_OWNER_MAILS: Final = """
 DELETE FROM owner_mails
  WHERE id IN (
          SELECT id FROM owner_mails
-          WHERE status IN ('sent', 'dropped') AND created_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
+          WHERE status IN ('sent', 'dropped', 'failed') AND created_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
 """
 PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
@@ -119,7 +119,7 @@ async def delete_sessions(connection: Connection, now: datetime) -> int:
 
 
 async def delete_owner_mails(connection: Connection, now: datetime) -> int:
-    """Delete security notices and confirmations that were sent 30 days ago; returns how many, at most 1,000."""
+    """Delete security notices and confirmations of 30 days ago, at most 1,000, that do not wait; returns how many."""
     cursor = await connection.execute(DELETE_OWNER_MAILS, (now - OWNER_MAILS_KEPT, ROWS_PER_STATEMENT))
     return cursor.rowcount
 

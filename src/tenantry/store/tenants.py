@@ -163,13 +163,19 @@ ARE_WITHOUT: Final = """
 SELECT EXISTS (SELECT FROM tenants)
    AND NOT EXISTS (SELECT FROM customers WHERE id = %(customer)s AND tenant_id = %(tenant)s)
 """
-MOVE_OWNER_EMAILS: Final = """
+_SAME: Final = (
+    "(left({one}, -length(split_part({one}, '@', -1))), lower(split_part({one}, '@', -1))) "
+    "= (left({other}, -length(split_part({other}, '@', -1))), lower(split_part({other}, '@', -1)))"
+)
+"""As `same_address` has it: only the domain's case does not matter."""
+MOVE_OWNER_EMAILS: Final = f"""
 WITH moved AS (
     SELECT t.id, t.owner_email AS was, t.verified_email AS former, s.email, s.token_issued
       FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[]) AS s (org_id, user_id, email, token_issued)
       JOIN tenants t ON t.id = s.org_id
      WHERE t.owner_id = s.user_id AND t.deleted_at IS NULL
-       AND ((t.owner_email = s.email AND t.verified_email <> s.email)
+       AND (({_SAME.format(one="t.owner_email", other="s.email")}
+             AND NOT {_SAME.format(one="t.verified_email", other="s.email")})
             OR (t.owner_email_follows AND t.owner_email <> s.email
                 AND (t.owner_email_token_issued IS NULL OR t.owner_email_token_issued <= s.token_issued)))
      ORDER BY t.id
@@ -180,7 +186,7 @@ UPDATE tenants t
   FROM moved
  WHERE t.id = moved.id
 RETURNING t.id, moved.was, moved.former
-"""
+"""  # noqa: S608  # our own columns
 
 
 async def move_owner_emails(

@@ -1,12 +1,13 @@
 """The dashboard says that the owner's address is not verified, and sends the confirmation again."""
 
+from pathlib import Path
 from typing import Final
 
 import psycopg
 import pytest
 
 from tenantry.demo.identity_provider import DemoUser
-from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard
+from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard
 
 OVERVIEW: Final = f"{AT_ACME}/"
 SEND_AGAIN: Final = f"{AT_ACME}/settings/owner-address/send-confirmation"
@@ -29,6 +30,18 @@ async def confirmations(dashboard: Dashboard) -> int:
 async def test_verified_address_is_no_matter(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in()
     assert "Unverified" not in (await olivia.open(OVERVIEW)).text
+
+
+async def test_owner_who_only_uses_the_dashboard_has_their_verified_address_taken(conninfo: str, people: Path) -> None:
+    async with running_dashboard(conninfo, people) as dashboard:
+        async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+            await connection.execute("UPDATE tenants SET verified_email = ''")
+        olivia = await dashboard.sign_in()
+        assert "is not verified." in (await olivia.open(OVERVIEW)).text
+    # what was noticed is written when the service stops
+    async with await psycopg.AsyncConnection.connect(conninfo) as connection:
+        cursor = await connection.execute("SELECT verified_email FROM tenants WHERE id = %s", (ACME,))
+        assert await cursor.fetchone() == (OLIVIA.email,)
 
 
 @pytest.mark.parametrize("user", [OLIVIA, ADAM], ids=["owner", "admin"])

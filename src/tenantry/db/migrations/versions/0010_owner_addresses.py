@@ -12,6 +12,8 @@ STATEMENTS = """
 ALTER TABLE tenants ADD COLUMN verified_email text;
 COMMENT ON COLUMN tenants.verified_email IS
     'the address that was verified last, empty if none was; NULL: from before 0010, owner_email counts as verified';
+-- For tenants that the release before makes from now on: it verifies nothing.
+ALTER TABLE tenants ALTER COLUMN verified_email SET DEFAULT '';
 ALTER TABLE notifications ADD COLUMN recipient text;
 COMMENT ON COLUMN notifications.recipient IS 'the address when the notification was queued; NULL: from before 0010';
 ALTER TABLE billing_events ADD COLUMN amount_remaining bigint;
