@@ -266,9 +266,10 @@ class Parts:
     def dashboard(self, settings: Settings) -> DashboardParts:
         """What the dashboard is made of."""
         secret = SessionSecret(settings.session_secret.reveal())
+        issuer = settings.oidc.issuer if settings.oidc else None
         return DashboardParts(
             secret=secret,
-            sessions=SessionService(self.database, secret, settings.oidc.issuer if settings.oidc else None, self.clock),
+            sessions=SessionService(self.database, secret, issuer, self.clock),
             authenticator=self.authentication.authenticator,
             sign_in=self.sign_in(settings),
             api_keys=self.api_keys,
@@ -280,7 +281,7 @@ class Parts:
             trail=self.trail,
             billing=self.billing,
             checkout=self.checkout,
-            overview=OverviewService(self.database, settings.billing.catalog, self.clock),
+            overview=OverviewService(self.database, issuer, settings.billing.catalog, self.clock),
             news=self.news,
             replay=ReplayService(self.database, settings.billing, self.clock),
             catalog=settings.billing.catalog,

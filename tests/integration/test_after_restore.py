@@ -146,6 +146,52 @@ async def test_members_that_were_given_more_are_only_told_of(loss: Loss) -> None
     assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 so already, 0 gone, 3 by hand; ")
 
 
+async def test_what_did_not_count_for_a_claimed_owner_does_not_count_after_the_restore(loss: Loss) -> None:
+    org = await loss.service.organization()
+    admin = loss.service.user("the-admin", org=org.id, role="admin")
+    names = ("lowered", "removed", "declined")
+    lowered, removed, declined = [await add_member(admin, name, "admin") for name in names]
+    await loss.back_up()
+    await change_role(admin, lowered, "member")
+    await remove_member(admin, removed)
+    owners = {name: loss.service.user(name, org=org.id, role="owner") for name in names}
+    assert (await owners["declined"].delete(own_path(declined))).status_code == 204
+    async with loss.restored() as (service, done):
+        for name in names:
+            owner = service.caller(owners[name].credential)
+            assert (await owner.get(WHOAMI)).json()["accessLevel"] == "OWNER", name
+    assert done.out.count("  redone\n") == 3
+
+
+async def test_what_an_owner_confirmed_counts_for_a_claimed_owner_after_the_restore(loss: Loss) -> None:
+    org = await loss.service.organization()
+    admin = loss.service.user("the-admin", org=org.id, role="admin")
+    lowered, removed = [await add_member(admin, name, "member") for name in ("lowered", "removed")]
+    await remove_member(admin, removed)
+    await loss.back_up()
+    await change_role(org.owner, lowered, "member")
+    await remove_member(org.owner, removed)
+    async with loss.restored() as (service, _):
+        as_lowered, as_removed = [
+            await service.user(name, org=org.id, role="owner").get(WHOAMI) for name in ("lowered", "removed")
+        ]
+    assert as_lowered.json()["accessLevel"] == "SCOPED"
+    assert refusal(as_removed) == (403, "no_organization")
+
+
+async def test_user_who_accepts_after_the_restore_does_not_keep_a_higher_role(loss: Loss) -> None:
+    org = await loss.service.organization()
+    member = await add_member(org.owner, "quick", "admin")
+    await loss.back_up()
+    await change_role(org.owner, member, "member")
+    async with loss.restored("--hold-mail") as (service, _):
+        service.clock.advance(days=1)
+        assert (await service.user("quick", asks_for=org.id).get(WHOAMI)).status_code == 200
+        done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
+        assert done.out.count("  redone\n") == 1
+        assert (await service.caller(org.owner.credential).get(path_of(member))).json()["role"] == "member"
+
+
 async def test_transfer_of_a_tenant_is_only_told_of(loss: Loss) -> None:
     org, first = await owned(loss.service, "first")
     second = await join(loss.service, org, "second")

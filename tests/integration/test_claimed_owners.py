@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.support.members import MEMBERS, add_member, change_role, join, own_path, path_of, remove_member
+from tests.support.members import MEMBERS, accept_path, add_member, change_role, join, own_path, path_of, remove_member
 from tests.support.service import KEYS, WHOAMI, Caller, Organization, Service, refusal
 
 NO_ORGANIZATION = (403, "no_organization")
@@ -52,6 +52,33 @@ async def test_narrowed_token_of_a_claimed_owner_writes_as_it_reads(service: Ser
         "narrowed", org=org.id, role="owner", scope="members:write projects:* tenants:read billing:read"
     )
     await add_member(owner, "somebody")
+
+
+async def test_claimed_owner_who_leaves_is_refused(service: Service) -> None:
+    org = await service.organization()
+    member = await add_member((await writers(service, org))["admin"], "leaving")
+    owner = service.user("leaving", org=org.id, role="owner")
+    assert (await owner.post(accept_path(member))).status_code == 200
+    assert await level(owner) == "OWNER"
+    assert (await owner.delete(own_path(member))).status_code == 204
+    assert refusal(await owner.get(WHOAMI)) == NO_ORGANIZATION
+
+
+@pytest.mark.parametrize("then", ["confirmed", "removed again"])
+async def test_what_an_owner_confirms_is_on_record_once(service: Service, then: str) -> None:
+    org = await service.organization()
+    admin = (await writers(service, org))["admin"]
+    member = await add_member(admin, "confirmed", "member")
+    if then == "removed again":
+        await remove_member(admin, member)
+    for _ in range(2):
+        if then == "confirmed":
+            await change_role(org.owner, member, "member")
+        else:
+            await remove_member(org.owner, member)
+    entries = (await org.owner.get("/api/v1/audit-events", targetId=member["id"])).json()["data"]
+    found = [(entry["before"], entry["after"]) for entry in entries if "bindsOwner" in (entry["before"] or {})]
+    assert found == [({"bindsOwner": False}, {"bindsOwner": True})]
 
 
 @pytest.mark.parametrize("then", ["lowered", "removed", "confirmed", "removed again"])

@@ -47,6 +47,13 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     removed_at: datetime | None
 
 
+class AuditedMember(Member, frozen=True, rename="camel"):
+    """A member as the audit trail has it."""
+
+    binds_owner: bool
+    """As in `MembershipBound`."""
+
+
 class Ownership(msgspec.Struct, frozen=True, rename="camel"):
     """Whose a tenant is, and where its billing mail goes."""
 
@@ -91,13 +98,24 @@ class Writer(msgspec.Struct, frozen=True):
 
 
 BY_USER: Final = Writer(None, AccessLevel.SCOPED)
-"""The user of the membership."""
+"""The user of the membership, who accepts or declines."""
+BY_LEAVER: Final = Writer(None, AccessLevel.OWNER)
+"""The user of the membership, who leaves: that also refuses a user whose token claims the role owner."""
 
 
-def writer(author: Author, level: AccessLevel) -> Writer:
-    """The author of a change, who has this level."""
+def writer(author: Author, level: AccessLevel, *, binds: bool = True) -> Writer:
+    """The author of a change, who has this level.
+
+    Without ``binds`` the operator repeats a change that did not bind claimed owners.
+    """
     name = author.kind if author.id is None else f"{author.kind}:{author.id}"
-    return Writer(name, OPERATOR_ACCESS if author.kind is ActorKind.OPERATOR else level)
+    access = OPERATOR_ACCESS if author.kind is ActorKind.OPERATOR else level
+    return Writer(name, access if binds else AccessLevel.SCOPED)
+
+
+def audited(member: Member, *, binds_owner: bool) -> AuditedMember:
+    """The member as the audit trail has it."""
+    return AuditedMember(**msgspec.structs.asdict(member), binds_owner=binds_owner)
 
 
 def removed(member: Member, now: datetime) -> Member:
@@ -126,9 +144,14 @@ def status_of_new(author: Author, user_id: str) -> MemberStatus:
     return MemberStatus.ACTIVE if is_own or author.kind is ActorKind.OPERATOR else MemberStatus.INVITED
 
 
+def is_email(user_id: str) -> bool:
+    """Whether this is an e-mail address, by which most identity providers never name a user."""
+    return _EMAIL.fullmatch(user_id) is not None
+
+
 def check_user_id(user_id: str, location: str) -> None:
     """Raise `ValidationError` for an e-mail address: the identity provider would never name a user by it."""
-    if _EMAIL.fullmatch(user_id):
+    if is_email(user_id):
         raise ValidationError((location, _NOT_AN_EMAIL))
 
 
@@ -172,13 +195,13 @@ def check_may_be_less(member: Member, *, owner_id: str, other_owners: int) -> No
 
     ``owner_id`` is the tenant's; ``other_owners`` is how many active members beside this one are owners.
     """
-    if member.status is not MemberStatus.ACTIVE:
+    if member.status is MemberStatus.REMOVED:
         return
-    if member.user_id == owner_id:
+    if member.user_id == owner_id:  # an invited one too: the user may already be an owner by the claim
         raise LastOwnerError(
             "This member is the tenant's owner: transfer the tenant first, with POST /api/v1/tenants/{id}/transfer."
         )
-    if member.role is Role.OWNER and not other_owners:
+    if member.status is MemberStatus.ACTIVE and member.role is Role.OWNER and not other_owners:
         raise LastOwnerError("This is the tenant's last owner: give another member the role owner first.")
 
 

@@ -252,8 +252,8 @@ OPERATIONS: Final[dict[str, Note]] = {
     "deleteMember": Note(
         _MEMBERS,
         "Withdraws an invitation too. Once this is answered, every request of the user is refused, on every process "
-        "and replica, whatever the token claims. Removing it again is fine. The record stays, with `removedAt`. Only "
-        "an OWNER removes an owner.",
+        "and replica, whatever the token claims. Only an OWNER's removal also counts for a user whose token claims the "
+        "role owner. Removing it again is fine. The record stays, with `removedAt`. Only an OWNER removes an owner.",
         "The removal is committed.",
         (errors.ScopeEscalationError, errors.ModeMismatchError, errors.LastOwnerError),
     ),

@@ -169,11 +169,14 @@ class Aftermath:
         return Lost(entry, Outcome.REDONE)
 
     async def _redo_member(self, entry: AuditEvent) -> Lost:
-        operator = operator_principal(entry.org_id)
+        operator, after = operator_principal(entry.org_id), entry.after or {}
+        binds = _binds(entry)
         if entry.action in _ENDED:
-            await self._members.remove(operator, BY_OPERATOR, entry.target_id)
+            await self._members.remove(operator, BY_OPERATOR, entry.target_id, binds=binds)
         else:
-            await self._members.change_role(operator, BY_OPERATOR, entry.target_id, Role((entry.after or {})["role"]))
+            member = await self._members.get(operator, entry.target_id)
+            role = Role(after.get("role", member.role))
+            await self._members.change_role(operator, BY_OPERATOR, entry.target_id, role, binds=binds)
         return Lost(entry, Outcome.REDONE)
 
     async def _redo_tenant(self, entry: AuditEvent, tenant: tenants.TenantRow) -> Lost:
@@ -199,7 +202,9 @@ def _changed_since(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
     if entry.action in _ENDED:
         begun = [newest[action] for action in _BEGUN if action in newest]
         return "the member was added again since" if begun and max(begun) > entry.at else ""
-    is_outdated = entry.action in _CHANGED and any(at > entry.at for at in newest.values())
+    # a user accepts without anybody having looked at what was lost
+    later = [action for action, at in newest.items() if at > entry.at and action is not Action.MEMBER_ACCEPTED]
+    is_outdated = entry.action in _CHANGED and bool(later)
     return "it was changed since" if is_outdated else ""
 
 
@@ -242,18 +247,23 @@ def _member_left_alone(entry: AuditEvent, member: Member) -> Lost | None:
         if member.status is MemberStatus.ACTIVE:
             return Lost(entry, Outcome.SO_ALREADY)
         return Lost(entry, Outcome.BY_HAND, f"the user had accepted, and is {member.status}")
-    if is_removed:
+    if is_removed and not (entry.action in _ENDED and _binds(entry)):
         return Lost(entry, Outcome.SO_ALREADY, "the member is removed")
     return _role_left_alone(entry, member) if entry.action is Action.MEMBER_UPDATED else None
 
 
 def _role_left_alone(entry: AuditEvent, member: Member) -> Lost | None:
-    role = Role((entry.after or {})["role"])
+    role = Role((entry.after or {}).get("role", member.role))
     if role is member.role:
-        return Lost(entry, Outcome.SO_ALREADY)
+        return None if _binds(entry) else Lost(entry, Outcome.SO_ALREADY)
     if lower_role(role, member.role) is member.role:
         return Lost(entry, Outcome.BY_HAND, f"the member has the role {member.role} of before, and had {role}")
     return None
+
+
+def _binds(entry: AuditEvent) -> bool:
+    """Whether the change made the membership count for a user whose token claims the role owner."""
+    return bool((entry.after or {}).get("bindsOwner"))
 
 
 async def export_trail(database: Database, since: datetime | None) -> AsyncGenerator[list[AuditEvent], None]:

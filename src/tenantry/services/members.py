@@ -123,8 +123,10 @@ class MemberService:
             member, _ = await once(connection, claim, Member, self._clock(), make)
             return member
 
-    async def change_role(self, principal: Principal, author: Author, member_id: str, role: Role) -> Member:
-        """Give a member, or an invited user, another role.
+    async def change_role(
+        self, principal: Principal, author: Author, member_id: str, role: Role, *, binds: bool = True
+    ) -> Member:
+        """Give a member, or an invited user, another role. ``binds`` is as in `tenantry.domain.members.writer`.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
         """
@@ -137,11 +139,14 @@ class MemberService:
             if lower_role(before.role, role) is not before.role:
                 await check_may_be_less(connection, tenant, self._issuer, before)
             after = msgspec.structs.replace(before, role=role)
-            written = rules.writer(author, caller.access_level)
+            written = rules.writer(author, caller.access_level, binds=binds)
             return await store_change(connection, author, written, Action.MEMBER_UPDATED, before, after, now)
 
-    async def remove(self, principal: Principal, author: Author, member_id: str) -> None:
+    async def remove(self, principal: Principal, author: Author, member_id: str, *, binds: bool = True) -> None:
         """Refuse a user from now on, whatever their tokens say, or withdraw an invitation; again is fine.
+
+        A user whose token claims the role owner is refused only if an OWNER, or the operator, has written this
+        membership. ``binds`` is as in `tenantry.domain.members.writer`.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
@@ -149,7 +154,7 @@ class MemberService:
             tenant, caller, now = await self._begin(connection, principal)
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
-            written = rules.writer(author, caller.access_level)
+            written = rules.writer(author, caller.access_level, binds=binds)
             if before.status is not MemberStatus.REMOVED:
                 await check_may_be_less(connection, tenant, self._issuer, before)
             after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
@@ -211,6 +216,10 @@ class MemberService:
             raise NotFoundError("member")
         return member
 
+    def takes_user_id(self, user_id: str) -> bool:
+        """Whether this may be a user's id: an e-mail address is one only where the identity provider has such ids."""
+        return self._email_subjects or not rules.is_email(user_id)
+
     def _check_user_id(self, user_id: str) -> None:
         if not self._email_subjects:
             rules.check_user_id(user_id, "userId")
@@ -219,7 +228,7 @@ class MemberService:
         """Raise `PlanLimitReachedError` when the plan allows no more members. The caller holds the tenant's row."""
         plan = tenant.record.plan
         most = self._catalog.limits(plan).members
-        if most is not None and await members.has_current(connection, tenant.record.id, issuer, most):
+        if most is not None and await members.count_current(connection, tenant.record.id, issuer, most) >= most:
             raise PlanLimitReachedError(
                 f"The plan {self._catalog.name(plan)} allows {most} members; invitations count as members."
             )
@@ -263,8 +272,9 @@ async def _insert(
 ) -> Member:
     await members.insert(connection, issuer, member, written, is_founder=is_founder)
     action = Action.MEMBER_INVITED if member.status is MemberStatus.INVITED else Action.MEMBER_ADDED
+    after = rules.audited(member, binds_owner=written.access != AccessLevel.SCOPED)
     await audit.record(
-        connection, author, action, org_id=member.org_id, target_id=member.id, after=member, now=member.created_at
+        connection, author, action, org_id=member.org_id, target_id=member.id, after=after, now=member.created_at
     )
     return member
 
@@ -282,17 +292,19 @@ async def store_change(
 ) -> Member:  # fmt: skip
     """Store what has changed of a member, and record it in the audit trail.
 
-    Where nothing has changed, an OWNER or the operator still makes the membership binding on a claimed owner.
+    Where nothing else has changed, an OWNER or the operator still makes the membership binding on a claimed owner.
     """
-    if after == before:
-        if written.access != AccessLevel.SCOPED:
-            await members.update(connection, before, written)
+    bound = await members.binds_owner(connection, before.org_id, before.id)
+    binds = bound or written.access != AccessLevel.SCOPED
+    if after == before and binds == bound:
         return before
-    after = msgspec.structs.replace(after, updated_at=now)
+    if after != before:
+        after = msgspec.structs.replace(after, updated_at=now)
     await members.update(connection, after, written)
     await audit.record(
-        connection, author, action, org_id=after.org_id, target_id=after.id, before=before, after=after, now=now
-    )
+        connection, author, action, org_id=after.org_id, target_id=after.id,
+        before=rules.audited(before, binds_owner=bound), after=rules.audited(after, binds_owner=binds), now=now,
+    )  # fmt: skip
     return after
 
 

@@ -8,7 +8,7 @@ from tenantry.db.scope import OF_PEOPLE, of_tenant
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.errors import NotFoundError
-from tenantry.domain.members import BY_USER, Member, Membership, MemberStatus
+from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus
 from tenantry.domain.pages import Page
 from tenantry.gateways.identity.tokens import Claims
 from tenantry.kit.clock import Clock, to_micros
@@ -71,8 +71,11 @@ class MembershipService:
                 raise NotFoundError("membership")
             await _accept(connection, Author(ActorKind.USER, claims.subject, address), member, self._clock())
 
-    async def end(self, user: User, author: Author, membership_id: str) -> None:
-        """Decline an invitation, or leave; again is fine. Raises `NotFoundError` and `LastOwnerError`."""
+    async def end(self, user: User, author: Author, membership_id: str, *, leaves: bool = False) -> None:
+        """Decline an invitation, or leave; again is fine. Raises `NotFoundError` and `LastOwnerError`.
+
+        ``leaves`` says that an invited user, whom a claim lets in, leaves rather than declines.
+        """
         async with self._database.transaction(OF_PEOPLE) as connection:
             org_id = await _tenant_of(connection, user, membership_id)
             async with connection.within(of_tenant(org_id)):
@@ -80,9 +83,10 @@ class MembershipService:
                 if member.status is MemberStatus.REMOVED:
                     return
                 await check_may_be_less(connection, tenant, user.issuer, member)
-                action = Action.MEMBER_DECLINED if member.status is MemberStatus.INVITED else Action.MEMBER_LEFT
+                declines = member.status is MemberStatus.INVITED and not leaves
+                action, written = (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
                 now = self._clock()
-                await store_change(connection, author, BY_USER, action, member, rules.removed(member, now), now)
+                await store_change(connection, author, written, action, member, rules.removed(member, now), now)
 
 
 async def _tenant_of(connection: Connection, user: User, membership_id: str) -> str:

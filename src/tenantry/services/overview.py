@@ -12,15 +12,15 @@ from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
 from tenantry.domain.errors import NotFoundError
-from tenantry.domain.pages import Count
+from tenantry.domain.pages import Count, count_up_to
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.tenants import Tenant
 from tenantry.kit.clock import Clock
 from tenantry.services.billing import BillingEventView, view
-from tenantry.services.projects import count_for_page
+from tenantry.services.projects import MOST_COUNTED, count_for_page
 from tenantry.services.rate_limits import subject_of_tenant
-from tenantry.store import api_keys, billing, overview, tenants
+from tenantry.store import api_keys, billing, members, overview, tenants
 from tenantry.store.overview import FailedInvoice
 
 _MOST_KEYS: Final = 5
@@ -30,12 +30,13 @@ _MOST_EVENTS: Final = 5
 class Use(msgspec.Struct, frozen=True):
     """What a tenant has and does.
 
-    ``projects`` are those of the caller's mode. ``api_keys`` are the active ones of both modes, which a plan counts;
-    ``replaced_keys`` still work beside their successors and do not count. ``requests`` are those of the last minute,
-    about; None where the plan has no limit, for then nobody counts.
+    ``projects`` are those of the caller's mode. ``members`` includes invited users. ``api_keys`` are the active ones of
+    both modes, which a plan counts; ``replaced_keys`` still work beside their successors and do not count. ``requests``
+    are those of the last minute, about; None where the plan has no limit, for then nobody counts.
     """
 
     projects: Count
+    members: Count
     api_keys: Count
     replaced_keys: int
     requests: Count | None
@@ -66,8 +67,10 @@ class Overview(msgspec.Struct, frozen=True):
 class OverviewService:
     """Reads what several pages show of the principal's tenant."""
 
-    def __init__(self, database: Database, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, database: Database, issuer: str | None, catalog: Catalog, clock: Clock) -> None:
+        """``issuer`` is the identity provider whose users are members."""
         self._database = database
+        self._issuer = issuer
         self._catalog = catalog
         self._clock = clock
 
@@ -104,6 +107,7 @@ class OverviewService:
             requests = await overview.count_requests(connection, subject_of_tenant(org_id), since)
         use = Use(
             await count_for_page(connection, principal),
+            await self._members(connection, org_id),
             Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)),
             await api_keys.count(connection, org_id, now, KeyState.REPLACED),
             None if requests is None else Count(requests),
@@ -112,6 +116,13 @@ class OverviewService:
         if found.record.subscription_status == PAST_DUE:
             failed = await overview.last_failed_invoice(connection, org_id)
         return BillingOverview(found.record, use, failed and _with_safe_url(failed))
+
+    async def _members(self, connection: Connection, org_id: str) -> Count:
+        if self._issuer is None:
+            return Count(0)
+        return count_up_to(
+            await members.count_current(connection, org_id, self._issuer, MOST_COUNTED + 1), MOST_COUNTED
+        )
 
 
 def _with_safe_url(invoice: FailedInvoice) -> FailedInvoice:

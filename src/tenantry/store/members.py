@@ -128,15 +128,25 @@ async def find_bound(connection: Connection, org_id: str, issuer: str, user_id: 
     return MembershipBound(Role(row[0]), MemberStatus(row[1]), row[2]) if row else None
 
 
-async def has_current(connection: Connection, org_id: str, issuer: str, number: int) -> bool:
-    """Whether a tenant has at least so many members and invitations."""
+async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bool:
+    """Whether a membership lowers or refuses a claimed owner."""
+    cursor = await connection.execute(
+        f"SELECT {BINDS_OWNER.format(row='memberships')} FROM memberships WHERE tenant_id = %s AND id = %s",  # noqa: S608
+        (org_id, member_id),
+    )
+    row = await cursor.fetchone()
+    return row is not None and bool(row[0])
+
+
+async def count_current(connection: Connection, org_id: str, issuer: str, most: int) -> int:
+    """How many members and invitations a tenant has; no more than ``most`` are counted."""
     cursor = await connection.execute(
         f"SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %s AND issuer = %s AND {_CURRENT} "  # noqa: S608
         "LIMIT %s) counted",
-        (org_id, issuer, number),
+        (org_id, issuer, most),
     )
     row = await cursor.fetchone()
-    return row is not None and row[0] >= number
+    return int(row[0]) if row else 0
 
 
 async def count_owners(connection: Connection, org_id: str, issuer: str | None, *, beside: str) -> int:

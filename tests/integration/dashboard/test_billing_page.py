@@ -74,6 +74,7 @@ async def test_the_present_plan_is_marked_and_use_is_beside_its_limits(owner: Pe
     said = (await owner.open(BILLING)).text
     assert "Free your plan" in said
     assert "Projects 0 of 3" in said
+    assert "Members 1 of 100" in said
     assert "Active keys 0 of 10" in said
     assert "Requests in the last minute 0 of 6,000" in said
 

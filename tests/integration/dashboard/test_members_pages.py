@@ -171,7 +171,7 @@ async def test_a_member_is_removed_over_a_page_that_says_what_happens_and_taken_
     asked = await olivia.open(f"{path}/remove")
     assert "The next request of Mia <i>Member</i> is refused" in asked.text
     assert "Keys that they created go on working" in asked.text
-    assert "kept out from now on" in (await olivia.send(asked)).text
+    assert "The member is removed." in (await olivia.send(asked)).text
     assert (await mia.open(f"{AT_ACME}/projects")).status == 404
     removed = await olivia.open(path)
     assert removed.form(f"{path}/take-back").fields["role"] == ["member"]
@@ -179,6 +179,45 @@ async def test_a_member_is_removed_over_a_page_that_says_what_happens_and_taken_
     assert (back.status, "The user is invited." in back.text) == (200, True)
     assert await roles(dashboard, "invited") == {"mia": "admin"}
     assert (await mia.open(f"{AT_ACME}/projects")).status == 200
+
+
+async def test_invitation_that_was_accepted_meanwhile_is_not_withdrawn_unaware(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("mia", accepted=False)
+    olivia = await dashboard.sign_in(OLIVIA)
+    asked = await olivia.open(f"{path}/remove")
+    assert "Withdraw this invitation?" in asked.text
+    await dashboard.accept_invitations()
+    again = await olivia.send(asked)
+    assert again.status == 422
+    assert "Nobody was removed. The user has accepted the invitation." in again.text
+    assert "Remove this member?" in again.text
+    assert "mia" in await roles(dashboard)
+    assert "The member is removed." in (await olivia.send(again)).text
+    assert "mia" not in await roles(dashboard)
+
+
+async def test_own_invitation_is_answered_and_not_withdrawn(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("adam", "admin", accepted=False)
+    page = await (await dashboard.sign_in(ADAM)).open(path)
+    assert ("Answer the invitation", "/memberships") in page.anchors
+    assert f"{path}/remove" not in page.links
+
+
+async def test_admin_is_told_that_owners_by_the_provider_are_not_refused(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member("mia")
+    said = "whatever the identity provider says, unless it makes them an owner."
+    for person, is_told in ((ADAM, True), (OLIVIA, False)):
+        page = await (await dashboard.sign_in(person)).open(f"{path}/remove")
+        assert (said in page.text) is is_told
+
+
+async def test_user_id_that_looks_like_an_address_is_not_called_one(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    good = {"ownerEmail": "billing@acme.example", "name": "Acme"}
+    page = await olivia.send(await olivia.open(TRANSFER), userId="samlp|acme|ada@acme.example", **good)
+    assert "This user is not an active member. Invite them first." in page.text
+    page = await olivia.send(await olivia.open(TRANSFER), userId="ada@acme.example", **good)
+    assert "This is an e-mail address." in page.text
 
 
 async def test_nobody_removes_themselves_unaware(dashboard: Dashboard) -> None:

@@ -5,7 +5,7 @@ import re
 import psycopg
 import pytest
 
-from tests.support.dashboard import AT_ACME, BERTA, BETA, MIA, NOBODY, OLIVIA, Dashboard
+from tests.support.dashboard import ADAM, AT_ACME, BERTA, BETA, MIA, NOBODY, OLIVIA, Dashboard
 
 PATH = "/memberships"
 HOSTILE = '<a href="https://evil.example">Acme</a><script>1</script>'
@@ -83,6 +83,42 @@ async def test_plain_member_leaves(dashboard: Dashboard) -> None:
     done = await mia.send(await mia.open(leave), leaving="yes")
     assert "You have left the organization." in done.text
     assert (await mia.open(f"{AT_ACME}/")).status == 404
+
+
+async def test_user_who_is_let_in_by_a_claim_is_asked_before_declining(dashboard: Dashboard) -> None:
+    path = await dashboard.add_member(ADAM.sub, "member", accepted=False)
+    one = f"{PATH}/{path.rpartition('/')[2]}"
+    adam = await dashboard.sign_in(ADAM)
+    page = await adam.open(PATH)
+    assert "Your identity provider gives you access to this organization already." in page.text
+    asked = await adam.send(page, f"{one}/decline")
+    assert asked.path == f"{one}/leave"
+    assert (await adam.open(f"{AT_ACME}/projects")).status == 200
+    assert "You have left the organization." in (await adam.send(asked, leaving="yes")).text
+    assert (await adam.open(f"{AT_ACME}/projects")).status == 404
+
+
+async def test_owner_by_a_claim_who_leaves_over_the_page_is_refused(dashboard: Dashboard) -> None:
+    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "other"})
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+        await connection.execute("DELETE FROM memberships WHERE subject = %s", (OLIVIA.sub,))
+    made = await dashboard.call("POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=ADAM)
+    olivia = await dashboard.sign_in(OLIVIA)
+    asked = await olivia.send(await olivia.open(PATH), f"{PATH}/{made['id']}/decline")
+    assert "You have left the organization." in (await olivia.send(asked, leaving="yes")).text
+    assert (await olivia.open(f"{AT_ACME}/")).status == 404
+
+
+async def test_user_without_an_organization_reads_their_user_id_beside_an_invitation(dashboard: Dashboard) -> None:
+    await invite(dashboard, NOBODY.sub)
+    page = await (await dashboard.sign_in(NOBODY)).open("/")
+    assert f"Your user id, by which organizations invite you: {NOBODY.sub}" in page.text
+
+
+async def test_user_who_comes_by_a_claim_alone_reads_who_can_end_that(dashboard: Dashboard) -> None:
+    page = await (await dashboard.sign_in(ADAM)).open(PATH)
+    assert "Your identity provider gives you access, and only it or an owner can end that." in page.text
+    assert "How to join an organization" not in page.text
 
 
 async def test_claimed_owner_whom_an_admin_removed_still_has_the_pages(dashboard: Dashboard) -> None:

@@ -45,10 +45,6 @@ EMAIL_WORDS: Final = (
 _WORDS: Final = {"userId": USER_ID_WORDS, "role": "Choose one of the roles."}
 _REFUSALS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
     MemberExistsError: ("userId", "This user is a member or invited already. Change the role in the list of members."),
-    PlanLimitReachedError: (
-        "userId",
-        "The plan allows no more members and invitations. Remove one, or change the plan.",
-    ),
     ValidationError: ("userId", EMAIL_WORDS),
     ScopeEscalationError: ("role", "Only an owner makes, changes and removes owners."),
     MemberNotActiveError: ("role", "This membership has ended meanwhile. Invite the user again first."),
@@ -266,11 +262,14 @@ def _removing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
         return await pages.show_removal(visitor, member_id, {})
 
     @post(_ONE + "/remove", guards=[door.needs("members:write")])
-    async def remove_member(request: AnyRequest, visitor: SignedIn, member_id: MemberId) -> Response[str]:
+    async def remove_member(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
         member = await pages.members.get(visitor.principal, member_id)
         if _is_self(visitor, member.user_id):
             return pages.look.redirect(leave_path(member_id))
         is_invited = member.status is MemberStatus.INVITED
+        if member.status is MemberStatus.ACTIVE and form.text("status") == MemberStatus.INVITED:
+            # accepted meanwhile: to remove a member is another question
+            return await pages.show_removal(visitor, member_id, {"status": "The user has accepted the invitation."})
         try:
             await pages.members.remove(visitor.principal, principal_author(request, visitor.principal), member_id)
         except LastOwnerError:
@@ -293,6 +292,8 @@ def _notice_of_new(status: MemberStatus) -> Notice:
 
 
 def _fault(error: DomainError) -> dict[str, str]:
+    if isinstance(error, PlanLimitReachedError):
+        return {"userId": f"{error.detail} Remove members until there are fewer, or compare the plans under Billing."}
     return dict([_REFUSALS[type(error)]])
 
 

@@ -64,7 +64,8 @@ def _invitations(memberships: MembershipService, door: Door, look: Look) -> Sequ
     @post(_ONE + "/decline", guards=[door.needs()])
     async def decline_invitation(request: AnyRequest, visitor: SignedIn, membership_id: MembershipId) -> Response[str]:
         membership = await memberships.get(_user(visitor), membership_id)
-        if membership.status is MemberStatus.ACTIVE:  # accepted meanwhile: leaving takes another question
+        is_inside = membership.status is MemberStatus.ACTIVE or visitor.claims.org_id == membership.org_id
+        if is_inside:  # accepted meanwhile, or let in by a claim: leaving takes another question
             return look.redirect(leave_path(membership_id))
         await memberships.end(_user(visitor), user_author(request, visitor.claims), membership_id)
         return look.tell(visitor, Notice.INVITATION_DECLINED, PATH)
@@ -91,7 +92,7 @@ def _leaving(memberships: MembershipService, door: Door, look: Look) -> Sequence
         if not form.checked("leaving"):
             return await show_leave(visitor, membership_id, {"leaving": "Tick this to leave."})
         try:
-            await memberships.end(_user(visitor), user_author(request, visitor.claims), membership_id)
+            await memberships.end(_user(visitor), user_author(request, visitor.claims), membership_id, leaves=True)
         except LastOwnerError:
             return await show_leave(visitor, membership_id, {"last": "last"})
         return look.tell(visitor, Notice.ORGANIZATION_LEFT, PATH)

@@ -22,7 +22,7 @@ class Notice(StrEnum):
     INVITATION_ACCEPTED = "You are a member of this organization now."
     ORGANIZATION_LEFT = "You have left the organization."
     MEMBER_CHANGED = "The role is changed. It counts from the next request on."
-    MEMBER_REMOVED = "The member is removed, and kept out from now on."
+    MEMBER_REMOVED = "The member is removed. Their next request is refused."
     TRANSFERRED = "The organization has a new owner."
     PROJECT_DELETED = "The project is deleted."
     KEY_SAVED = "Saved. It counts from the next request on."

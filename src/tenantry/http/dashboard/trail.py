@@ -67,6 +67,7 @@ _SAID: Final = frozenset({"createdAt", "createdBy", "id", "orgId", "updatedAt"})
 """Fields that say again what the entry says."""
 _FIELDS: Final = {
     "accessLevel": "Access level",
+    "bindsOwner": "Counts for owners by claim",
     "description": "Description",
     "expiresAt": "Expires",
     "last4": "Last four characters",
@@ -134,15 +135,21 @@ def tell(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Told:
     """An entry in words; ``people`` are the names of users by id."""
     verb, ending = _VERBS[event.action]
     if event.action is Action.MEMBER_ADDED:
-        ending = f"as {_text(event, 'role')}"
+        ending = _as_role(event)
     elif event.action is Action.MEMBER_INVITED:
-        ending = ("again " if event.before else "") + f"as {_text(event, 'role')}"
+        ending = " ".join(filter(None, ("again" if event.before else "", _as_role(event))))
     elif event.action is Action.MEMBER_REMOVED and (event.before or {}).get("status") == MemberStatus.INVITED:
         verb = "withdrew the invitation of"
     elif event.action is Action.MEMBER_UPDATED and _text(event, "role"):
         ending = f"to {_text(event, 'role')}"
     target = None if event.action in _BY_TARGET else _target(event, names, people)
     return Told(event, _actor(event, names, people), verb, target, ending, _changes(event))
+
+
+def _as_role(event: AuditEvent) -> str:
+    """The role that the user has now; nothing where it is the one from before, which the entry does not repeat."""
+    role = _text(event, "role")
+    return f"as {role}" if role else ""
 
 
 def _actor(event: AuditEvent, names: Names, people: Mapping[str, str]) -> Thing:

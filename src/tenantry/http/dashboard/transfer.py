@@ -91,8 +91,8 @@ def transfer_pages(
         except FaultyFormError as error:
             return await show(visitor, typed, name, error.faults)
         except ValidationError:
-            is_email = "@" in typed["userId"]
-            faults = {"userId": EMAIL_WORDS if is_email else "This user is not an active member. Invite them first."}
+            is_id = members.takes_user_id(typed["userId"])
+            faults = {"userId": "This user is not an active member. Invite them first." if is_id else EMAIL_WORDS}
             return await show(visitor, typed, name, faults)
         return look.tell(visitor, Notice.TRANSFERRED, f"{visitor.base}{SECTION}")
 

@@ -211,6 +211,7 @@ if (ledger) {
     else if (answer?.ok) start();
     else lost();
   };
+  const told = (part) => all("[data-telling]", part).map((one) => one.textContent).join();
   const refresh = async () => {
     const [page] = await load(ledger.dataset.from);
     const part = page && page.getElementById(ledger.id);
@@ -222,7 +223,7 @@ if (ledger) {
     document.getElementById("notices").replaceChildren(...page.getElementById("notices").childNodes);
     const height = ledger.offsetHeight;
     localize(part);
-    const said = ledger.textContent !== part.textContent && part.dataset.news;
+    const said = (!waiting || "done" in waiting.dataset) && told(ledger) !== told(part) && part.dataset.news;
     renew(ledger, part);
     if (said) announce(said);
     if (scrollY > ledger.offsetTop) scrollBy({ top: ledger.offsetHeight - height, behavior: "instant" });
