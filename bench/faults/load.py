@@ -217,7 +217,7 @@ class FaultLoad(Load):
                 await self._rest()
 
     async def _seat_members(self, tenant: str, owner: str) -> None:
-        """Add a member, look whether it is there, remove it, and look whether it is gone."""
+        """Invite a member, look whether it is there, remove it, and look whether it is gone."""
         with self._client() as client:
             for number in itertools.count():
                 if self._is_over:
@@ -225,7 +225,7 @@ class FaultLoad(Load):
                 user = f"user-{tenant}-{number}"
                 wish = {"userId": user, "role": "member"}
                 _, added = await self._surely("add member", client, "POST", _MEMBERS, owner, wish, once=user)
-                self._note_change(Action.MEMBER_ADDED, added.get("id"))
+                self._note_change(Action.MEMBER_INVITED, added.get("id"))
                 await self._check_seat(client, owner, user, is_there=True)
                 if "id" in added:
                     path = f"{_MEMBERS}/{added['id']}"

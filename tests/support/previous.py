@@ -1,8 +1,8 @@
-"""The release before the newest migration, kept as a whole: what it does on the new schema cannot be told otherwise.
+"""The release before the next one, kept as a whole: tests run it on the schema of the next one.
 
-It is kept in the repository because a checkout need not have the history. Make it anew when you add a migration:
-``python -m tests.support.previous [COMMIT]`` takes the service's files of that commit, or else of the last commit that
-lacks the newest migration, without the parts that it does not need to serve.
+It is kept in the repository because a checkout need not have the history. Make it anew with the first migration
+after a release: ``python -m tests.support.previous COMMIT`` takes the service's files of that commit, without the
+parts that it does not need to serve.
 """
 
 import lzma
@@ -11,8 +11,6 @@ import sys
 import tarfile
 from pathlib import Path
 from typing import Final
-
-from tenantry.db.migrate import MIGRATIONS
 
 ARCHIVE: Final = Path(__file__).parent / "previous_release.tar.xz"
 _ROOT: Final = Path(__file__).parents[2]
@@ -26,11 +24,16 @@ def unpack(folder: Path) -> Path:
     return folder / "src"
 
 
+def newest_revision() -> str:
+    """The revision of the newest migration of that release."""
+    with tarfile.open(ARCHIVE) as archive:
+        files = (Path(name) for name in archive.getnames())
+        return max(file.name[:4] for file in files if file.match("versions/[0-9]*.py"))
+
+
 def main() -> None:
     """Make the archive anew, and say from which commit."""
-    newest = max((MIGRATIONS / "versions").glob("[0-9]*.py"))
-    added = _git("log", "--diff-filter=A", "--format=%H", "--", str(newest)).split()
-    commit = sys.argv[1] if sys.argv[1:] else f"{added[-1].decode()}^" if added else "HEAD"
+    [commit] = sys.argv[1:]
     content = _git("archive", commit, "src/tenantry", *(f":!src/tenantry/{part}" for part in _LEFT_OUT))
     ARCHIVE.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
     sys.stdout.write(f"{ARCHIVE.name}: {_git('rev-parse', commit).decode()}")

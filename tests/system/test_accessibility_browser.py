@@ -110,6 +110,9 @@ async def furnish(dashboard: Dashboard, conninfo: str) -> dict[str, str]:
     for user in (ADAM, MIA):
         added = await dashboard.request("POST", "/members", owner, {"userId": user.sub, "role": user.role})
         ids[user.sub] = added.json()["id"]
+    await dashboard.accept_invitations()
+    invited = await dashboard.request("POST", "/members", owner, {"userId": "invited", "role": "member"})
+    ids["invited"] = invited.json()["id"]
     gone = await dashboard.request("POST", "/members", owner, {"userId": "gone", "role": "member"})
     ids["gone"] = gone.json()["id"]
     await dashboard.request("DELETE", f"/members/{ids['gone']}", owner)
@@ -193,7 +196,8 @@ OWNERS_PAGES: Final = (
     PROJECTS, f"{PROJECTS}/new", f"{PROJECTS}/{{project}}", f"{PROJECTS}/{{project}}/edit",
     f"{PROJECTS}/{{project}}/delete",
     MEMBERS, f"{MEMBERS}?status=removed", f"{MEMBERS}?userId=nobody", f"{MEMBERS}/new", f"{MEMBERS}/{{mia}}",
-    f"{MEMBERS}/{{mia}}/remove", f"{MEMBERS}/{{gone}}", f"{AT_ACME}/settings/transfer",
+    f"{MEMBERS}/{{mia}}/remove", f"{MEMBERS}/{{gone}}", f"{MEMBERS}/{{invited}}", f"{MEMBERS}/{{invited}}/remove",
+    f"{AT_ACME}/settings/transfer", "/memberships",
     AUDIT, f"{AUDIT}?action=api_key.created", f"{AUDIT}?actorId=nobody",
     "/orgs", "/orgs?name=nothing",
 )  # fmt: skip
@@ -269,6 +273,7 @@ async def test_the_reference(owners: BrowserContext, source: str) -> None:
         (f"{KEYS}/{{In use}}", "Revoke"),
         (f"{PROJECTS}/{{project}}", "Delete"),
         (f"{MEMBERS}/{{mia}}", "Remove"),
+        (f"{MEMBERS}/{{invited}}", "Withdraw invitation"),
     ],
 )
 async def test_a_dialog(owners: BrowserContext, place: Place, source: str, path: str, link: str) -> None:

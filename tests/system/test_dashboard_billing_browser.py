@@ -78,6 +78,17 @@ async def test_an_open_billing_page_learns_of_a_failed_payment(page: Page, dashb
     assert watched.complaints == []
 
 
+async def test_an_event_that_changes_nothing_is_not_announced_as_a_change(page: Page, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(created=events.NOW))
+    await enter(page, dashboard, "/billing")
+    await expect(page.locator("[data-live-state]")).to_have_text("Live")
+    await dashboard.call("POST", "/projects", {"name": "Counted"})
+    async with page.expect_response("**/billing"):
+        await dashboard.deliver(succeeded(created=events.NOW + 1))
+    await expect(page.get_by_role("definition").filter(has_text="1 of")).not_to_have_count(0)
+    await expect(page.locator("#announcer")).to_have_count(0)
+
+
 async def test_moments_of_one_minute_are_told_apart_in_the_readers_own_words(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10))
     await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20))

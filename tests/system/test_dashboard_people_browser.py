@@ -159,26 +159,29 @@ async def test_a_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Das
         await expect(page.get_by_role("status").filter(has_text="deleted")).to_be_visible()
 
 
-async def test_a_member_is_added_changed_removed_and_taken_back_without_script(
+async def test_a_member_is_invited_changed_removed_and_invited_again_without_script(
     browser: Browser, dashboard: Dashboard
 ) -> None:
     async with visiting(browser, dashboard, "/settings/members", script=False) as page:
-        await page.get_by_role("link", name="Add member").click()
+        await page.get_by_role("link", name="Invite member").click()
         await page.get_by_label("User id").fill("auth0|guest")
-        await page.get_by_role("button", name="Add member").click()
+        await page.get_by_role("button", name="Invite").click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("auth0|guest")
+        await expect(page.get_by_role("link", name="Withdraw invitation")).to_be_visible()
+        await dashboard.accept_invitations()
+        await page.reload()
         await page.get_by_label("Role", exact=True).select_option("admin")
         await page.get_by_role("button", name="Change role").click()
         await expect(page.get_by_role("status")).to_contain_text("The role is changed.")
         await page.get_by_role("link", name="Remove").click()
-        await expect(page.get_by_text("loses access at the very next request")).to_be_visible()
+        await expect(page.get_by_text("The next request of auth0|guest is refused")).to_be_visible()
         await page.get_by_role("button", name="Remove the member").click()
-        await expect(page.get_by_role("status")).to_contain_text("kept out from now on")
+        await expect(page.get_by_role("status")).to_contain_text("The member is removed.")
         await page.get_by_label("Status").select_option("removed")
         await page.get_by_role("button", name="Filter").click()
         await page.get_by_role("link", name="auth0|guest").click()
-        await page.get_by_role("button", name="Take back").click()
-        await expect(page.get_by_role("status")).to_contain_text("The user is a member now.")
+        await page.get_by_role("button", name="Invite again").click()
+        await expect(page.get_by_role("status")).to_contain_text("The user is invited.")
 
 
 async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser: Browser, dashboard: Dashboard) -> None:
@@ -191,7 +194,7 @@ async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser:
         await expect(dialog).to_be_hidden()
         await page.get_by_role("link", name="Remove").click()
         await dialog.get_by_role("button", name="Remove the member").click()
-        await expect(page.get_by_role("status")).to_contain_text("kept out from now on")
+        await expect(page.get_by_role("status")).to_contain_text("The member is removed.")
 
 
 async def test_the_trail_opens_by_keyboard_and_is_downloaded(browser: Browser, dashboard: Dashboard) -> None:
