@@ -1,6 +1,6 @@
 """Attacks on accounts and access, against two processes of the service behind nginx, and how often each got through.
 
-What each single request must answer stands in `tests/integration`; here many come at once, through a load balancer.
+What each single request must answer is in `tests/integration`; here many come at once, through a load balancer.
 """
 
 import asyncio

@@ -74,7 +74,7 @@ class MembershipService:
     async def end(self, user: User, author: Author, membership_id: str, *, leaves: bool = False) -> None:
         """Decline an invitation, or leave; again is fine. Raises `NotFoundError` and `LastOwnerError`.
 
-        ``leaves`` says that an invited user, whom a claim lets in, leaves rather than declines.
+        ``leaves`` says that an invited user, whose token claims the tenant, leaves rather than declines.
         """
         async with self._database.transaction(OF_PEOPLE) as connection:
             org_id = await _tenant_of(connection, user, membership_id)
