@@ -38,6 +38,24 @@ async def test_invitation_leaves_the_tenant_of_a_token_without_organization_alon
     assert (who.status_code, who.json().get("orgId")) == (200, home.id)
 
 
+async def test_owner_of_the_tenant_stays_its_owner_while_invited(service: Service) -> None:
+    org, member = await owned(service, "owner-invited-again")
+    other = await add_member(org.owner, "other-owner", "owner")
+    assert (await service.user("other-owner").post(accept_path(other))).status_code == 200
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute("UPDATE memberships SET removed_at = now() WHERE id = %s", (member["id"],))
+    invited = await add_member(org.owner, "owner-invited-again", "owner")
+    assert invited["status"] == "invited"
+    owner = service.user("owner-invited-again")
+    for answer in (
+        await org.owner.patch(path_of(invited), {"role": "member"}),
+        await org.owner.delete(path_of(invited)),
+        await owner.delete(own_path(invited)),
+    ):
+        assert refusal(answer) == (409, "last_owner")
+    assert (await owner.post(accept_path(invited))).json()["role"] == "owner"
+
+
 async def test_user_who_is_only_invited_has_no_organization(service: Service) -> None:
     attacker = await service.organization()
     member = await add_member(attacker.owner, "newcomer", "admin")
