@@ -129,7 +129,7 @@ def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_p
     command = [sys.executable, "-c", code, str(long)]
     environment = {**os.environ, "TMPDIR": str(long)}
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert " host=/tmp/tenantry-" in shown.stdout
+    assert shown.stdout.startswith("host=/tmp/tenantry-")
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", 'a"b', "a'b", "a\\b", "a+b", "ä%41"])

@@ -47,7 +47,7 @@ class Post:
     async def queued(self, org: str) -> list[dict[str, Any]]:
         return await rows(
             self._service,
-            "SELECT * FROM owner_mails WHERE tenant_id = %s AND status = 'queued' ORDER BY created_at", org,
+            "SELECT * FROM owner_mails WHERE tenant_id = %s AND status = 'queued' ORDER BY created_at, type", org,
         )  # fmt: skip
 
     async def confirmation(self, org: str) -> str:

@@ -77,7 +77,7 @@ class EmbeddedServer:
     @property
     def conninfo(self) -> str:
         """The connection string of the default database."""
-        return make_conninfo(dbname="postgres", **self._address)
+        return make_conninfo(**self._address, dbname="postgres")
 
     @property
     def url(self) -> str:
