@@ -66,11 +66,11 @@ $(VENV)/bin/python:
 	  { echo "tenantry needs Python 3.11 or newer: $$($(PYTHON) --version) is $(PYTHON). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: requirements/build.txt requirements/runtime.txt pyproject.toml sdk/pyproject.toml | $(VENV)/bin/python
+$(VENV)/.runtime: requirements/build.txt requirements/demo.txt pyproject.toml sdk/pyproject.toml devkit/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing the pinned dependencies into $(VENV) ..."
-	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/runtime.txt
-	@$(PIP) install --no-deps --no-build-isolation --editable ./sdk --editable .
-	@$(BIN)/python -m compileall -q src sdk/src
+	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/demo.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable ./sdk --editable . --editable ./devkit
+	@$(BIN)/python -m compileall -q src sdk/src devkit/src
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime

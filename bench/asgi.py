@@ -4,8 +4,8 @@ import uvicorn
 
 from bench.support import PEPPER
 from tenantry.cli import processes
-from tenantry.http.raw import AsgiApp
-from tenantry.kit import collector
+from tenantry.common import collector
+from tenantry.server.asgi_types import AsgiApp
 from tenantry.settings import load
 
 _SETTINGS = {

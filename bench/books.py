@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import psycopg
 
+from tenantry.billing.replay import ReplayService, Selection
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
-from tenantry.kit.clock import system_clock
-from tenantry.services.replay import ReplayService, Selection
 from tenantry.settings import load_for_admin
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from tenantry.db.embedded import EmbeddedServer
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 OPTIONS: Final = ("shared_buffers=512MB", "max_connections=400")
 """What differs from PostgreSQL's own settings, for everybody."""

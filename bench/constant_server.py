@@ -3,7 +3,7 @@
 import sys
 
 from bench.asgi import serve
-from tenantry.http.raw import Receive, Scope, Send
+from tenantry.server.asgi_types import Receive, Scope, Send
 
 _START = {
     "type": "http.response.start",

@@ -39,11 +39,11 @@ from bench.growth_data import BODIES, LEDGER, Size
 from bench.growth_report import CONNECTIONS, Relation, Report, Round, Updates, show
 from bench.ours import WITHOUT_LIMITS
 from bench.support import PEPPER, PROJECTS, SECRET
-from tenantry.db.embedded import EmbeddedServer
+from tenantry.api import projects, webhooks
 from tenantry.db.migrate import migrate
 from tenantry.domain import api_keys
-from tenantry.http import projects, webhooks
-from tenantry.store.retention import DELETE_BODIES, ROWS_PER_STATEMENT
+from tenantry.jobs.retention_store import DELETE_BODIES, ROWS_PER_STATEMENT
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 SMALL: Final = Size(tenants=1000, keys=2000, ledger=0, projects=20_000)
 FAST_LOAD: Final = (

@@ -19,9 +19,9 @@ from psycopg import sql
 
 from bench import events
 from bench.support import PEPPER, PROJECTS
+from tenantry.billing.bodies_store import pack
 from tenantry.domain import api_keys
 from tenantry.domain.access import Mode
-from tenantry.store.bodies import pack
 
 LEDGER: Final = "billing_events"
 BODIES: Final = "billing_bodies"

@@ -38,7 +38,7 @@ from bench.events import compose, sign
 from bench.hostile_client import Attack, Toll
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
-from tenantry.http.patience import Limits
+from tenantry.server.client_timeouts import Limits
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer
 
 PACE: Final = {"event": 60, "list": 120, "check": 120}

@@ -14,12 +14,12 @@ from typing import Final
 
 import psycopg
 
+from tenantry.auth.authentication_store import UserQuery, find_seats
 from tenantry.db.database import Database
-from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.projects import Window
-from tenantry.store.access import UserQuery, find_seats
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 ISSUER: Final = "https://login.example"
 TENANTS: Final = (1, 20, 15_000)

@@ -18,8 +18,8 @@ import tenantry
 from bench import support
 from bench.baselines.serving import serving
 from bench.contestant import Contestant, Job, Server, World
+from tenantry.api import auth, projects, webhooks
 from tenantry.db.migrate import migrate
-from tenantry.http import auth, projects, webhooks
 from tests.support.issuer import AUDIENCE
 
 NAME: Final = "tenantry"

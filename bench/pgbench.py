@@ -21,8 +21,8 @@ from bench import support
 from bench.cluster import Cluster
 from bench.contestant import Job
 from bench.events import compose
+from tenantry.billing.bodies_store import pack
 from tenantry.db.migrate import migrate
-from tenantry.store.bodies import pack
 
 GROUP: Final = 32
 CLIENTS: Final = 64

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 import httpx2
 
-from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 LIMIT: Final = 600
 PER_SECOND: Final = 50

@@ -21,15 +21,15 @@ from uuid import UUID
 
 import psycopg
 
+from tenantry.billing.ingest import WebhookService
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
-from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import Arrival, Question
-from tenantry.services.webhooks import WebhookService
 from tenantry.settings import load_for_admin
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 TENANTS: Final = 1000
 LONGEST: Final = 20_000

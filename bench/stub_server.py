@@ -1,6 +1,6 @@
 """The service's hot routes without a database: ``python -m bench.stub_server PORT SECRET PLANS``.
 
-It is the service, wired by its own ``tenantry.main``, but for what its store says: a key is always found, and it is a
+It is the service, wired by its own ``tenantry.app``, but for what its store says: a key is always found, and it is a
 tenant's with 20 projects; a batch of events is always settled, unread and unwritten. So the fold is left out too, and
 everything that waits for PostgreSQL, while batches are formed as ever.
 """
@@ -16,14 +16,15 @@ import msgspec
 
 from bench.asgi import serve
 from bench.support import PEPPER, PROJECTS
+from tenantry.app import build_app
+from tenantry.auth import authentication
+from tenantry.auth.authentication_store import KeyQuery, KeyRow
+from tenantry.billing import ledger
 from tenantry.db.database import Database
 from tenantry.domain.access import Mode
 from tenantry.domain.projects import Project
-from tenantry.http.raw import AsgiApp, Receive, Scope, Send
-from tenantry.main import build_app
-from tenantry.services import authentication, ledger
+from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.settings import load
-from tenantry.store.access import KeyQuery, KeyRow
 
 _NOTHING: Final = SimpleNamespace(entries=(), healed=())
 

@@ -19,10 +19,10 @@ from typing import Final
 
 import psycopg
 
-from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
 from tenantry.domain import api_keys
 from tenantry.domain.access import Mode
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support.hammer import Connection
 
 TENANTS: Final = 1000

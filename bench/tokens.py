@@ -21,11 +21,11 @@ from typing import Final
 import httpx2
 import uvicorn
 
-from tenantry.db.embedded import EmbeddedServer
+from tenantry.app import build_app
 from tenantry.db.migrate import migrate
-from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
-from tenantry.main import build_app
+from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
 from tenantry.settings import load
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support.issuer import AUDIENCE, DISCOVERY, NOW, Issuer, running_issuer, signing_key
 
 TOKENS: Final = 2000

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tenantry.kit.collector import set_for_serving
+from tenantry.common.collector import set_for_serving
 from tests.support import figures
 from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
 
-pytest_plugins = ["pytester", "tenantry.testing"]
+pytest_plugins = ["pytester", "tenantry_devkit.testing"]
 
 settings.register_profile("tenantry", deadline=None, max_examples=50)  # a busy machine is no failure
 settings.register_profile("thorough", deadline=None, max_examples=500)  # of `make test-system`

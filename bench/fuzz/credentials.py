@@ -8,22 +8,22 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from bench.fuzz.target import Target, hold, only_text, parts, text
+from tenantry.api.pages.reference import takes_gzip
+from tenantry.auth.authentication import bearer, wanted_organization
+from tenantry.common import cursor
+from tenantry.common.clock import system_clock
+from tenantry.common.cursor import BadCursorError, Position
+from tenantry.common.logs import redact
+from tenantry.dashboard.cookies import Cookies
+from tenantry.dashboard.sign_in import safe_path
+from tenantry.db.pagination import parse_time_cursor
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret, is_well_formed
 from tenantry.domain.errors import DomainError, InvalidCursorError
 from tenantry.domain.key_scan import find_keys, may_hold_key
 from tenantry.domain.sessions import SessionSecret
-from tenantry.gateways.identity.sign_in import Begun
-from tenantry.http.dashboard.cookies import Cookies
-from tenantry.http.dashboard.sign_in import safe_path
-from tenantry.http.pages.reference import takes_gzip
-from tenantry.http.raw import request_id_of
-from tenantry.kit import cursor
-from tenantry.kit.clock import system_clock
-from tenantry.kit.cursor import BadCursorError, Position
-from tenantry.kit.logs import redact
-from tenantry.services.authentication import bearer, wanted_organization
-from tenantry.services.paging import parse_time_cursor
+from tenantry.integrations.oidc.sign_in import Begun
+from tenantry.server.asgi_types import request_id_of
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KEY_FORM: Final = re.compile(rb"svc_(?:live|test)_[0-9A-Za-z]{49}")

@@ -8,16 +8,16 @@ from typing import Any, Final
 import httpx2
 
 from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
+from tenantry.common.json import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
-from tenantry.gateways.identity.claims import Claims
-from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.fetch import FetchError
-from tenantry.gateways.identity.jwks import ALGORITHMS, PublishedKeys, fetch_published_keys
-from tenantry.gateways.identity.keys import KeySet
-from tenantry.gateways.identity.sign_in import Begun, SignIn, SignInFailedError
-from tenantry.gateways.identity.tokens import TokenVerifier
-from tenantry.gateways.identity.userinfo import UserInfo
-from tenantry.kit.json import NOT_JSON
+from tenantry.integrations.oidc.claims import Claims
+from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.fetch import FetchError
+from tenantry.integrations.oidc.jwks import ALGORITHMS, PublishedKeys, fetch_published_keys
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.sign_in import Begun, SignIn, SignInFailedError
+from tenantry.integrations.oidc.tokens import TokenVerifier
+from tenantry.integrations.oidc.userinfo import UserInfo
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, USERINFO, Issuer, SigningKey, signing_key
 
 _ISSUER: Final = "https://issuer.example"

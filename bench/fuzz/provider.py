@@ -7,16 +7,16 @@ from typing import Any, Final, cast
 import stripe
 
 from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
+from tenantry.common.clock import EPOCH_MAX, system_clock
 from tenantry.domain.errors import ProviderUnavailableError
-from tenantry.gateways.provider.decode import (
+from tenantry.integrations.stripe.decode import (
     NotAnEventError,
     NotASubscriptionError,
     decode_event,
     decode_subscription,
 )
-from tenantry.gateways.provider.lists import read_page, second_asked
-from tenantry.gateways.provider.signature import SignatureVerifier, sign
-from tenantry.kit.clock import EPOCH_MAX, system_clock
+from tenantry.integrations.stripe.lists import read_page, second_asked
+from tenantry.integrations.stripe.signature import SignatureVerifier, sign
 from tenantry_sdk import webhooks
 from tests.support import events
 

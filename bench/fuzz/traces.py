@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from bench.fuzz.target import Target, hold
-from tenantry.kit.tracing import Tracing
+from tenantry.common.tracing import Tracing
 
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
 """No field of a request has them."""

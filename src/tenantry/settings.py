@@ -19,13 +19,13 @@ import psycopg
 from dotenv import dotenv_values
 
 from tenantry import variables
+from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
-from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.fetch import is_secure
-from tenantry.gateways.mail import SmtpConfig, parse_smtp_url
-from tenantry.gateways.provider.api import mode_of_key
-from tenantry.kit.secret import Secret
+from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.fetch import is_secure
+from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
+from tenantry.integrations.stripe.api import mode_of_key
 from tenantry.variables import Address, Choice, Flag, Number, SecretText, Variable, Word
 
 OTHER_CONNECTIONS: Final = 8

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
-from tenantry.demo.companion import Companion
-from tenantry.demo.identity_provider import DemoUser
-from tenantry.kit.secret import Secret
+from tenantry.common.secret import Secret
+from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.identity_provider import DemoUser
 from tests.cli.support import Home
 from tests.sdk.support import Served, serving
 from tests.support.command_runner import Command

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from tenantry.http.raw import Receive, Scope, Send
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.cli.support import Home
 from tests.support.serving import served
 

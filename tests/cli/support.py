@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tenantry.cli.api.waits import Waits
-from tenantry.cli.demo_folder import DEMO_FILE
-from tenantry.demo.names import ADDRESS, LIVE_KEY
+from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY
 from tests.sdk.support import Served
 from tests.support import command_runner
 from tests.support.command_runner import QUICK, Command

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 from litestar import Litestar
 
-from tenantry.http.openapi import OpenApiDocument
-from tenantry.main import build_app
+from tenantry.api.openapi import OpenApiDocument
+from tenantry.app import build_app
 from tests.support.app import make_settings
 
 AGREED: Final = Path(__file__).with_name("openapi.json")

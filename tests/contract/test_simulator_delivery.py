@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tenantry.simulator import NEW_VERSION, OLD_VERSION, PRICES, ApiError, Simulator, State, WebhookEndpoint
+from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, PRICES, ApiError, Simulator, State, WebhookEndpoint
 from tests.support.simulator import SECRET, WALL, WEBHOOK, Receiver, a_simulator, simulator_with_receiver
 
 UPDATED = "customer.subscription.updated"

@@ -6,7 +6,7 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from tenantry.simulator import Card, Simulator
+from tenantry_devkit.simulator import Card, Simulator
 from tests.support.simulator import SECRET, START, WEBHOOK, Receiver, a_simulator, simulator_with_receiver, types
 
 

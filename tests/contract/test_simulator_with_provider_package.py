@@ -10,11 +10,11 @@ import pytest
 import stripe
 from stripe.params import EventListParams, SubscriptionListParams
 
+from tenantry.common.secret import Secret
 from tenantry.domain.errors import IdempotencyMismatchError, ProviderRefusedError
-from tenantry.gateways.provider.api import ProviderApi, WebhookEndpoint
-from tenantry.gateways.provider.transport import Transport
-from tenantry.kit.secret import Secret
-from tenantry.simulator import NEW_VERSION, OLD_VERSION, Simulator
+from tenantry.integrations.stripe.api import ProviderApi, WebhookEndpoint
+from tenantry.integrations.stripe.transport import Transport
+from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Simulator
 from tests.support.simulator import DAY, START, a_simulator, types
 
 

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import psycopg
 import pytest
 
+from tenantry.auth.api_keys import new_secret
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import Pepper, shown_parts
-from tenantry.services.api_keys import new_secret
 from tests.support import figures
 from tests.support.caching_service import READY
 from tests.support.commands import SECRETS, running

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from tenantry.cli import main
-from tenantry.kit.clock import system_clock
-from tenantry.simulator import SECRET_KEY
+from tenantry.common.clock import system_clock
+from tenantry_devkit.simulator import SECRET_KEY
 from tests.support import events
 from tests.support.billing import Subscriber
 from tests.support.command_runner import invoke_async

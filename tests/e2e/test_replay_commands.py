@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from tenantry.billing.bodies_store import pack
 from tenantry.cli import main
-from tenantry.store.bodies import pack
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
 from tests.support.command_runner import invoke_async

@@ -205,7 +205,7 @@ async def test_a_collector_that_is_away_changes_nothing(database_url: str, tmp_p
 UNINSTALLED: Final = """
 import logging, sys
 sys.modules["opentelemetry.sdk"] = None
-from tenantry.main import build_app
+from tenantry.app import build_app
 from tests.support.app import make_settings
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 settings = make_settings(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318")
@@ -213,7 +213,7 @@ print(type(build_app(settings, "host=127.0.0.1 dbname=nothing")).__name__)
 """
 UNASKED: Final = """
 import sys
-from tenantry.main import build_app
+from tenantry.app import build_app
 from tests.support.app import make_settings
 build_app(make_settings(), "host=127.0.0.1 dbname=nothing")
 print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.trace"))))

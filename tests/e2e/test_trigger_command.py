@@ -12,12 +12,12 @@ import httpx2
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from tenantry.common.clock import system_clock
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS
 from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.kit.clock import system_clock
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
-from tenantry.local.stories import STORIES
-from tenantry.simulator.asgi import Receive, Scope, Send
-from tenantry.simulator.serving import serving
+from tenantry_devkit.local.stories import STORIES
+from tenantry_devkit.simulator.asgi import Receive, Scope, Send
+from tenantry_devkit.simulator.serving import serving
 from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, Done

@@ -20,7 +20,8 @@ _FAILED: Final = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 _TIMED_OUT: Final = "Timeout (>"  # of pytest-timeout
 _OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=180")
 _SHOW_FILES: Final = (
-    "import tenantry, tenantry_sdk, tests; print(tenantry.__file__, tenantry_sdk.__file__, tests.__file__)"
+    "import tenantry, tenantry_devkit, tenantry_sdk as sdk, tests; "
+    "print(tenantry.__file__, tenantry_devkit.__file__, sdk.__file__, tests.__file__)"
 )
 
 
@@ -44,7 +45,7 @@ class RepositoryCopy:
             if (ROOT / name).is_file():  # git also lists files that were deleted just now
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name)
-        paths = [str(root / "src"), str(root / "sdk/src"), str(root)]
+        paths = [str(root / "src"), str(root / "sdk/src"), str(root / "devkit/src"), str(root)]
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
         # Tests start commands without our PYTHONPATH, so the interpreter itself must find the copy.
         venv.create(root / ".venv", symlinks=True)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tenantry.asgi import Principal, TenantryMiddleware
 from tenantry.asgi.fastapi import install, require
-from tenantry.http.raw import AsgiApp
+from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import client_of, lifespan
 from tests.support.in_process import tenantry_of
 from tests.support.service import Caller, Service, refusal

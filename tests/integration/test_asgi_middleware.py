@@ -24,7 +24,7 @@ from tenantry.asgi import (
     principal_of,
 )
 from tenantry.domain.errors import InsufficientScopeError
-from tenantry.http.raw import AsgiApp, Receive, Scope, Send
+from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.support.app import client_of, lifespan
 from tests.support.database_link import database_link
 from tests.support.in_process import answer, answer_caller, tenantry_of, values_of

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
+from tenantry.billing.missed_events import MissedEvent
+from tenantry.billing.reconcile import Backfill
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
-from tenantry.services.missed_events import MissedEvent
-from tenantry.services.reconcile import Backfill
-from tenantry.simulator import Rules
+from tenantry_devkit.simulator import Rules
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW

@@ -7,7 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tenantry.accounts import tenants_store as tenants
+from tenantry.billing.checkout import CheckoutService, provider_key
+from tenantry.common.secret import Secret
 from tenantry.db.database import Database
+from tenantry.db.idempotency_store import Claim
 from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.audit import BY_OPERATOR
@@ -21,11 +25,7 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.plans import parse_catalog
-from tenantry.gateways.provider.api import ProviderApi
-from tenantry.kit.secret import Secret
-from tenantry.services.checkout import CheckoutService, provider_key
-from tenantry.store import tenants
-from tenantry.store.idempotency import Claim
+from tenantry.integrations.stripe.api import ProviderApi
 from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
 from tests.support.tenants import add_acme

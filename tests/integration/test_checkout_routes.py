@@ -6,13 +6,14 @@ from typing import Final
 import httpx2
 import pytest
 
+from tenantry.accounts import tenants_store as tenants
+from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth.api_keys import new_record, new_secret
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import Pepper
-from tenantry.kit.clock import system_clock
-from tenantry.services.api_keys import new_record, new_secret
-from tenantry.store import api_keys, tenants
 from tests.support.app import PEPPER, running_app
 from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, running_provider

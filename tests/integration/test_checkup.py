@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth.api_keys import new_record, new_secret
+from tenantry.cli.doctor.database import MailQueue, check_database, judge_queue, judge_revision, judge_server
+from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.cli.doctor.settings import judge_catalog, judge_settings
 from tenantry.db.connection import Connection
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.plans import parse_catalog
-from tenantry.services.api_keys import new_record, new_secret
-from tenantry.services.checkup.database import MailQueue, check_database, judge_queue, judge_revision, judge_server
-from tenantry.services.checkup.finding import Finding, Level
-from tenantry.services.checkup.settings import judge_catalog, judge_settings
+from tenantry.jobs.checkup_store import MOST_LISTED, Server
 from tenantry.settings import SettingsError, load
-from tenantry.store import api_keys
-from tenantry.store.checkup import MOST_LISTED, Server
 from tests.support.findings import billing_terms, free_port, levels, only
 from tests.support.postgres import PostgresServer
 from tests.support.tenants import add_acme

@@ -8,15 +8,16 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from tenantry.billing import ledger_store as billing
+from tenantry.cli.doctor.billing import BillingTerms
+from tenantry.cli.doctor.database import check_database
+from tenantry.cli.doctor.finding import Finding, Level
 from tenantry.db.database import Lane, for_writes
-from tenantry.db.succession import Succession
+from tenantry.db.failover_detection import Succession
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival, Entry
 from tenantry.domain.plans import Catalog, Limits, Plan
-from tenantry.services.checkup.billing import BillingTerms
-from tenantry.services.checkup.database import check_database
-from tenantry.services.checkup.finding import Finding, Level
-from tenantry.store import billing, checkup
+from tenantry.jobs import checkup_store as checkup
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.domain.billing import events as ev
-from tenantry.domain.plans import Catalog, parse_catalog
-from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.mail import Probed, parse_smtp_url
-from tenantry.gateways.provider.api import ProviderApi, WebhookEndpoint
-from tenantry.kit.secret import Secret
-from tenantry.services.checkup.connections import (
+from tenantry.cli.doctor.connections import (
     check_identity,
     check_mail,
     check_provider,
     judge_endpoints,
     judge_mail_server,
 )
-from tenantry.services.checkup.finding import Finding, Level
+from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.common.secret import Secret
+from tenantry.domain.billing import events as ev
+from tenantry.domain.plans import Catalog, parse_catalog
+from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.smtp import Probed, parse_smtp_url
+from tenantry.integrations.stripe.api import ProviderApi, WebhookEndpoint
 from tests.support.findings import free_port, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider

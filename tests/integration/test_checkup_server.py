@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tenantry.cli.doctor import server_store as server
+from tenantry.cli.doctor.database import check_database
+from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.common.clock import system_clock
 from tenantry.db.connection import Connection
-from tenantry.kit.clock import system_clock
-from tenantry.services.checkup.database import check_database
-from tenantry.services.checkup.finding import Finding, Level
-from tenantry.store import server
 from tests.support.findings import billing_terms
 
 

@@ -17,21 +17,21 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from tenantry.cli.doctor import server_store as server
+from tenantry.cli.doctor.database import check_database
+from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database, Lane
-from tenantry.db.embedded import EmbeddedServer
+from tenantry.db.failover_detection import Succession
 from tenantry.db.migrate import MIGRATIONS, grant, migrate
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
 from tenantry.db.scope import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
-from tenantry.db.succession import Succession
-from tenantry.gateways.mail import Mailer, parse_smtp_url
+from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.kit.clock import system_clock
-from tenantry.services.checkup.database import check_database
-from tenantry.services.checkup.finding import Finding, Level
-from tenantry.services.mail import MailService
-from tenantry.services.retention import RetentionService
-from tenantry.store import server
+from tenantry.notifications.delivery import MailService
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support.backup import run_script
 from tests.support.cluster import copy_cluster
 from tests.support.commands import SECRETS, run

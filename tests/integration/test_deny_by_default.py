@@ -7,8 +7,8 @@ import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from tenantry.http.front import Front
-from tenantry.main import build_app
+from tenantry.app import build_app
+from tenantry.server.dispatch import Front
 from tests.support.app import make_settings
 from tests.support.service import PROJECTS, VERIFY, Service, refusal
 

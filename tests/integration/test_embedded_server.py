@@ -15,8 +15,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.db.embedded import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry.db.roles import ROLES
+from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
 from tests.support.cluster import copy_cluster
 
 
@@ -123,7 +123,7 @@ def test_socket_has_a_short_path_where_the_temporary_folder_has_a_long_one(tmp_p
     long = tmp_path / ("a" * 90)
     long.mkdir()
     code = (
-        "import pathlib, sys; from tenantry.db.embedded import EmbeddedServer\n"
+        "import pathlib, sys; from tenantry_devkit.embedded_postgres import EmbeddedServer\n"
         "print(EmbeddedServer(pathlib.Path(sys.argv[1])).conninfo)"
     )
     command = [sys.executable, "-c", code, str(long)]
@@ -157,7 +157,7 @@ def test_socket_elsewhere_goes_with_the_server(empty_cluster: Path, tmp_path: Pa
 OF_ANOTHER_SERVER = """
 import pathlib, sys
 import psycopg
-from tenantry.db.embedded import EmbeddedServer
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 server = EmbeddedServer(pathlib.Path(sys.argv[1]), durable=False)
 server.start()
@@ -250,7 +250,7 @@ def test_server_listens_on_no_network_address_and_lets_nobody_else_into_its_fold
 SECRETS_OF_PARENT = """
 import pathlib, sys
 import psycopg
-from tenantry.db.embedded import EmbeddedServer
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 server = EmbeddedServer(pathlib.Path(sys.argv[1]), durable=False)
 server.start()

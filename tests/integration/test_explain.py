@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tenantry.billing.explain import ExplainService
 from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
-from tenantry.services.explain import ExplainService
 from tests.support import events
 from tests.support.billing import EVENTS, Provider, rows
 from tests.support.events import NOW

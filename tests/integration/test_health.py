@@ -8,8 +8,8 @@ from typing import Final
 import psycopg
 import pytest
 
+from tenantry.billing.stale_tenants import SilenceWatch
 from tenantry.db.database import Database
-from tenantry.services.silence import SilenceWatch
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase

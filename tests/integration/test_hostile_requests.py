@@ -10,7 +10,7 @@ import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from tenantry.main import build_app
+from tenantry.app import build_app
 from tests.support.app import make_settings
 from tests.support.service import PROJECTS, VERIFY, Caller, Service
 

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import InvalidCredentialError
-from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
+from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
 from tests.support.forgeries import ATTACKS, EC, ED25519, RSA, STRANGER, Forge, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
+from tenantry.auth.explain_token import Explanation, explain_token
 from tenantry.cli.token_text import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
-from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
-from tenantry.gateways.identity.explain import Result
-from tenantry.services.explain_token import Explanation, explain_token
+from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
+from tenantry.integrations.oidc.explain import Result
 from tests.support.findings import free_port
 from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.gateways.identity import KeySet, OidcConfig
-from tenantry.gateways.identity.keys import COOL_DOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS
+from tenantry.integrations.oidc import KeySet, OidcConfig
+from tenantry.integrations.oidc.keys import COOL_DOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS
 from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
 
 Answered = TypeVar("Answered")

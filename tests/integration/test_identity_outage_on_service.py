@@ -7,8 +7,8 @@ from typing import NamedTuple
 import httpx2
 import pytest
 
-from tenantry.gateways.identity.keys import COOL_DOWN_SECONDS
-from tenantry.main import build_app
+from tenantry.app import build_app
+from tenantry.integrations.oidc.keys import COOL_DOWN_SECONDS
 from tests.support import figures
 from tests.support.app import OPERATOR_TOKEN, client_of, lifespan, make_settings
 from tests.support.figures import RecordProperty

@@ -9,9 +9,9 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
-from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
-from tenantry.gateways.identity.keys import MAX_STALENESS_SECONDS
-from tenantry.gateways.identity.proven import ProvenTokens
+from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
+from tenantry.integrations.oidc.keys import MAX_STALENESS_SECONDS
+from tenantry.integrations.oidc.proven import ProvenTokens
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, SigningKey, running_issuer, signing_key
 
 RSA = signing_key("RS256", "rsa-1")

@@ -13,9 +13,9 @@ from joserfc import jws
 from joserfc.errors import BadSignatureError
 from joserfc.jwk import JWKRegistry
 
-from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
-from tenantry.gateways.identity.explain import Result
-from tenantry.gateways.identity.jwks import ALGORITHMS
+from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
+from tenantry.integrations.oidc.explain import Result
+from tenantry.integrations.oidc.jwks import ALGORITHMS
 from tests.support.issuer import AUDIENCE, JWKS, NOW, Answer, running_issuer
 from tests.support.jws_vectors import VECTORS, Vector
 

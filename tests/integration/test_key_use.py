@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+from tenantry.auth.api_keys_store import Use
+from tenantry.auth.authentication import Authenticator
+from tenantry.auth.last_used import KeyUse
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.api_keys import Pepper
-from tenantry.services.authentication import Authenticator
-from tenantry.services.key_use import KeyUse
-from tenantry.store.api_keys import Use
 from tests.support.app import PEPPER
 from tests.support.billing import rows
 from tests.support.logs import watched
@@ -158,7 +158,7 @@ async def test_uses_that_the_database_does_not_let_us_write_are_written_once_it_
         use = KeyUse(database)
         use.record(used_at(key.id, NOW))
         await rows(conninfo, "REVOKE ALL ON api_keys FROM tenantry_batch")
-        with watched("tenantry.services.key_use") as log:
+        with watched("tenantry.auth.last_used") as log:
             await use.write()
         await rows(conninfo, "GRANT ALL ON api_keys TO tenantry_batch")
         await use.write()

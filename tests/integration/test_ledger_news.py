@@ -2,9 +2,9 @@
 
 import pytest
 
+from tenantry.billing.event_feed import LedgerNews
 from tenantry.db.database import Database
 from tenantry.domain.errors import OverloadedError
-from tenantry.services.news import LedgerNews
 
 NOWHERE = "host=/nowhere"
 SOON = 20

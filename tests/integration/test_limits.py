@@ -7,9 +7,8 @@ from typing import Final
 
 import pytest
 
-from tenantry.http.front import Front, HotRoutes
-from tenantry.http.metrics import Metrics
-from tenantry.http.patience import (
+from tenantry.server.asgi_types import RawAnswer, RawRequest, Receive, Scope, Send
+from tenantry.server.client_timeouts import (
     MOST_AROUND,
     MOST_CHUNKS,
     MOST_FIELDS,
@@ -21,8 +20,9 @@ from tenantry.http.patience import (
     Limits,
     Watch,
 )
-from tenantry.http.protocol import LeanProtocol
-from tenantry.http.raw import RawAnswer, RawRequest, Receive, Scope, Send
+from tenantry.server.dispatch import Front, HotRoutes
+from tenantry.server.metrics import Metrics
+from tenantry.server.protocol import LeanProtocol
 from tests.support.http_line import Line
 from tests.support.serving import served
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tenantry.http import listening
-from tenantry.http.listening import MOST_IN_A_TURN, Listener, Loop
+from tenantry.server import accept_loop as listening
+from tenantry.server.accept_loop import MOST_IN_A_TURN, Listener, Loop
 
 CLIENTS = 2 * MOST_IN_A_TURN
 

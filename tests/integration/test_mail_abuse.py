@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tenantry.db.database import Database
-from tenantry.gateways.mail import Mailer, parse_smtp_url
-from tenantry.services.mail import MailDeferredError, MailService
+from tenantry.integrations.smtp import Mailer, parse_smtp_url
+from tenantry.notifications.delivery import MailDeferredError, MailService
 from tests.support import events
 from tests.support.service import KEYS, TENANTS, Key, Organization, Service, running_service
 from tests.support.signing import deliver

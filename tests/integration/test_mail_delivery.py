@@ -12,9 +12,9 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.gateways.mail import Mailer, parse_smtp_url
-from tenantry.services.mail import MailDeferredError, MailService, RetrySchedule, standard_schedule
-from tenantry.store.notices import count_by_status
+from tenantry.integrations.smtp import Mailer, parse_smtp_url
+from tenantry.notifications.delivery import MailDeferredError, MailService, RetrySchedule, standard_schedule
+from tenantry.notifications.notices_store import count_by_status
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
 from tests.support.smtp import MailServer, running
 

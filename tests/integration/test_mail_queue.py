@@ -15,16 +15,16 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from tenantry.common.timeouts import Timeouts
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.gateways.mail import Mailer, parse_smtp_url
+from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.kit.timeouts import Timeouts
-from tenantry.services.mail import MailService, RetrySchedule
-from tenantry.services.retention import RetentionService
+from tenantry.notifications.delivery import MailService, RetrySchedule
 from tests.support.logs import watched
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
 from tests.support.postgres import PostgresServer

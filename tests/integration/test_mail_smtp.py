@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.gateways.mail import Mailer, MailError, PermanentMailError, TemporaryMailError, parse_smtp_url
+from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, TemporaryMailError, parse_smtp_url
 from tests.support.smtp import LOOPBACK_IN_DISGUISE, MailServer, running, self_signed
 
 SENDER = "Billing <billing@example.com>"

@@ -13,14 +13,14 @@ from typing import Final
 import pytest
 import yaml
 
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
+from tenantry.jobs.database_metrics import DatabaseGauges
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
+from tenantry.jobs.runs import JobRuns
 from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, Work
-from tenantry.kit.clock import system_clock
-from tenantry.services.gauges import DatabaseGauges
-from tenantry.services.job_runs import JobRuns
-from tenantry.services.retention import RetentionService
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase
@@ -315,7 +315,7 @@ async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once
 ) -> None:
     known = {"tenantry_notifications_queued", "tenantry_jobs", "tenantry_job_last_success_timestamp_seconds"}
     await rows(fresh_service.conninfo, spoil)
-    with watched("tenantry.services.gauges") as log:
+    with watched("tenantry.jobs.database_metrics") as log:
         without = [await shown(fresh_service) for _ in range(2)]
         await rows(fresh_service.conninfo, mend)
         after = [await shown(fresh_service) for _ in range(2)]
@@ -325,14 +325,14 @@ async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once
         assert found.described().keys() & known == set()
     assert all(found.described().keys() >= known for found in after)
     assert log.lines == [
-        f"WARNING tenantry.services.gauges what the database knows is left out of the metrics: {fault}",
-        "INFO tenantry.services.gauges what the database knows is in the metrics again",
+        f"WARNING tenantry.jobs.database_metrics what the database knows is left out of the metrics: {fault}",
+        "INFO tenantry.jobs.database_metrics what the database knows is in the metrics again",
     ]
 
 
 PROCESS: Final = """
 from tenantry.db.usage import PoolUsage
-from tenantry.http.metrics import Metrics
+from tenantry.server.metrics import Metrics
 metrics = Metrics(several_processes=True)
 metrics.set_pool("ordinary", PoolUsage(in_use=1, idle=2, most=5, waiting=0, waits=3, waited=0.5, timeouts=0))
 metrics.streams.set(7)
@@ -358,7 +358,7 @@ def test_of_a_process_that_ended_counts_what_it_counted_and_not_how_it_stood(tmp
 
 OVERTAKEN: Final = """
 import os, sys
-from tenantry.http.metrics import Metrics
+from tenantry.server.metrics import Metrics
 
 def get_ahead(event, arguments):
     if event == "os.remove":  # what another process does that starts at the same time, at the worst moment

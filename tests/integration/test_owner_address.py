@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
+from tenantry.accounts.owner_address import OwnerAddresses
 from tenantry.db.database import Database
-from tenantry.gateways.identity.tokens import Claims
+from tenantry.integrations.oidc.tokens import Claims
 from tenantry.jobs.queue import JobQueue
-from tenantry.services.owner_address import OwnerAddresses
 from tests.support.billing import rows
 from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
@@ -246,7 +246,7 @@ async def test_what_was_noticed_is_kept_while_the_database_does_not_let_us_write
     async with noticing(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
         await rows(service.conninfo, "REVOKE ALL ON audit_events FROM tenantry_batch")
-        with watched("tenantry.services.owner_address") as log:
+        with watched("tenantry.accounts.owner_address") as log:
             await addresses.write()
         await rows(service.conninfo, "GRANT INSERT ON audit_events TO tenantry_batch")
         await addresses.write()

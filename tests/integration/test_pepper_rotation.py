@@ -7,9 +7,9 @@ import httpx2
 import psycopg
 import pytest
 
+from tenantry.cli.doctor.database import judge_peppers
+from tenantry.cli.doctor.finding import Level
 from tenantry.domain.api_keys import Pepper
-from tenantry.services.checkup.database import judge_peppers
-from tenantry.services.checkup.finding import Level
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, refusal, running_service
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
+from tenantry.billing.stale_tenants import SilenceWatch
+from tenantry.common.clock import system_clock
+from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.kit.clock import system_clock
-from tenantry.services.retention import RetentionService
-from tenantry.services.silence import SilenceWatch
 from tests.support.billing import Subscriber, rows
 from tests.support.logs import watched
 from tests.support.truth import World

@@ -9,10 +9,10 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.http.front import Front, HotRoutes
-from tenantry.http.metrics import Metrics
-from tenantry.http.protocol import HotCycle, LeanProtocol
-from tenantry.http.raw import RawAnswer, RawRequest, Receive, Scope, Send
+from tenantry.server.asgi_types import RawAnswer, RawRequest, Receive, Scope, Send
+from tenantry.server.dispatch import Front, HotRoutes
+from tenantry.server.metrics import Metrics
+from tenantry.server.protocol import HotCycle, LeanProtocol
 from tests.support.http_line import Line
 from tests.support.serving import served
 

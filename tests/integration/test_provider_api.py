@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
+from tenantry.common.secret import Secret
 from tenantry.domain.errors import (
     DomainError,
     IdempotencyInFlightError,
@@ -16,8 +17,7 @@ from tenantry.domain.errors import (
     ProviderRefusedError,
     ProviderUnavailableError,
 )
-from tenantry.gateways.provider.api import API_VERSION, ProviderApi, WebhookEndpoint
-from tenantry.kit.secret import Secret
+from tenantry.integrations.stripe.api import API_VERSION, ProviderApi, WebhookEndpoint
 from tests.support.provider_api import KEY, Answer, ProviderServer, endpoint, refusal, running_provider
 
 
@@ -204,7 +204,7 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
 ) -> None:
     secret = "sk_test_wrong0123456789"
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, "stripe")  # as `tenantry.kit.logs` has it
+    caplog.set_level(logging.WARNING, "stripe")  # as `tenantry.common.logs` has it
     async with aclosing(ProviderApi(Secret(secret), server.url)) as api:
         with pytest.raises(DomainError) as refused:
             await checkout(api)

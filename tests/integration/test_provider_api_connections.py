@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
+from tenantry.common.secret import Secret
 from tenantry.domain.billing.snapshot import Subscription
-from tenantry.gateways.provider.api import ProviderApi
-from tenantry.kit.secret import Secret
+from tenantry.integrations.stripe.api import ProviderApi
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 
 CUSTOMER: Final = "cus_acme"

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import pytest
 
+from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.snapshot import Subscription
 from tenantry.domain.errors import DomainError, ProviderRefusedError, ProviderUnavailableError
-from tenantry.gateways.provider.api import API_VERSION, MOST_EVENT_TYPES, ProviderApi
-from tenantry.gateways.provider.decode import decode_event
-from tenantry.kit.secret import Secret
+from tenantry.integrations.stripe.api import API_VERSION, MOST_EVENT_TYPES, ProviderApi
+from tenantry.integrations.stripe.decode import decode_event
 from tests.support import events
 from tests.support.events import NOW, Shape
 from tests.support.provider_api import KEY, Answer, ProviderServer, refusal, running_provider
@@ -432,7 +432,7 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
 ) -> None:
     secret = "sk_test_wrong0123456789"
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, "stripe")  # as `tenantry.kit.logs` has it
+    caplog.set_level(logging.WARNING, "stripe")  # as `tenantry.common.logs` has it
     async with aclosing(ProviderApi(Secret(secret), server.url)) as api:
         with pytest.raises(ProviderRefusedError) as refused:
             await read(api)

@@ -9,7 +9,7 @@ from procrastinate.jobs import Job
 
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.jobs.tasks import ProviderRetry
-from tenantry.simulator import Rules
+from tenantry_devkit.simulator import Rules
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.findings import free_port

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tenantry.auth.rate_limits import subject_of_tenant
+from tenantry.auth.rate_limits_store import LOCK_SUBJECTS, take
+from tenantry.billing.ledger_store import lock_names
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.rate_limits import Granted, Taking
-from tenantry.services.rate_limits import subject_of_tenant
-from tenantry.store.billing import lock_names
-from tenantry.store.rate_limits import LOCK_SUBJECTS, take
 from tests.support.billing import until_blocked
 
 NOW = 1_800_000_000

@@ -13,15 +13,15 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tenantry.auth.admission import Admission
+from tenantry.auth.authentication import Authenticator
+from tenantry.auth.rate_limits import RateLimiter
+from tenantry.auth.rate_limits_store import LOCK_SUBJECTS
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.errors import AuthUnavailableError, RateLimitedError
 from tenantry.domain.rate_limits import Share
-from tenantry.services.admission import Admission
-from tenantry.services.authentication import Authenticator
-from tenantry.services.rate_limits import RateLimiter
-from tenantry.store.rate_limits import LOCK_SUBJECTS
 from tests.support.app import PEPPER
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
@@ -144,7 +144,7 @@ async def test_counting_goes_on_when_the_database_lets_us_again(conninfo: str, c
 async def test_log_says_once_a_minute_why_nothing_is_counted(conninfo: str, clock: ManualClock) -> None:
     set_for_all_sessions(conninfo, READ_ONLY)
     async with limiter_on(conninfo, clock) as limiter:
-        with watched("tenantry.services.rate_limits") as log:
+        with watched("tenantry.auth.rate_limits") as log:
             for _ in range(4):
                 with pytest.raises(AuthUnavailableError):
                     await limiter.count(CALLER)

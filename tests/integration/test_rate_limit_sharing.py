@@ -7,12 +7,12 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from tenantry.auth.rate_limits import RateLimiter
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.domain.plans import parse_catalog
-from tenantry.services.rate_limits import RateLimiter
-from tenantry.services.retention import RetentionService
+from tenantry.jobs.retention import RetentionService
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.logs import watched
@@ -151,7 +151,7 @@ async def test_without_the_database_shares_at_hand_are_good_and_nothing_else_is(
         with pytest.raises(AuthUnavailableError):
             await limiter.count(SMALL)
         clock.advance(seconds=1)
-        with watched("tenantry.services.rate_limits") as log:
+        with watched("tenantry.auth.rate_limits") as log:
             await limiter.give_back()
         assert log.count("are not given back") == 1
         await link.restore()

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from tenantry.billing.reads import raw_body
 from tenantry.db.database import Database
 from tenantry.domain.errors import NotFoundError
-from tenantry.services.billing import raw_body
 from tests.support import events
 from tests.support.billing import rows
 from tests.support.service import Service

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
+from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database
-from tenantry.services.replay import ReplayService, Selection
 from tests.support.billing import Subscriber, rows
 from tests.support.facts import ANY
 from tests.support.truth import OVER, World, ids, missed_ids

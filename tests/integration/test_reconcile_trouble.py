@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from tenantry.billing.reconcile import Reconciler
 from tenantry.domain.errors import NotFoundError, ProviderRefusedError, ProviderUnavailableError
-from tenantry.services.reconcile import Reconciler
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
@@ -339,7 +339,7 @@ async def test_tenants_in_trouble_do_not_keep_the_others_waiting(
     made = await subscribers(provider, server, 3)
     for subscriber in made[:2]:
         server.subscriptions[subscriber.customer] = [{"id": "sub_without_anything"}]
-    with caplog.at_level(logging.WARNING, "tenantry.services.reconcile"):
+    with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
         assert (await reconciler.run_due(AN_HOUR, 2)).compared == 0
     why = "The payment provider's answer cannot be used."
     assert caplog.messages[-1] == (
@@ -355,7 +355,7 @@ async def test_what_is_repaired_from_time_to_time_is_logged(
     provider: Provider, server: ProviderServer, reconciler: Reconciler, caplog: pytest.LogCaptureFixture
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
-    with caplog.at_level(logging.WARNING, "tenantry.services.reconcile"):
+    with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
         await reconciler.run_due(AN_HOUR, 9)
     fields = "current_period_end, plan, subscription_status"
     assert caplog.messages == [f"tenant {subscriber.id} had drifted from the provider and is repaired: {fields}"]

@@ -14,12 +14,12 @@ import pytest
 import schemathesis
 import schemathesis.specs.openapi.schemas  # else the test loads it, while other threads may be loading too
 
-from tenantry.gateways.provider.signature import SignatureVerifier
-from tenantry.http.dashboard.look import ASSETS, POLICY
-from tenantry.http.error_codes import all_codes
-from tenantry.http.openapi_schemas import EXAMPLES
-from tenantry.http.pages.reference import PATH
-from tenantry.http.problems import STATUSES
+from tenantry.api.openapi_schemas import EXAMPLES
+from tenantry.api.pages.reference import PATH
+from tenantry.dashboard.look import ASSETS, POLICY
+from tenantry.integrations.stripe.signature import SignatureVerifier
+from tenantry.server.error_codes import all_codes
+from tenantry.server.problems import STATUSES
 from tests.support.app import OPERATOR_TOKEN, WEBHOOK_SECRET
 from tests.support.required import debian_program
 from tests.support.service import Caller, JsonObject, Service

@@ -7,10 +7,10 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from tenantry.billing import replay_store
+from tenantry.billing.replay import TENANTS_PER_CHUNK, Selection
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
-from tenantry.services.replay import TENANTS_PER_CHUNK, Selection
-from tenantry.store import replay as replay_store
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
 from tests.support.events import MONTH, NOW

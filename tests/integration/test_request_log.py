@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.kit.logs import ConsoleFormatter, JsonFormatter
+from tenantry.common.logs import ConsoleFormatter, JsonFormatter
 from tests.support import events
 from tests.support.billing import Provider
 from tests.support.emptying import SharedDatabase

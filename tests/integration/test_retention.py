@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import pytest
 
+from tenantry.billing.explain import ExplainService
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database, Lane, for_writes
+from tenantry.db.failover_detection import Succession
 from tenantry.db.scope import ACROSS_TENANTS
-from tenantry.db.succession import Succession
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import Removed, RetentionService
+from tenantry.jobs.retention_store import DELETE_BODIES
 from tenantry.jobs.tasks import Work
-from tenantry.services.explain import ExplainService
-from tenantry.services.retention import Removed, RetentionService
-from tenantry.store.retention import DELETE_BODIES
 from tests.support import events
 from tests.support.billing import EVENTS, Provider, Subscriber
 from tests.support.facts import CATALOG

@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 import uvloop
 
-from tenantry.http.gate import GATE, Gate
-from tenantry.http.metrics import Metrics
-from tenantry.http.raw import Receive, Scope, Send
-from tenantry.http.shedding import SheddingProtocol
+from tenantry.server.asgi_types import Receive, Scope, Send
+from tenantry.server.load_shedding import SheddingProtocol
+from tenantry.server.metrics import Metrics
+from tenantry.server.overload_detection import GATE, Gate
 from tests.support.http_line import Line
 from tests.support.serving import served
 

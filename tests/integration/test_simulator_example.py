@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 from typing import Any, Final
 
-from tenantry.simulator import State
+from tenantry_devkit.simulator import State
 from tests.support.app import WEBHOOK_SECRET
 from tests.support.commands import run
 from tests.support.service import Service

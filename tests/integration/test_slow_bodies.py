@@ -10,10 +10,10 @@ import pytest
 from litestar import Litestar, route
 from litestar.handlers import BaseRouteHandler
 
-from tenantry.http.access import Connection, Credential, RouteGuard
-from tenantry.http.protocol import LeanProtocol
-from tenantry.http.raw import AsgiApp
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
+from tenantry.api.guards import Connection, Credential, RouteGuard
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.protocol import LeanProtocol
 from tests.contract.test_openapi import LEAK_REPORT, WEBHOOK, operations
 from tests.support.app import make_app
 from tests.support.emptying import SharedDatabase

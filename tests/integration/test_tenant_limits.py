@@ -9,10 +9,10 @@ import httpx2
 import psycopg
 import pytest
 
+from tenantry.auth.authentication_store import UserQuery, find_seats
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.projects import Window
-from tenantry.store.access import UserQuery, find_seats
 from tests.support.app import running_app
 from tests.support.members import MEMBERS, OWN, accept_path, add_member, join, own_path, path_of, remove_member
 from tests.support.postgres import PostgresServer

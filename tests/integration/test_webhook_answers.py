@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tenantry.gateways.provider.signature import sign
+from tenantry.integrations.stripe.signature import sign
 from tests.support import events
 from tests.support.app import WEBHOOK_SECRET
 from tests.support.billing import Provider

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.db.embedded import EmbeddedServer
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.migrate import migrate
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW

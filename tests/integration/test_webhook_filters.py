@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from tenantry.billing.replay import ReadAgain, Reread, Selection
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.services.replay import ReadAgain, Reread, Selection
 from tests.support import events
 from tests.support.billing import Provider
 from tests.support.emptying import SharedDatabase

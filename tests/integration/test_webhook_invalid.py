@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenantry.billing.bodies_store import pack
+from tenantry.billing.replay import ReadAgain, Reread, Selection
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.services.replay import ReadAgain, Reread, Selection
-from tenantry.store.bodies import pack
 from tests.integration.test_webhook_races import Instance, arrival, held_back, instance
 from tests.support import events
 from tests.support.billing import Provider, rows, until_blocked

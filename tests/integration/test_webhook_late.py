@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from tenantry.billing import ledger_store as billing
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.timeline import Reach
-from tenantry.gateways.provider.decode import decode_event
+from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
-from tenantry.services.replay import ReplayService, Selection
-from tenantry.services.webhooks import WebhookService
-from tenantry.store import billing
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import MONTH, NOW

@@ -5,10 +5,10 @@ from copy import copy
 
 import pytest
 
+from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
 from tenantry.db.statements import Call
 from tenantry.domain.billing.timeline import Reach
-from tenantry.store import billing
 
 CALLS: list[Call] = [
     billing.LOCK_ACCOUNTS(["a"], ["c"]),

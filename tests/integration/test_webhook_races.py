@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from tenantry.accounts.tenants import TenantService, TenantWishes
+from tenantry.billing.ingest import Receipt, WebhookService
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import Arrival
-from tenantry.gateways.provider.decode import decode_event
+from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
-from tenantry.services.tenants import TenantService, TenantWishes
-from tenantry.services.webhooks import Receipt, WebhookService
 from tests.support import events
 from tests.support.billing import rows, until_blocked
 from tests.support.emptying import SharedDatabase
@@ -204,7 +204,7 @@ async def test_the_same_event_at_two_instances_counts_once(conninfo: str, one: I
 async def test_the_same_event_of_nobody_at_two_instances_is_kept_once_and_the_log_says_why_it_was_tried_again(
     conninfo: str, one: Instance, two: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "tenantry.services.webhooks")
+    caplog.set_level(logging.INFO, "tenantry.billing.ingest")
     event = events.event("charge.refunded", {})
     async with held_back(conninfo, "billing_events"):
         first = asyncio.create_task(one.receive(event))

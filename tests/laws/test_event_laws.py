@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.gateways.provider.decode import NotAnEventError, decode_event
-from tenantry.gateways.provider.signature import Refusal, SignatureVerifier, sign
+from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
+from tenantry.integrations.stripe.signature import Refusal, SignatureVerifier, sign
 from tests.support import events
 from tests.support.signing import signature
 

@@ -11,6 +11,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from tenantry.accounts import members_store as members
+from tenantry.accounts import tenants_store as tenants
+from tenantry.accounts.members import MemberService, seat_owner
+from tenantry.accounts.members_store import Filter
+from tenantry.accounts.memberships import MembershipService
+from tenantry.accounts.memberships_store import User
 from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
@@ -19,11 +25,6 @@ from tenantry.domain.errors import DomainError
 from tenantry.domain.members import Member, MemberStatus
 from tenantry.domain.plans import parse_catalog
 from tenantry.jobs.queue import JobQueue
-from tenantry.services.members import MemberService, seat_owner
-from tenantry.services.memberships import MembershipService
-from tenantry.store import members, tenants
-from tenantry.store.members import Filter
-from tenantry.store.memberships import User
 from tests.support.principals import NOW
 
 ISSUER: Final = "https://id.example"

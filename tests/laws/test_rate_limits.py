@@ -10,14 +10,14 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tenantry.auth.rate_limits import RateLimiter
+from tenantry.auth.rate_limits_store import SESSION
+from tenantry.common.timeouts import Timeouts
 from tenantry.db.database import Database
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.rate_limits import SLOTS, WINDOW
-from tenantry.kit.timeouts import Timeouts
-from tenantry.services.rate_limits import RateLimiter
-from tenantry.store.rate_limits import SESSION
 from tests.support import figures
 from tests.support.principals import NOW, make_principal
 

@@ -4,7 +4,7 @@ import httpx2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tenantry.gateways.identity.checks import (
+from tenantry.integrations.oidc.checks import (
     LEEWAY_SECONDS,
     MAX_LIFETIME_SECONDS,
     TIME_CHECKS,
@@ -13,8 +13,8 @@ from tenantry.gateways.identity.checks import (
     are_timely,
     first_failure,
 )
-from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.keys import KeySet
+from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
 
 CONFIG = OidcConfig("https://id.example", "api")
 KEYS = KeySet(CONFIG, httpx2.AsyncClient())

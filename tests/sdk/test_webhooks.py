@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 import stripe
 
-from tenantry.gateways.provider import signature
+from tenantry.integrations.stripe import signature
 from tenantry_sdk import Secret, webhooks
 from tenantry_sdk.webhooks import PayloadError, SignatureError
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from tenantry.http.raw import Receive, Scope, Send
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.support.serving import served
 
 CLIENT_ID: Final = "cli"

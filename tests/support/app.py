@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import httpx2
 
-from tenantry.http.raw import AsgiApp
-from tenantry.kit.clock import Clock, system_clock
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
-from tenantry.main import build_app
+from tenantry.app import build_app
+from tenantry.common.clock import Clock, system_clock
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.server.asgi_types import AsgiApp
 from tenantry.settings import Settings, load
 from tenantry.variables import EMBEDDED
 from tests.support.pgbouncer import pooler_of

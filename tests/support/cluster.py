@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from tenantry.db.embedded import EmbeddedServer
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 
 def make_cluster(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import httpx2
 
-from tenantry.http.shedding import SheddingProtocol
+from tenantry.server.load_shedding import SheddingProtocol
 from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, running_issuer
 from tests.support.logs import watched

@@ -16,16 +16,16 @@ import httpx2
 import psycopg
 import uvicorn
 
+from tenantry.app import build_app
+from tenantry.auth.api_keys_store import Use
+from tenantry.auth.last_used import KeyUse
+from tenantry.common.secret import Secret
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.database import Database
-from tenantry.demo.companion import Companion
-from tenantry.demo.identity_provider import DemoUser, mint_access_token
 from tenantry.domain.api_keys import Pepper
-from tenantry.http.shedding import SheddingProtocol
-from tenantry.kit.secret import Secret
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
-from tenantry.main import build_app
-from tenantry.services.key_use import KeyUse
-from tenantry.store.api_keys import Use
+from tenantry.server.load_shedding import SheddingProtocol
+from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.identity_provider import DemoUser, mint_access_token
 from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
 from tests.support.dashboard_page import Page

@@ -4,7 +4,7 @@ import random
 from typing import Any, Final
 
 from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.simulator import Simulator, State
+from tenantry_devkit.simulator import Simulator, State
 from tests.support import figures
 from tests.support.billing import rows
 from tests.support.truth import NOTHING, Record, World, drifted, record_of, running_world

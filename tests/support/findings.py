@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from tenantry.cli.doctor.billing import BillingTerms
+from tenantry.cli.doctor.finding import Finding, Level
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Catalog
-from tenantry.services.checkup.billing import BillingTerms
-from tenantry.services.checkup.finding import Finding, Level
 from tests.support.facts import CATALOG
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from tenantry.http.raw import Receive, Scope, Send
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.support import proxies
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import Running

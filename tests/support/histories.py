@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing.events import PAYMENT_FAILED, PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.state import BillingState
-from tenantry.gateways.provider.decode import decode_event
+from tenantry.integrations.stripe.decode import decode_event
 from tests.support import events
 from tests.support.events import MONTH, NOW, Shape
 

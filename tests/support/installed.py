@@ -10,12 +10,13 @@ ROOT: Final = Path(__file__).parents[2]
 _PARTS: Final = {
     ".": ("src", "requirements", "pyproject.toml", "README.md", "LICENSE"),
     "sdk": ("src", "pyproject.toml"),
+    "devkit": ("src", "pyproject.toml"),
 }
 _FURTHER: Final = ("README.md", "LICENSE")
 
 
 def build_wheels(folder: Path) -> list[Path]:
-    """The wheels of the service and of the SDK, made in ``folder``, of copies of the sources."""
+    """The wheels of the service, the SDK and the development kit, made in ``folder``, of copies of the sources."""
     for part, names in _PARTS.items():
         copy = folder / "sources" / part
         copy.mkdir(parents=True, exist_ok=True)

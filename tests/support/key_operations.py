@@ -24,6 +24,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tenantry.accounts import tenants_store as tenants
+from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth.api_keys import ApiKeyService, NewKey
+from tenantry.auth.authentication import Authenticator
 from tenantry.db.database import Database
 from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
@@ -31,9 +35,6 @@ from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, DomainError
 from tenantry.domain.plans import parse_catalog
-from tenantry.services.api_keys import ApiKeyService, NewKey
-from tenantry.services.authentication import Authenticator
-from tenantry.store import api_keys, tenants
 from tests.support import figures
 from tests.support.figures import RecordProperty
 from tests.support.principals import NOW

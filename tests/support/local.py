@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from tenantry.gateways.provider.api import ProviderApi
-from tenantry.gateways.provider.signature import SignatureVerifier
-from tenantry.http.raw import AsgiApp
-from tenantry.kit.clock import system_clock
-from tenantry.kit.secret import Secret
-from tenantry.local.relay import Attempt, Hearing, Outcome, Pace, Relay
-from tenantry.main import build_app
-from tenantry.simulator import Simulator
-from tenantry.simulator.asgi import Receive, Scope, Send
-from tenantry.simulator.serving import serving
+from tenantry.app import build_app
+from tenantry.common.clock import system_clock
+from tenantry.common.secret import Secret
+from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.signature import SignatureVerifier
+from tenantry.server.asgi_types import AsgiApp
+from tenantry_devkit.local.relay import Attempt, Hearing, Outcome, Pace, Relay
+from tenantry_devkit.simulator import Simulator
+from tenantry_devkit.simulator.asgi import Receive, Scope, Send
+from tenantry_devkit.simulator.serving import serving
 from tests.support.app import lifespan, make_settings
 
 SECRET: Final = "whsec_of_a_relay_0123456789"

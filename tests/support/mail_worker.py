@@ -4,13 +4,13 @@ import asyncio
 import sys
 from datetime import timedelta
 
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
-from tenantry.gateways.mail import Mailer, parse_smtp_url
+from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.kit.clock import system_clock
-from tenantry.services.mail import MailService
-from tenantry.services.retention import RetentionService
+from tenantry.notifications.delivery import MailService
 
 
 async def main(conninfo: str, smtp_url: str) -> None:

@@ -9,7 +9,7 @@ import psycopg
 from tenantry.db.connection import Connection
 from tenantry.db.scope import of_tenant
 from tenantry.domain.notices import payment_failed
-from tenantry.store import notices
+from tenantry.notifications import notices_store as notices
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OWNER: Final = "owner@acme.example"

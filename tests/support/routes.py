@@ -5,8 +5,8 @@ from typing import Final, cast
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from tenantry.http.access import Credential, RouteGuard
-from tenantry.main import build_app
+from tenantry.api.guards import Credential, RouteGuard
+from tenantry.app import build_app
 from tests.support.app import make_settings
 
 _TENANT: Final = "/orgs/{org_id}"

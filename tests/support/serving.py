@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import uvicorn
 
-from tenantry.http.raw import AsgiApp
+from tenantry.server.asgi_types import AsgiApp
 
 LOOPBACK: Final = "127.0.0.1"
 _TICK: Final = 0.01

@@ -14,9 +14,9 @@ import httpx2
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from tenantry.demo.companion import Companion
-from tenantry.demo.identity_provider import DemoUser
-from tenantry.kit.secret import Secret
+from tenantry.common.secret import Secret
+from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.identity_provider import DemoUser
 
 AUDIENCE: Final = "tenantry-api"
 CLIENT_ID: Final = "dashboard"

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import httpx2
 
-from tenantry.gateways.provider.signature import SignatureVerifier
-from tenantry.simulator import Event, Simulator
-from tenantry.simulator.asgi import Receive, Scope, Send
+from tenantry.integrations.stripe.signature import SignatureVerifier
+from tenantry_devkit.simulator import Event, Simulator
+from tenantry_devkit.simulator.asgi import Receive, Scope, Send
 
 START: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WALL: Final = datetime(2026, 3, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-PLUGIN: Final = 'pytest_plugins = ["tenantry.testing"]\n'
+PLUGIN: Final = 'pytest_plugins = ["tenantry_devkit.testing"]\n'
 OWN_PLUGINS: Final = ("--disable-plugin-autoload", "-p", "asyncio", "-p", "anyio", "-p", "xdist")
 """Options that load no other plugins of this environment, which would take longer than most suites."""
 _OF_THE_OUTER: Final = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from tenantry.accounts import tenants_store as tenants
 from tenantry.db.connection import Connection
-from tenantry.store import tenants
 
 
 async def add_acme(connection: Connection, now: datetime) -> None:

@@ -6,20 +6,20 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.reconcile import Comparison, Reconciler, Reconciliation
+from tenantry.common.clock import Clock, from_epoch, system_clock
+from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.billing.state import ENDED, BillingPolicy
-from tenantry.gateways.provider.api import ProviderApi
+from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.kit.clock import Clock, from_epoch, system_clock
-from tenantry.kit.secret import Secret
-from tenantry.services.reconcile import Comparison, Reconciler, Reconciliation
-from tenantry.services.retention import RetentionService
-from tenantry.services.webhooks import WebhookService
-from tenantry.simulator import SECRET_KEY, Event, Simulator, State, Subscription
-from tenantry.simulator.asgi import Receive, Scope, Send
-from tenantry.simulator.serving import serving
+from tenantry_devkit.simulator import SECRET_KEY, Event, Simulator, State, Subscription
+from tenantry_devkit.simulator.asgi import Receive, Scope, Send
+from tenantry_devkit.simulator.serving import serving
 from tests.support.app import BASE_URL, WEBHOOK_SECRET
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.facts import ANY

@@ -3,7 +3,7 @@
 from collections.abc import MutableMapping
 from typing import Any
 
-from tenantry.http.raw import AsgiApp
+from tenantry.server.asgi_types import AsgiApp
 
 Message = MutableMapping[str, Any]
 

@@ -10,13 +10,13 @@ import psycopg
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from tenantry.demo.companion import Companion
-from tenantry.demo.identity_provider import DemoUser
-from tenantry.demo.inbox import Inbox
-from tenantry.http.pages.reference import PATH as REFERENCE
-from tenantry.main import build_app
-from tenantry.simulator import Simulator
-from tenantry.simulator.serving import serving
+from tenantry.api.pages.reference import PATH as REFERENCE
+from tenantry.app import build_app
+from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.inbox.inbox import Inbox
+from tenantry_devkit.simulator import Simulator
+from tenantry_devkit.simulator.serving import serving
 from tests.integration.dashboard.keys import KEYS, NEW, create
 from tests.support import events
 from tests.support.accessibility import COLOR_RULES, axe, faults_of

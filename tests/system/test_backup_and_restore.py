@@ -12,10 +12,10 @@ import httpx2
 import psycopg
 import pytest
 
+from tenantry.cli.doctor.server_store import read_unarchived
+from tenantry.common.clock import system_clock
 from tenantry.db.connection import Connection
-from tenantry.kit.clock import system_clock
-from tenantry.simulator import SECRET_KEY
-from tenantry.store.server import read_unarchived
+from tenantry_devkit.simulator import SECRET_KEY
 from tests.support.app import PEPPER, WEBHOOK_SECRET
 from tests.support.backup import Cluster, debian_binaries, hand_over, own_binaries
 from tests.support.billing import rows

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tenantry.http.raw import Receive, Scope, Send
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.support.http_line import Line
 from tests.support.proxies import BALANCERS, running_balancer
 from tests.support.serving import LOOPBACK, served

@@ -11,9 +11,9 @@ import httpx2
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
+from tenantry.app import build_app
+from tenantry.common.clock import system_clock
 from tenantry.domain.sessions import PROOF_GOOD_FOR
-from tenantry.kit.clock import system_clock
-from tenantry.main import build_app
 from tests.support.app import OPERATOR_TOKEN, make_settings
 from tests.support.browser import Watched
 from tests.support.node_provider import DASHBOARD, DASHBOARD_AUDIENCE, node_provider

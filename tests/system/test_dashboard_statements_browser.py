@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tenantry.demo.companion import Companion
-from tenantry.demo.inbox import Inbox
+from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.inbox.inbox import Inbox
 from tests.support.dashboard import (
     ACME,
     AT_ACME,

@@ -12,13 +12,13 @@ import httpx2
 import psycopg
 import pytest
 
+from tenantry.cli.doctor.database import check_database
+from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.cli.doctor.server_store import count_unconfirmed
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
 from tenantry.db.scope import ACROSS_TENANTS
-from tenantry.services.checkup.database import check_database
-from tenantry.services.checkup.finding import Finding, Level
-from tenantry.store.server import count_unconfirmed
 from tests.support import events
 from tests.support.commands import SECRETS, running
 from tests.support.database_server import HASTE, Pair, server_folder

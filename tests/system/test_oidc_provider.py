@@ -6,9 +6,9 @@ from datetime import timedelta
 import httpx2
 import pytest
 
+from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import InvalidCredentialError, TokenExpiredError
-from tenantry.gateways.identity import KeySet, OidcConfig, TokenVerifier
-from tenantry.kit.clock import Clock, system_clock
+from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
 from tests.support.node_provider import AUDIENCE, NodeProvider, node_provider
 
 

@@ -6,8 +6,8 @@ from typing import Final, Literal
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tenantry.http.pages.reference import PATH
-from tenantry.main import build_app
+from tenantry.api.pages.reference import PATH
+from tenantry.app import build_app
 from tests.support.app import make_settings
 from tests.support.browser import Watched
 from tests.support.postgres import PostgresServer

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tenantry.gateways.provider.signature import SignatureVerifier, sign
+from tenantry.integrations.stripe.signature import SignatureVerifier, sign
 from tenantry_sdk import webhooks
 
 SECRET: Final = "whsec_0123456789abcdef"

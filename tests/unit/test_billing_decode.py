@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.gateways.provider.decode import NotAnEventError, decode_event
+from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tests.support import events
 from tests.support.events import NOW, Shape
 

@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 import stripe
 
-from tenantry.gateways.provider.signature import Refusal, SignatureVerifier, sign
+from tenantry.integrations.stripe.signature import Refusal, SignatureVerifier, sign
 from tests.support.signing import signature, v1
 
 SECRET: Final = "whsec_0123456789abcdef"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.http.dashboard.agents import browser_in_words
+from tenantry.dashboard.agents import browser_in_words
 
 WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
 

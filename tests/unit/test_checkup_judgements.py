@@ -5,10 +5,9 @@ from typing import Final
 
 import pytest
 
-from tenantry.kit.secret import Secret
-from tenantry.services.checkup.database import judge_jobs
-from tenantry.services.checkup.finding import Finding, Level
-from tenantry.services.checkup.server import (
+from tenantry.cli.doctor.database import judge_jobs
+from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.cli.doctor.server import (
     LARGEST_SKEW,
     MOST_KEPT_FOR_SLOT,
     OLDEST_ROW,
@@ -27,9 +26,10 @@ from tenantry.services.checkup.server import (
     judge_untidy,
     judge_writing,
 )
-from tenantry.services.checkup.settings import judge_address, judge_secrets, judge_traces
-from tenantry.store.jobs import JobRuns
-from tenantry.store.server import OldTransaction, Room, UntidyTable
+from tenantry.cli.doctor.server_store import OldTransaction, Room, UntidyTable
+from tenantry.cli.doctor.settings import judge_address, judge_secrets, judge_traces
+from tenantry.common.secret import Secret
+from tenantry.jobs.runs_store import JobRuns
 from tests.support.findings import levels, only
 
 NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)

@@ -136,7 +136,7 @@ def test_command_that_uses_a_service_imports_nothing_of_the_service(command: lis
     ours = {name for name in modules if name.startswith("tenantry.")}
     assert "tenantry.cli.api.target" in ours
     assert {name for name in ours if not name.startswith("tenantry.cli")} == {
-        "tenantry.demo", "tenantry.demo.names", "tenantry.kit", "tenantry.kit.json"
+        "tenantry_devkit.demo", "tenantry_devkit.demo.names", "tenantry.common", "tenantry.common.json"
     }  # fmt: skip
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
+from tenantry.api.auth import header_text
+from tenantry.auth.authentication import bearer, wanted_organization
 from tenantry.domain.errors import (
     InvalidCredentialError,
     MissingCredentialError,
     NoOrganizationError,
     OrgMismatchError,
 )
-from tenantry.http.auth import header_text
-from tenantry.services.authentication import bearer, wanted_organization
 
 
 @pytest.mark.parametrize("value", [b"Bearer abc", b"bearer abc", b"BEARER abc", b"Bearer  abc ", b"Bearer \tabc"])

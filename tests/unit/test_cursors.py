@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from tenantry.common.clock import to_micros
+from tenantry.common.cursor import BadCursorError, Position, decode, encode
+from tenantry.db.pagination import parse_time_cursor, to_page
 from tenantry.domain.errors import InvalidCursorError
-from tenantry.kit.clock import to_micros
-from tenantry.kit.cursor import BadCursorError, Position, decode, encode
-from tenantry.services.paging import parse_time_cursor, to_page
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 

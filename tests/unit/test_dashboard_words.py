@@ -1,8 +1,8 @@
 """Why somebody may not do something, in words."""
 
+from tenantry.api.guards import Credential
+from tenantry.dashboard.words import refusal_of
 from tenantry.domain.access import Role
-from tenantry.http.access import Credential
-from tenantry.http.dashboard.words import refusal_of
 from tests.support.routes import scopes_needed
 
 

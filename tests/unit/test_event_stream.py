@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tenantry.billing.event_feed import Watch
+from tenantry.dashboard.event_stream import messages_of
+from tenantry.dashboard.visitor import Standing
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.http.dashboard.event_stream import messages_of
-from tenantry.http.dashboard.visitor import Standing
-from tenantry.services.news import Watch
 
 LONG = 60.0
 LIVE = "event: live\ndata: 60\n\n"

@@ -11,12 +11,11 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 
+from tenantry.api.app import build_api
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import NotFoundError
-from tenantry.http.app import build_api
-from tenantry.http.front import IS_HEAD, REQUEST_ID, Front, HotRoutes
-from tenantry.http.metrics import Metrics
-from tenantry.http.raw import (
+from tenantry.server.anonymous_throttle import AT_ONCE, PER_SECOND
+from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
     OPERATOR,
@@ -29,7 +28,8 @@ from tenantry.http.raw import (
     Scope,
     Send,
 )
-from tenantry.http.strangers import AT_ONCE, PER_SECOND
+from tenantry.server.dispatch import IS_HEAD, REQUEST_ID, Front, HotRoutes
+from tenantry.server.metrics import Metrics
 from tests.support.app import client_of
 from tests.support.logs import watched
 
@@ -77,7 +77,7 @@ async def get_from(front: Front, path: str) -> httpx2.Response:
 @pytest.mark.parametrize("path", [HOT, f"{HOT}/below"])
 async def test_fault_of_a_hot_route_is_500_and_logged_under_the_requests_id(path: str) -> None:
     front = front_of()
-    with watched("tenantry.http.front") as log:
+    with watched("tenantry.server.dispatch") as log:
         answer = await get_from(front, path)
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert answer.json()["requestId"] == answer.headers["x-request-id"]
@@ -91,7 +91,7 @@ async def test_fault_behind_the_front_is_500_and_logged_under_the_requests_id() 
     async def broken() -> None:
         raise RuntimeError("on the way")
 
-    with watched("tenantry.http.app") as log:
+    with watched("tenantry.api.app") as log:
         answer = await get_from(front_of(routes_of(broken), deadline=5), "/broken")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "on the way" not in answer.text

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenantry.http.gate import ALWAYS, AT_FIRST, WAIT, Gate
-from tenantry.http.metrics import Metrics
+from tenantry.server.metrics import Metrics
+from tenantry.server.overload_detection import ALWAYS, AT_FIRST, WAIT, Gate
 
 
 class Watch:

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tenantry.gateways.identity.checks import Times
-from tenantry.gateways.identity.claims import Claims
-from tenantry.gateways.identity.proven import MAX_BYTES, MAX_ENTRIES, Proof, ProvenTokens, token_digest
+from tenantry.integrations.oidc.checks import Times
+from tenantry.integrations.oidc.claims import Claims
+from tenantry.integrations.oidc.proven import MAX_BYTES, MAX_ENTRIES, Proof, ProvenTokens, token_digest
 from tests.support.issuer import signing_key
 
 LENGTH = 700

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from tenantry import variables
-from tenantry.gateways.identity import sign_in
-from tenantry.http import gate, patience, raw, strangers
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
-from tenantry.services import refusals
+from tenantry.auth import failed_authentication_throttle as refusals
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.integrations.oidc import sign_in
+from tenantry.server import anonymous_throttle as strangers
+from tenantry.server import asgi_types as raw
+from tenantry.server import client_timeouts as patience
+from tenantry.server import overload_detection as gate
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 LIMITS = patience.Limits()

@@ -12,10 +12,10 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from tenantry.common.logs import ConsoleFormatter, JsonFormatter, Redactor, redact
+from tenantry.common.secret import Secret
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
-from tenantry.kit.logs import ConsoleFormatter, JsonFormatter, Redactor, redact
-from tenantry.kit.secret import Secret
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 HEAD: Final = "eyJhbGciOiJSUzI1NiJ9"
@@ -286,8 +286,8 @@ def test_json_line_is_one_object() -> None:
 
 PROCESS: Final = f"""
 import asyncio, gc, logging, sys, threading, warnings
-from tenantry.kit import logs
-from tenantry.kit.secret import Secret
+from tenantry.common import logs
+from tenantry.common.secret import Secret
 logs.configure_service(sys.argv[1], [Secret("the-own-secret")])
 KEY = {KEY!r} + " the-own-secret"
 

@@ -17,7 +17,7 @@ from tenantry.domain.notices import (
     PaymentFailure,
     PendingMail,
 )
-from tenantry.gateways.mail import PermanentMailError, compose, format_amount
+from tenantry.integrations.smtp import PermanentMailError, compose, format_amount
 
 SENDER = "Example Billing <billing@example.com>"
 MAIL = PendingMail(

@@ -4,8 +4,8 @@ import traceback
 
 import pytest
 
-from tenantry.gateways.mail import SmtpConfig, parse_smtp_url
-from tenantry.kit.secret import Secret
+from tenantry.common.secret import Secret
+from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
 
 SENDER = "Example Billing <billing@example.com>"
 

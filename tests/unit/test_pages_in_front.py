@@ -2,13 +2,13 @@
 
 import pytest
 
+from tenantry.common.clock import system_clock
+from tenantry.dashboard.cookies import Cookies
+from tenantry.dashboard.look import Look
+from tenantry.dashboard.notices import Notices
+from tenantry.dashboard.refusals import Refusals
 from tenantry.domain.sessions import SessionSecret
-from tenantry.http.dashboard.cookies import Cookies
-from tenantry.http.dashboard.look import Look
-from tenantry.http.dashboard.notices import Notices
-from tenantry.http.dashboard.refusals import Refusals
-from tenantry.http.raw import RawAnswer
-from tenantry.kit.clock import system_clock
+from tenantry.server.asgi_types import RawAnswer
 
 BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantry.gateways.provider.api import mode_of_key
-from tenantry.gateways.provider.lists import second_asked
-from tenantry.kit.clock import EPOCH_MAX
-from tenantry.kit.secret import Secret
+from tenantry.common.clock import EPOCH_MAX
+from tenantry.common.secret import Secret
+from tenantry.integrations.stripe.api import mode_of_key
+from tenantry.integrations.stripe.lists import second_asked
 from tests.support.events import NOW
 from tests.support.provider_api import DATE
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.http.raw import MAX_BODY, ClientGoneError, RawRequest
+from tenantry.server.asgi_types import MAX_BODY, ClientGoneError, RawRequest
 
 GONE = {"type": "http.disconnect"}
 

@@ -1,6 +1,6 @@
 """Payloads of events, as people read them."""
 
-from tenantry.http.dashboard.events import readable
+from tenantry.dashboard.events import readable
 
 
 def test_payload_has_a_line_for_each_value() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tenantry.auth.authentication import claimed_role
 from tenantry.domain.access import AccessLevel, Role, lower_role, role_grants
-from tenantry.services.authentication import claimed_role
 
 MEMBER_SCOPES = ("projects:*", "tenants:read", "billing:read")
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.billing.snapshot import Subscription
-from tenantry.gateways.provider.decode import NotASubscriptionError, decode_subscription
-from tenantry.kit.clock import EPOCH_MAX
+from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
 from tests.support import events
 from tests.support.events import NOW, Shape
 

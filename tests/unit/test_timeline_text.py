@@ -9,13 +9,13 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from tenantry.billing.explain import Explanation, StateView
+from tenantry.billing.reads import BillingEventView, BillingFields
+from tenantry.billing.replay import Field
 from tenantry.cli.progress import progress
 from tenantry.cli.timeline import show
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.tenants import Tenant
-from tenantry.services.billing import BillingEventView, BillingFields
-from tenantry.services.explain import Explanation, StateView
-from tenantry.services.replay import Field
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FIELDS = BillingFields("free", "none", None, cancel_at_period_end=False)

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenantry.cli import main
-from tenantry.cli.trigger import MISCHIEF
 from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.local.chaos import Mischief
-from tenantry.local.stories import STORIES
+from tenantry_devkit.local.chaos import Mischief
+from tenantry_devkit.local.stories import STORIES
+from tenantry_devkit.trigger import MISCHIEF
 
 UPDATED = "customer.subscription.updated"
 

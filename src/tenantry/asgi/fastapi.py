@@ -16,7 +16,7 @@ from tenantry.asgi.rules import accepted_modes, check_scope
 from tenantry.asgi.tenantry import Tenantry
 from tenantry.asgi.visit import visit_of
 from tenantry.domain.access import Principal
-from tenantry.http.problems import MEDIA_TYPE, Problem
+from tenantry.server.problems import MEDIA_TYPE, Problem
 
 _SCHEME: Final = "tenantry"
 _SCHEMA_PREFIX: Final = "Tenantry"

@@ -10,10 +10,10 @@ from tenantry.asgi.rules import Paths, ScopeRule
 from tenantry.asgi.tenantry import Tenantry
 from tenantry.asgi.visit import PRINCIPAL, VISIT, Visit, visit_of
 from tenantry.domain.errors import DomainError
-from tenantry.http.front import REQUEST_ID, internal_error
-from tenantry.http.problems import STATUSES, Refusal, refuse_domain_error
-from tenantry.http.raw import AsgiApp, Receive, Scope, Send, header_of, request_id_of
-from tenantry.http.safeguards import SAFEGUARDS
+from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send, header_of, request_id_of
+from tenantry.server.dispatch import REQUEST_ID, internal_error
+from tenantry.server.problems import STATUSES, Refusal, refuse_domain_error
+from tenantry.server.security_headers import SAFEGUARDS
 
 _IDENTITY: Final = frozenset(
     {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple, Self
 
-from tenantry.authentication_parts import AuthenticationParts, is_current, schema_revision
+from tenantry.auth.admission import Admitted
+from tenantry.auth_components import AuthenticationParts, is_current, schema_revision
+from tenantry.common.clock import Clock, system_clock
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError
-from tenantry.gateways.http_client import new_http_client
-from tenantry.http.raw import Scope, header_of
-from tenantry.kit.clock import Clock, system_clock
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
-from tenantry.services.admission import Admitted
+from tenantry.integrations.http_client import new_http_client
+from tenantry.server.asgi_types import Scope, header_of
 from tenantry.settings import AuthenticationSettings, load_for_authentication, read_environment
 
 logger = logging.getLogger(__name__)

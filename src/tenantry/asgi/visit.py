@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import MissingCredentialError, RateLimitedError
 from tenantry.domain.rate_limits import Standing
-from tenantry.http.problems import Header
-from tenantry.http.rate_limits import rate_headers
-from tenantry.http.raw import Scope
+from tenantry.server.asgi_types import Scope
+from tenantry.server.problems import Header
+from tenantry.server.rate_limits import rate_headers
 
 if TYPE_CHECKING:
     from tenantry.asgi.tenantry import Tenantry

@@ -1,5 +1,6 @@
 """The command line. Commands are imported when they are called, so that `--help` is quick."""
 
+from importlib.metadata import entry_points
 from typing import Final
 
 import click
@@ -19,13 +20,10 @@ _COMMANDS: Final = {
     "events": ("tenantry.cli.events", "Show the ledger of provider events; replay it."),
     "plans": ("tenantry.cli.plans", "List the plans."),
     "completion": ("tenantry.cli.completion", "Print what completes commands in a shell."),
-    "listen": ("tenantry.cli.listen", "Relay the payment provider's events to this machine."),
-    "trigger": ("tenantry.cli.trigger", "Send made-up provider events, and show what they do."),
     "serve": ("tenantry.cli.serve", "Run the service."),
     "worker": ("tenantry.cli.worker", "Run the background jobs alone."),
     "migrate": ("tenantry.cli.migrate", "Bring the database's schema up to date."),
-    "demo": ("tenantry.cli.demo", "Run everything on this machine, with example data."),
-    "doctor": ("tenantry.cli.doctor", "Check each setting and connection."),
+    "doctor": ("tenantry.cli.doctor.command", "Check each setting and connection."),
     "admin": ("tenantry.cli.admin", "Work straight on the database."),
     "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
     "backfill": ("tenantry.cli.reconcile", "Take in the provider's events that never came in."),
@@ -44,8 +42,14 @@ _SECTIONS: Final = {
 }  # fmt: skip
 
 
+def _all_commands() -> dict[str, tuple[str, str]]:
+    """The commands above and those of installed distributions (entry points of the group ``tenantry.commands``)."""
+    added = {name: place for entry in entry_points(group="tenantry.commands") for name, place in entry.load().items()}
+    return {**added, **_COMMANDS}
+
+
 @click.command(
-    cls=Root, commands=_COMMANDS, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=Root, commands=_all_commands(), sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.option(
     "--profile", metavar="NAME", help="The profile for commands that use a service. [TENANTRY_PROFILE; default]"

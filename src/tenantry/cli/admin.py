@@ -8,19 +8,19 @@ from typing import TypeVar
 import click
 import msgspec
 
+from tenantry.accounts.tenants import TenantService, TenantWishes
+from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.cli.after_restore import after_restore, export_audit
 from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
 from tenantry.cli.exit_codes import NOT_FOUND, USAGE, fail
 from tenantry.cli.text import shown
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Mode, is_scope
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import DomainError, NotFoundError, ValidationError
 from tenantry.domain.tenants import is_tenant_id
-from tenantry.kit.clock import system_clock
-from tenantry.services.api_keys import ApiKeyService, operator_principal
-from tenantry.services.tenants import TenantService, TenantWishes
 from tenantry.settings import AdminSettings, SettingsError, load_for_admin
 
 Result = TypeVar("Result")

@@ -10,19 +10,19 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from tenantry.accounts.members import MemberService
+from tenantry.accounts.restore import Aftermath, Lost, Outcome, export_trail
+from tenantry.accounts.tenants import TenantService
+from tenantry.auth.api_keys import ApiKeyService
 from tenantry.cli.exit_codes import FAILED
 from tenantry.cli.on_database import on_database
 from tenantry.cli.text import counted, printable
 from tenantry.cli.times import Moment
+from tenantry.common.clock import system_clock
+from tenantry.common.json import NOT_JSON
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import AuditEvent
-from tenantry.kit.clock import system_clock
-from tenantry.kit.json import NOT_JSON
-from tenantry.services.aftermath import Aftermath, Lost, Outcome, export_trail
-from tenantry.services.api_keys import ApiKeyService
-from tenantry.services.members import MemberService
-from tenantry.services.tenants import TenantService
 from tenantry.settings import AdminSettings
 
 

@@ -8,18 +8,18 @@ from typing import BinaryIO, Final
 
 import click
 
+from tenantry.auth.explain_token import Explanation, explain_token
 from tenantry.cli.environment import command_values, database, fail_on_settings
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, fail
 from tenantry.cli.token_text import as_document, show
+from tenantry.common import logs
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.gateways.http_client import new_http_client
-from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.keys import KeySet
-from tenantry.gateways.identity.tokens import TokenVerifier
-from tenantry.kit import logs
-from tenantry.kit.clock import system_clock
-from tenantry.services.explain_token import Explanation, explain_token
+from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.tokens import TokenVerifier
 from tenantry.settings import SettingsError, load_identity
 
 _STDIN: Final = "-"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from tenantry.demo.names import ADDRESS, LIVE_KEY
-
 DEMO_FILE: Final = "demo.env"
 """The demo's own settings, in the data folder."""
+ADDRESS: Final = "TENANTRY_DEMO_ADDRESS"
+LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
 _DATA_DIR: Final = "TENANTRY_DATA_DIR"
 _DEFAULT: Final = ".tenantry"
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")

@@ -2,21 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
 
-import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_demo
 from tenantry.cli.exit_codes import FAILED, USAGE, fail
-from tenantry.db.embedded import EmbeddedServer, EmbeddedServerError
-from tenantry.kit.logs import redact
-from tenantry.kit.secret import Secret
-from tenantry.local.addresses import WEBHOOK_PATH, webhook_address
-from tenantry.local.signing_secret import load_or_create_secret, secret_path
+from tenantry.cli.lazy import INSTALL_DEVKIT
+from tenantry.common.logs import redact
 from tenantry.settings import DEMO_FLAG, SettingsError, load_database_url, read_environment
-from tenantry.variables import DATABASE_URL
+from tenantry.variables import DATABASE_URL, EMBEDDED
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # not bound here: asked through loopback
 _OF_DEMO: Final[tuple[str, ...]] = ("HOST", "PORT", "TENANTRY_DATA_DIR")
@@ -59,22 +57,27 @@ def service_base(values: Mapping[str, str]) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{values.get('PORT', '').strip() or 3001}"
 
 
-def service_address(values: Mapping[str, str], forward_to: str | None) -> str:
-    """The webhook endpoint that events go to; a usage error where ``--forward-to`` is none."""
-    try:
-        return webhook_address(forward_to or service_base(values) + WEBHOOK_PATH)
-    except ValueError as error:
-        raise click.BadParameter(
-            str(error), param_hint="--forward-to" if forward_to else "TENANTRY_BASE_URL"
-        ) from error  # fmt: skip
+class DatabaseServer(Protocol):
+    """A PostgreSQL that a command starts and stops: the development kit's."""
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string."""
+
+    def start(self) -> None:
+        """Start the server. Raises `RuntimeError` or `OSError` with a message for the user."""
+
+    def stop(self) -> None:
+        """Stop the server if this process started it."""
 
 
-def signing_secret(values: Mapping[str, str]) -> Secret:
-    """The secret that `tenantry listen` signs with, which is made if need be; or the end with a message."""
-    try:
-        return load_or_create_secret(secret_path(values))
-    except (OSError, ValueError, RuntimeError) as error:
-        fail(f"The signing secret cannot be kept: {error}")
+def embedded_server(folder: Path) -> DatabaseServer:
+    """The PostgreSQL of the development kit, with its data in ``folder``; exits where the kit is not installed."""
+    found = list(entry_points(group="tenantry.databases", name=EMBEDDED))
+    if not found:
+        fail(f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE)
+    server: DatabaseServer = found[0].load()(folder)
+    return server
 
 
 @contextmanager
@@ -87,10 +90,10 @@ def database(values: dict[str, str]) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    server = EmbeddedServer(data_dir(values))
+    server = embedded_server(data_dir(values))
     try:
         server.start()
-    except (EmbeddedServerError, OSError) as error:
+    except (RuntimeError, OSError) as error:
         fail(f"The embedded PostgreSQL does not start. {error}")
     try:
         yield server.conninfo

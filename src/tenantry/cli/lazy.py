@@ -11,6 +11,9 @@ from click.shell_completion import CompletionItem
 Lazy = Mapping[str, tuple[str, str]]
 """By a command's name: its module, with ``:attribute`` where that is not the name itself, and a line of help."""
 
+DEVKIT_COMMANDS: Final = ("demo", "listen", "trigger")
+"""What the development kit adds, by an entry point."""
+INSTALL_DEVKIT: Final = 'pip install "tenantry[demo]"'
 COMPLETE_VARIABLE: Final = "_TENANTRY_COMPLETE"
 """Set by a shell that wants a line completed."""
 _OTHERS: Final = "Commands"
@@ -33,7 +36,9 @@ class LazyGroup(click.Group):
     ) -> None:
         super().__init__(name, help=help, **more)  # type: ignore[arg-type]
         self._lazy = commands
-        placed = dict(sections or {})
+        placed = {
+            heading: tuple(name for name in names if name in commands) for heading, names in (sections or {}).items()
+        }
         others = tuple(name for name in commands if not any(name in names for names in placed.values()))
         self._sections = {**placed, _OTHERS: others} if others else placed
 
@@ -60,6 +65,9 @@ class LazyGroup(click.Group):
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
+            if error.command_name in DEVKIT_COMMANDS and ctx.parent is None:
+                message = f"`tenantry {error.command_name}` needs the development kit: {INSTALL_DEVKIT}"
+                raise click.UsageError(message, ctx) from None
             raise click.NoSuchCommand(error.command_name, possibilities=self._lazy, ctx=ctx) from None
         is_named = not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None
         if is_named and command is not None and not _takes_profile(command):
@@ -69,6 +77,8 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without importing them."""
         for heading, names in self._sections.items():
+            if not names:
+                continue
             with formatter.section(heading):
                 formatter.write_dl([(name, self._lazy[name][1]) for name in names])
 

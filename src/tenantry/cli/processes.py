@@ -23,11 +23,11 @@ from uvicorn.config import STARTUP_FAILURE
 
 from tenantry.cli.exit_codes import fail
 from tenantry.cli.supervisor import Supervisor
-from tenantry.http.listening import Loop
-from tenantry.http.raw import AsgiApp
-from tenantry.http.server import REQUEST_SECONDS, Server
-from tenantry.http.shedding import SheddingProtocol
-from tenantry.kit import backoff, collector, logs, open_files
+from tenantry.common import backoff, collector, logs, open_files
+from tenantry.server.accept_loop import Loop
+from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.load_shedding import SheddingProtocol
+from tenantry.server.run import REQUEST_SECONDS, Server
 from tenantry.settings import Settings, SettingsError, export_environment, export_telemetry, load, read_environment
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _run_one(settings: Settings, conninfo: str, bound: socket.socket, supervisor: int | None = None) -> None:
-    from tenantry.main import build_app  # noqa: PLC0415  # the library for metrics reads the environment on import
+    from tenantry.app import build_app  # noqa: PLC0415  # the library for metrics reads the environment on import
 
     connections = open_files.allow_connections(settings.max_connections)
     app = build_app(msgspec.structs.replace(settings, max_connections=connections), conninfo)

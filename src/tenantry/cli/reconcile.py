@@ -10,23 +10,23 @@ from typing import Final, NoReturn
 import click
 import msgspec
 
+from tenantry.billing.ingest import FAILED as NOT_HANDLED
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.missed_events import MissedEvent
+from tenantry.billing.reads import BillingFields
+from tenantry.billing.reconcile import EVENTS_KEPT, Backfill, Comparison, Reconciler, Reconciliation
 from tenantry.cli.exit_codes import FAILED, fail
 from tenantry.cli.on_database import exit_code, on_database
 from tenantry.cli.progress import progress
 from tenantry.cli.text import Value, counted, printable, shown
 from tenantry.cli.times import Moment
+from tenantry.common import logs
+from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import RECORD_FIELDS
 from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
-from tenantry.gateways.provider.api import ProviderApi
-from tenantry.kit import logs
-from tenantry.kit.clock import from_epoch, system_clock
-from tenantry.services.billing import BillingFields
-from tenantry.services.missed_events import MissedEvent
-from tenantry.services.reconcile import EVENTS_KEPT, Backfill, Comparison, Reconciler, Reconciliation
-from tenantry.services.webhooks import FAILED as NOT_HANDLED
-from tenantry.services.webhooks import WebhookService
+from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.settings import AdminSettings
 
 DRIFT: Final = 3

@@ -8,12 +8,12 @@ from typing import Final
 import click
 import msgspec
 
+from tenantry.billing.replay import Checked, Field, ReadAgain, ReplayService, Reread, Selection
 from tenantry.cli.on_database import on_database
 from tenantry.cli.progress import progress
 from tenantry.cli.text import counted, printable, shown
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
-from tenantry.kit.clock import system_clock
-from tenantry.services.replay import Checked, Field, ReadAgain, ReplayService, Reread, Selection
 from tenantry.settings import AdminSettings
 
 DIFFERENCES: Final = 3

@@ -9,7 +9,7 @@ from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.exit_codes import fail
 from tenantry.cli.processes import end_on_sigterm, run_server, say
 from tenantry.cli.service_manager import tell_ready
-from tenantry.kit import logs
+from tenantry.common import logs
 from tenantry.settings import Settings, SettingsError, load, read_environment
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from uvicorn.config import STARTUP_FAILURE
 
-from tenantry.http.listening import HANDSHAKE, refuse_newcomers
+from tenantry.server.accept_loop import HANDSHAKE, refuse_newcomers
 
 _spawning: Final = multiprocessing.get_context("spawn")
 

@@ -8,10 +8,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from tenantry.billing.explain import Explanation
+from tenantry.billing.reads import BillingEventView, BillingFields
 from tenantry.cli.text import counted, own_command, printable, shown
 from tenantry.domain.billing.events import Outcome
-from tenantry.services.billing import BillingEventView, BillingFields
-from tenantry.services.explain import Explanation
 
 _INDENT: Final = 2
 _NARROWEST: Final = 20

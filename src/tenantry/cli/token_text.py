@@ -9,13 +9,13 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from tenantry.auth.explain_token import Explanation, Standing
 from tenantry.cli.text import printable, shown
-from tenantry.gateways.identity.claims import reach
-from tenantry.gateways.identity.config import OidcConfig
-from tenantry.gateways.identity.explain import Result, Step
-from tenantry.gateways.identity.wording import as_json, moment
-from tenantry.http.problems import STATUSES
-from tenantry.services.explain_token import Explanation, Standing
+from tenantry.integrations.oidc.claims import reach
+from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.explain import Result, Step
+from tenantry.integrations.oidc.wording import as_json, moment
+from tenantry.server.problems import STATUSES
 
 _STYLES: Final = {Result.OK: "green", Result.FAILED: "bold red", Result.NOT_REACHED: "dim"}
 _WIDTH: Final = max(len(result) for result in Result)

@@ -7,7 +7,7 @@ import click
 
 from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.processes import end_on_sigterm, say
-from tenantry.kit import logs
+from tenantry.common import logs
 from tenantry.settings import Settings, SettingsError, export_telemetry, load, read_environment
 
 
@@ -29,7 +29,7 @@ def worker() -> None:
 
 
 async def _run(settings: Settings, conninfo: str) -> None:
-    from tenantry.main import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
+    from tenantry.app import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
 
     jobs = asyncio.ensure_future(run_jobs(settings, conninfo))
     at_once = asyncio.Event()

@@ -11,10 +11,10 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from tenantry.db.watch import UNWATCHED, LaneWatch
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.tracing import Trace
+from tenantry.db.batch_metrics import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
-from tenantry.kit.tracing import Trace
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -9,16 +9,16 @@ from typing import Any, Final
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.tracing import Tracing
+from tenantry.db.batch_metrics import UNWATCHED, LaneWatch
 from tenantry.db.connection import Connection
+from tenantry.db.failover_detection import Succession
 from tenantry.db.roles import ARE_UP, TAKE_BATCH
 from tenantry.db.scope import Scope
 from tenantry.db.statements import TEXT, Statement
-from tenantry.db.succession import Succession
 from tenantry.db.usage import PoolUsage, usage_of
-from tenantry.db.watch import UNWATCHED, LaneWatch
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
-from tenantry.kit.tracing import Tracing
 
 _RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody waits long once the database is back
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)

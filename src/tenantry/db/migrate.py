@@ -13,7 +13,7 @@ import psycopg
 
 from tenantry.db import roles
 from tenantry.db.database import for_writes
-from tenantry.db.patience import SET_LOCK_TIMEOUT, patiently
+from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, patiently
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time

@@ -12,7 +12,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import sql
 
-from tenantry.db.patience import SET_LOCK_TIMEOUT, patiently
+from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, patiently
 from tenantry.db.scope import API, BATCH, PEOPLE, READ, TENANT
 from tenantry.db.statements import Statement
 

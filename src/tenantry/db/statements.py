@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import chain, repeat
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from tenantry.kit.clock import to_micros
+from tenantry.common.clock import to_micros
 
 Value = TypeVar("Value")
 

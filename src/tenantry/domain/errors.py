@@ -1,6 +1,6 @@
 """What can go wrong, in the words of the API: a stable code and a message that is safe to show.
 
-Which HTTP status a code has is the business of `tenantry.http.problems`.
+Which HTTP status a code has is the business of `tenantry.server.problems`.
 """
 
 from typing import ClassVar

@@ -13,17 +13,18 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.types import JSONDict
 
+from tenantry.common import backoff
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.tracing import Tracing
 from tenantry.db.connection import Connection
 from tenantry.db.database import OUTGROWN, new_pool, take_role, with_statement_timeout
-from tenantry.db.succession import Succession
+from tenantry.db.failover_detection import Succession
 from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.jobs import runs_store as jobs
 from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
-from tenantry.kit import backoff
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
-from tenantry.kit.tracing import Tracing
-from tenantry.store import jobs, notices
+from tenantry.notifications import notices_store as notices
 
 _HEARTBEAT: Final = 10.0
 _STALLED_AFTER: Final = 30.0

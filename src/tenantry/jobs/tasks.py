@@ -14,14 +14,14 @@ import msgspec
 from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
 from procrastinate.jobs import Job
 
+from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.stale_tenants import SilenceWatch
+from tenantry.common import backoff
+from tenantry.common.tracing import Tracing
 from tenantry.domain.errors import ProviderRefusedError
-from tenantry.kit import backoff
-from tenantry.kit.tracing import Tracing
-from tenantry.services.job_runs import JobRuns
-from tenantry.services.mail import MailDeferredError, MailService
-from tenantry.services.reconcile import Reconciler
-from tenantry.services.retention import RetentionService
-from tenantry.services.silence import SilenceWatch
+from tenantry.jobs.retention import RetentionService
+from tenantry.jobs.runs import JobRuns
+from tenantry.notifications.delivery import MailDeferredError, MailService
 
 MAIL: Final = "mail"
 MAINTENANCE: Final = "maintenance"

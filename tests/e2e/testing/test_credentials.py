@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tenantry.testing import Key, RefusedError, Tenantry
+from tenantry_devkit.testing import Key, RefusedError, Tenantry
 from tests.support.service import refusal
 
 WHOAMI = "/api/v1/auth/whoami"

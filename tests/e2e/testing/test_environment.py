@@ -5,7 +5,7 @@ import pytest
 
 from tenantry.asgi import Tenantry as InProcess
 from tenantry.asgi import TenantryMiddleware
-from tenantry.testing import Tenantry
+from tenantry_devkit.testing import Tenantry
 from tests.support.app import client_of, lifespan
 from tests.support.in_process import answer_caller
 from tests.support.service import refusal

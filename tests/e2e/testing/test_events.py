@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tenantry.simulator import NEW_VERSION, OLD_VERSION
-from tenantry.testing import RefusedError, Tenantry
+from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION
+from tenantry_devkit.testing import RefusedError, Tenantry
 
 
 def state(tenantry_tenant: object) -> tuple[str, str]:

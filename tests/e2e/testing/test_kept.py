@@ -10,9 +10,9 @@ import psutil
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tenantry.testing import StartError
-from tenantry.testing.kept import Kept
-from tenantry.testing.settings import complete
+from tenantry_devkit.testing import StartError
+from tenantry_devkit.testing.kept import Kept
+from tenantry_devkit.testing.settings import complete
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from tenantry.db.connection import Connection
-from tenantry.testing import MailError, Tenantry
+from tenantry_devkit.testing import MailError, Tenantry
 from tests.support.outbox import add_notification
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tenantry.simulator import ApiError, Simulator, State
-from tenantry.testing import Provider, Tenantry
+from tenantry_devkit.simulator import ApiError, Simulator, State
+from tenantry_devkit.testing import Provider, Tenantry
 
 ELSEWHERE = {
     "run",  # its clock stands still

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.testing import StartError, running_service
+from tenantry_devkit.testing import StartError, running_service
 from tests.support.suites import Suite, outcomes
 
 FOR_ANOTHER_DATABASE = {
@@ -55,7 +55,7 @@ async def test_async(tenantry, anyio_backend):
 """
 WIDE = """
 import pytest
-from tenantry.testing import Tenantry
+from tenantry_devkit.testing import Tenantry
 
 @pytest.fixture(scope="module")
 def wide(tenantry_service):
@@ -173,7 +173,7 @@ def test_settings_and_a_catalog_of_the_suite_count(suite: Suite) -> None:
         "test_settings.py",
         """
         import pytest
-        from tenantry.testing import RefusedError
+        from tenantry_devkit.testing import RefusedError
 
         def test_catalog(tenantry):
             tenant = tenantry.tenant(plan="team")

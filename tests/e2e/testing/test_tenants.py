@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.testing import Tenantry
+from tenantry_devkit.testing import Tenantry
 from tests.support.service import refusal
 
 WHOAMI = "/api/v1/auth/whoami"

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import msgspec
 
-from tenantry.http.raw import AsgiApp
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
 from tests.support.emptying import Empty, emptying
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, Answer, Issuer, running_issuer, signing_key

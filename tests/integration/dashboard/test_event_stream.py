@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tenantry.billing.event_feed import MOST_OF_ONE
+from tenantry.billing.event_feed_store import arrivals_after
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
-from tenantry.http.ending import ENDING
-from tenantry.http.gate import GATE
-from tenantry.services.news import MOST_OF_ONE
-from tenantry.store.news import arrivals_after
+from tenantry.server.overload_detection import GATE
+from tenantry.server.shutdown import ENDING
 from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person
 from tests.support.events import NOW, updated
 

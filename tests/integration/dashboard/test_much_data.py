@@ -5,8 +5,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenantry.services.projects import MOST_COUNTED
-from tenantry.store.listing import MOST_LOOKED_AT, MOST_RECORDS_LOOKED_AT
+from tenantry.accounts.projects import MOST_COUNTED
+from tenantry.db.listing import MOST_LOOKED_AT, MOST_RECORDS_LOOKED_AT
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
 

@@ -6,7 +6,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from tenantry.services.replay import MOST_AT_ONCE
+from tenantry.billing.replay import MOST_AT_ONCE
 from tests.support.billing import until_blocked
 from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, Dashboard, Person
 from tests.support.events import NOW, completed, updated

@@ -10,13 +10,13 @@ import httpx2
 import msgspec
 import pytest
 
+from tenantry.common.secret import Secret
+from tenantry.common.timeouts import Timeouts
+from tenantry.dashboard.cookies import MOST_PENDING
 from tenantry.domain.sessions import PROOF_GOOD_FOR
-from tenantry.gateways.http_client import new_http_client
-from tenantry.gateways.identity import KeySet, OidcConfig
-from tenantry.gateways.identity.sign_in import SignIn
-from tenantry.http.dashboard.cookies import MOST_PENDING
-from tenantry.kit.secret import Secret
-from tenantry.kit.timeouts import Timeouts
+from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.oidc import KeySet, OidcConfig
+from tenantry.integrations.oidc.sign_in import SignIn
 from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider, describe
 from tests.support.app import BASE_URL, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Answer, Issuer, signing_key
@@ -178,7 +178,7 @@ async def test_a_failure_to_vouch_again_is_told_on_the_page_to_sign_in(browser: 
 @pytest.mark.parametrize("error", ["login_required", "interaction_required", "consent_required"])
 async def test_provider_that_may_ask_and_does_not_ends_the_sign_in_with_a_word(browser: Browser, error: str) -> None:
     await browser.start()
-    with watched("tenantry.http.dashboard.sign_in") as log:
+    with watched("tenantry.dashboard.sign_in") as log:
         answer = await browser.come_back(code="", error=error)
     assert refused(answer)
     assert "The identity provider wants to ask first." in answer.text
@@ -259,7 +259,7 @@ async def test_token_endpoint_in_trouble_is_told(browser: Browser, status: int, 
 async def test_token_endpoint_that_never_ends_its_answer_is_told(browser: Browser) -> None:
     await browser.start()
     browser.issuer.answers[TOKEN] = Answer(200, b" " * 65_536, ends=False)
-    with watched("tenantry.http.dashboard.sign_in") as log:
+    with watched("tenantry.dashboard.sign_in") as log:
         answer = await browser.come_back()
     assert refused(answer)
     assert "answer cannot be read" in answer.text

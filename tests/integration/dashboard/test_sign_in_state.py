@@ -4,10 +4,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS
 from tenantry.db.database import Database
-from tenantry.gateways.identity.sign_in import MOST_REDEMPTIONS
-from tenantry.kit.timeouts import DEFAULT_TIMEOUTS
-from tenantry.services.retention import RetentionService
+from tenantry.integrations.oidc.sign_in import MOST_REDEMPTIONS
+from tenantry.jobs.retention import RetentionService
 from tests.integration.dashboard.signing_in import CALLBACK, TOKEN, Browser
 from tests.integration.dashboard.test_sign_in import refused
 from tests.support.app import BASE_URL, client_of, lifespan, make_app

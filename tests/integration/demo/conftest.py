@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tenantry.demo.companion import Companion
+from tenantry_devkit.demo.companion import Companion
 from tests.support.sign_in import Clock, running_provider
 
 

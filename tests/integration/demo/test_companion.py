@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from joserfc.jwk import ECKey
 
-from tenantry.demo.companion import Companion, signing_key_path
-from tenantry.demo.identity_provider import DemoUser, mint_access_token
-from tenantry.simulator import Simulator
+from tenantry_devkit.demo.companion import Companion, signing_key_path
+from tenantry_devkit.identity_provider import DemoUser, mint_access_token
+from tenantry_devkit.simulator import Simulator
 
 ADA: Final = DemoUser("user_ada", "Ada Example", "ada@demo.example", "org_demo", "owner")
 

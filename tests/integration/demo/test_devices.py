@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 
-from tenantry.demo.companion import Companion
+from tenantry_devkit.demo.companion import Companion
 from tests.support.sign_in import (
     ADA,
     AUDIENCE,

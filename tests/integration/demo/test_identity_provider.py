@@ -7,10 +7,10 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from tenantry.demo.companion import Companion
-from tenantry.demo.identity_provider.devices import DEVICE_GRANT
 from tenantry.domain.errors import InvalidCredentialError
-from tenantry.gateways import identity
+from tenantry.integrations import oidc as identity
+from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.identity_provider.devices import DEVICE_GRANT
 from tests.support.sign_in import (
     ADA,
     AUDIENCE,

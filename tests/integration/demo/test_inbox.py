@@ -15,8 +15,8 @@ import httpx2
 import pytest
 from joserfc.jwk import ECKey
 
-from tenantry.demo.companion import Companion, signing_key_path
-from tenantry.demo.inbox import MAX_MESSAGES, Inbox
+from tenantry_devkit.demo.companion import Companion, signing_key_path
+from tenantry_devkit.inbox.inbox import MAX_MESSAGES, Inbox
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCRIPT: Final = "<script>alert(1)</script>"

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tenantry.demo.companion import Companion
-from tenantry.demo.identity_provider import DemoUser, mint_access_token
+from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.identity_provider import DemoUser, mint_access_token
 from tests.support.issuer import signing_key
 from tests.support.sign_in import (
     ADA,

@@ -8,19 +8,19 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
-from tenantry.gateways.http_client import new_http_client
-from tenantry.gateways.provider.api import ProviderApi
-from tenantry.kit.secret import Secret
-from tenantry.local.addresses import WEBHOOK_PATH
-from tenantry.local.endpoint import Endpoint
-from tenantry.local.provider_events import OVERLAP, Subscription
-from tenantry.local.relay import Outcome, Relay
-from tenantry.local.service import Credentials, ServiceReader
-from tenantry.simulator import Simulator
-from tenantry.simulator.asgi import Receive, Scope, Send
-from tenantry.simulator.serving import serving
+from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.stripe.api import ProviderApi
+from tenantry_devkit.local.addresses import WEBHOOK_PATH
+from tenantry_devkit.local.endpoint import Endpoint
+from tenantry_devkit.local.provider_events import OVERLAP, Subscription
+from tenantry_devkit.local.relay import Outcome, Relay
+from tenantry_devkit.local.service import Credentials, ServiceReader
+from tenantry_devkit.simulator import Simulator
+from tenantry_devkit.simulator.asgi import Receive, Scope, Send
+from tenantry_devkit.simulator.serving import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.findings import free_port
 from tests.support.local import QUICK, SECRET, Receiver, Told, asked, running, served_service

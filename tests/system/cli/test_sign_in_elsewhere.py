@@ -9,7 +9,7 @@ from typing import Final
 import httpx2
 from playwright.async_api import Browser, Page
 
-from tenantry.main import build_app
+from tenantry.app import build_app
 from tests.cli.signing_in import ADDRESS, USER_CODE
 from tests.cli.support import Home
 from tests.support.app import OPERATOR_TOKEN, make_settings

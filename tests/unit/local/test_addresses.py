@@ -2,9 +2,9 @@
 
 import pytest
 
-from tenantry.http import billing, tenants, webhooks
-from tenantry.local import addresses
-from tenantry.local.addresses import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
+from tenantry.api import billing, tenants, webhooks
+from tenantry_devkit.local import addresses
+from tenantry_devkit.local.addresses import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
-from tenantry.local.chaos import Mischief, Part, expected, judge, plan
-from tenantry.local.histories import FEWEST, long_life
-from tenantry.local.samples import API_VERSIONS, Subject
-from tenantry.local.service import Entry
-from tenantry.simulator import render_event
+from tenantry_devkit.local.chaos import Mischief, Part, expected, judge, plan
+from tenantry_devkit.local.histories import FEWEST, long_life
+from tenantry_devkit.local.samples import API_VERSIONS, Subject
+from tenantry_devkit.local.service import Entry
+from tenantry_devkit.simulator import render_event
 from tests.support.facts import ANY
 
 ACME: Final = Subject("acme", "cus_acme", "price_pro")

@@ -7,8 +7,8 @@ import pytest
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
-from tenantry.gateways.provider.decode import decode_event
-from tenantry.local.samples import Subject, customer_of, sample_event
+from tenantry.integrations.stripe.decode import decode_event
+from tenantry_devkit.local.samples import Subject, customer_of, sample_event
 
 ACME: Final = Subject("acme", "cus_acme", "price_pro")
 MARCH: Final = 1_774_958_400

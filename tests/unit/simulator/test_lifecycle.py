@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from tenantry.simulator import NEW_VERSION, ApiError, Card, FirstPayment, Rules, Simulator, Subscription, render_event
+from tenantry_devkit.simulator import (
+    NEW_VERSION,
+    ApiError,
+    Card,
+    FirstPayment,
+    Rules,
+    Simulator,
+    Subscription,
+    render_event,
+)
 from tests.support.simulator import DAY, START, a_simulator, types
 
 CREATED = "customer.subscription.created"

@@ -3,9 +3,9 @@
 import pytest
 from msgspec import Struct
 
-from tenantry.simulator import ApiError
-from tenantry.simulator.api.paging import in_range, page
-from tenantry.simulator.api.parameters import Parameters
+from tenantry_devkit.simulator import ApiError
+from tenantry_devkit.simulator.api.paging import in_range, page
+from tenantry_devkit.simulator.api.parameters import Parameters
 
 
 class Thing(Struct):

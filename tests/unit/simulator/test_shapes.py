@@ -7,11 +7,11 @@ import pytest
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.gateways.provider.decode import decode_event
-from tenantry.simulator import NEW_VERSION, OLD_VERSION, Event, Invoice, Simulator, Subscription, render_event
-from tenantry.simulator.delivery import event_body
-from tenantry.simulator.rendering import previous_attributes
-from tenantry.simulator.shapes import Shape
+from tenantry.integrations.stripe.decode import decode_event
+from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Event, Invoice, Simulator, Subscription, render_event
+from tenantry_devkit.simulator.delivery import event_body
+from tenantry_devkit.simulator.rendering import previous_attributes
+from tenantry_devkit.simulator.shapes import Shape
 from tests.support.simulator import a_simulator
 
 VERSIONS = pytest.mark.parametrize("version", [OLD_VERSION, NEW_VERSION])

@@ -3,8 +3,8 @@
 import httpx2
 import pytest
 
-from tenantry.simulator import Rules, Simulator, State
-from tenantry.simulator.state import decoded, encoded
+from tenantry_devkit.simulator import Rules, Simulator, State
+from tenantry_devkit.simulator.state import decoded, encoded
 from tests.support.simulator import SECRET, WEBHOOK, Receiver, a_simulator, types
 
 MOVED = "http://127.0.0.1:4000"

@@ -4,11 +4,11 @@ from datetime import datetime
 
 import click
 
+from tenantry.billing.reads import raw_body
+from tenantry.billing.replay import Selection
 from tenantry.cli.on_database import on_database
 from tenantry.cli.replay import run
 from tenantry.cli.times import Moment
-from tenantry.services.billing import raw_body
-from tenantry.services.replay import Selection
 
 
 @click.command("replay")

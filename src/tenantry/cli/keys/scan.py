@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from tenantry.auth.key_scan import Excluded, LeakedKey, ScanResult, Unreadable, scan
 from tenantry.cli.text import counted, printable
-from tenantry.services.key_scan import Excluded, LeakedKey, ScanResult, Unreadable, scan
 
 REPORT_PATH = "/api/v1/api-keys/report-leak"
 _FOUND = 1

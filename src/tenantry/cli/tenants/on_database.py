@@ -5,12 +5,12 @@ from typing import Final
 import click
 import msgspec
 
+from tenantry.billing.explain import ExplainService, Explanation
+from tenantry.billing.replay import Selection
 from tenantry.cli.on_database import on_database
 from tenantry.cli.replay import run
 from tenantry.cli.timeline import show
 from tenantry.db.database import Database
-from tenantry.services.explain import ExplainService, Explanation
-from tenantry.services.replay import Selection
 from tenantry.settings import AdminSettings
 
 MOST_ENTRIES: Final = 100

@@ -1,0 +1,365 @@
+"""``tenantry demo``: everything on one machine, with example data; and tokens for trying it out."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+import psycopg
+
+from tenantry.accounts.projects import ProjectService
+from tenantry.accounts.tenants import TenantService
+from tenantry.api.webhooks import PATH as WEBHOOK_PATH
+from tenantry.auth.api_keys import ApiKeyService
+from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, data_dir, find_demo
+from tenantry.cli.environment import command_values, database, fail_on_settings, migrated, without_password
+from tenantry.cli.exit_codes import USAGE, fail
+from tenantry.cli.processes import end_on_sigterm, run_server
+from tenantry.cli.text import own_command
+from tenantry.common import logs
+from tenantry.common.clock import system_clock
+from tenantry.common.secret import Secret
+from tenantry.db.database import Database
+from tenantry.domain.api_keys import Pepper
+from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.plans import Catalog
+from tenantry.jobs.queue import JobQueue
+from tenantry.settings import (
+    DEMO_COMMAND,
+    DEMO_FLAG,
+    DEMO_PAGES,
+    DEMO_PEOPLE,
+    Settings,
+    SettingsError,
+    inherited,
+    load,
+    read_environment,
+)
+from tenantry.variables import DATABASE_URL, EMBEDDED
+from tenantry_devkit.demo import kept_provider, names, setup
+from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
+from tenantry_devkit.demo.kept_provider import KeptProvider
+from tenantry_devkit.demo.setup import DemoFile
+from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
+from tenantry_devkit.identity_provider import (
+    DEFAULT_SCOPE,
+    DemoUser,
+    load_or_create_signing_key,
+    mint_access_token,
+)
+from tenantry_devkit.local.signing_secret import load_or_create_secret, secret_path
+from tenantry_devkit.simulator import Simulator
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_LOCK_FILE: Final = "demo.lock"
+_ENDPOINT: Final = "we_tenantry_demo"
+_PRICE_STEP: Final = 2900
+_ISSUER: Final = "OIDC_ISSUER"
+_WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def demo(context: click.Context) -> None:
+    """Run everything on this machine, with example data.
+
+    Starts PostgreSQL, a development identity provider, a mail inbox and a simulated payment provider beside the
+    service, makes a tenant, a project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all;
+    the data stays, until `tenantry demo reset` deletes it.
+    """
+    if context.invoked_subcommand is None:
+        _run_demo()
+
+
+def _run_demo() -> None:
+    end_on_sigterm()
+    environment = {name: value for name, value in read_environment().items() if value}
+    directory = data_dir(environment)
+    if environment.get("HOST", _LOOPBACK[0]) not in _LOOPBACK:
+        fail("HOST: the demo's identity provider signs anybody in, so the demo runs on loopback only. Use `serve`.")
+    advice = "End that one first, or set TENANTRY_DATA_DIR to another folder."
+    with _alone(directory, environment.get("PORT", "3001"), advice):
+        _run_alone(environment, directory)
+
+
+@contextmanager
+def _alone(directory: Path, port: str, advice: str) -> Iterator[None]:
+    """Hold the data folder for the length of the block; where another demo does, exit with its port and ``advice``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / _LOCK_FILE).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            fail(f"The demo of {directory} runs already, at port {lock.read()}. {advice}")
+        lock.truncate(0)
+        lock.write(port)
+        lock.flush()
+        yield
+
+
+def _run_alone(environment: dict[str, str], directory: Path) -> None:
+    file = DemoFile(directory / DEMO_FILE)
+    file.load()
+    with ExitStack() as stack:
+        client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
+        conninfo = stack.enter_context(database({**environment, DEMO_FLAG: "true"}))
+        is_named = environment.get(DATABASE_URL.name, EMBEDDED) != EMBEDDED
+        if is_named and not inherited((DATABASE_URL.name, DATABASE_URL.file_name)):
+            _leave_others_alone(conninfo)
+        migrated(conninfo)
+        start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
+        provider = KeptProvider(
+            directory / kept_provider.FILE,
+            secret_key=file.values["PROVIDER_SECRET_KEY"],
+            seed=secrets.randbits(64),  # its ids are new in each run: those of earlier runs are in the ledger
+            not_before=start,
+        )
+        companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret, provider))
+        made_here = {
+            # a key of one's own is for the real provider
+            "PROVIDER_API_BASE": "" if "PROVIDER_SECRET_KEY" in environment else provider.url,
+            "OIDC_ISSUER": companion.issuer,
+            "OIDC_AUDIENCE": names.AUDIENCE,
+            "OIDC_CLIENT_ID": names.CLIENT_ID,
+            "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
+            "MAIL_FROM": "tenantry demo <billing@demo.example>",
+        }
+        file.keep(made_here)
+        people = ";".join(f"{user.sub}={_introduced(user)}" for user in setup.USERS)
+        pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
+        # nothing stands before it that would have to notice its end
+        values = {"DRAIN_SECONDS": "0", **file.values, **environment}
+        values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
+        values[_WEBHOOK_SECRETS] = _with_listener(values)
+        try:
+            settings = load(values)
+        except SettingsError as error:
+            fail_on_settings(error)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        base = f"http://{host}:{settings.port}"
+        file.keep({ADDRESS: base})
+        _seed(settings, conninfo, file)
+        _fill(provider.simulator, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
+        logs.configure_service(settings.log_format, settings.secrets())
+        banner = _banner(settings, file, base, companion, provider)
+
+        def on_ready(_: str) -> None:
+            provider.begin()
+            click.echo(banner)
+
+        run_server(settings, conninfo, values, on_ready=on_ready)
+
+
+def _leave_others_alone(conninfo: str) -> None:
+    """Exit where the database of the ``.env`` file, which may be there for `serve`, is in use without the demo."""
+    from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
+
+    try:
+        with psycopg.connect(conninfo, connect_timeout=5) as connection:
+            revision = current_revision(connection)
+    except psycopg.Error:
+        return  # whoever brings the schema up to date says what is wrong
+    if revision is not None and asyncio.run(setup.is_of_others(Database(conninfo, pool_size=1))):
+        fail(
+            f"DATABASE_URL in .env: that database ({without_password(conninfo)}) has tenants and is not the demo's. "
+            "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
+            f"For a database of the demo's own: DATABASE_URL= {own_command()} demo. To have the demo in that one all "
+            "the same, set DATABASE_URL in the environment."
+        )
+
+
+def _introduced(user: DemoUser) -> str:
+    return (
+        f"{user.name}, {user.role} of the organization {user.org_id}"
+        if user.org_id
+        else f"{user.name}, of no organization"
+    )
+
+
+def _with_listener(values: dict[str, str]) -> str:
+    """The webhook secrets, and the one that `tenantry listen` signs with here, where that can be kept."""
+    try:
+        listener = load_or_create_secret(secret_path(values)).reveal()
+    except (OSError, ValueError, RuntimeError):
+        return values[_WEBHOOK_SECRETS]  # the demo works without; `listen` says what is wrong
+    return f"{values[_WEBHOOK_SECRETS]},{listener}"
+
+
+def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secret: Secret) -> None:
+    """Make what the simulated provider does not have from the run before: the customer, the prices, the endpoint."""
+    if names.CUSTOMER not in provider.customers:
+        owner = setup.USERS[0]
+        provider.customer(names.CUSTOMER, email=owner.email, name=owner.name)
+    for number, plan in enumerate(catalog.plans):
+        for price_id in plan.stripe_price_ids:
+            present = provider.prices.get(price_id)
+            if present is None or present.unit_amount != _PRICE_STEP * number:
+                provider.price(price_id, _PRICE_STEP * number)
+    provider.set_endpoint(_ENDPOINT, webhook_url, webhook_secret.reveal(), enabled_events=HANDLED_TYPES)
+
+
+def _companion(directory: Path, port: str, client_secret: Secret, provider: KeptProvider) -> Companion:
+    """The identity provider, the inbox and the payment provider, on the ports after the service's if they are free."""
+    first = int(port) if port.isdigit() else 0
+    return Companion(
+        directory,
+        users=setup.USERS,
+        audience=names.AUDIENCE,
+        client_id=names.CLIENT_ID,
+        client_secret=client_secret,
+        provider=provider,
+        http_port=first + 1 if first else 0,
+        smtp_port=first + 2 if first else 0,
+        provider_port=first + 3 if first else 0,
+    )
+
+
+def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
+    connected = Database(conninfo, pool_size=1)
+    pepper = Pepper(settings.peppers[0].reveal().encode())
+    made = asyncio.run(
+        setup.seed_database(
+            connected,
+            TenantService(
+                connected,
+                settings.billing,
+                JobQueue(conninfo, asks_provider=False),
+                system_clock,
+                settings.oidc.issuer if settings.oidc else None,
+            ),
+            ApiKeyService(connected, settings.billing.catalog, pepper, system_clock),
+            ProjectService(connected, settings.billing.catalog, system_clock),
+        )
+    )
+    if made is not None:
+        file.keep({LIVE_KEY: made.live, names.TEST_KEY: made.test})
+
+
+def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: KeptProvider) -> str:
+    values, command = file.values, own_command()
+    elsewhere = os.environ.get("TENANTRY_DATA_DIR")
+    folder = f"    export TENANTRY_DATA_DIR={shlex.quote(str(settings.data_dir.resolve()))}\n" if elsewhere else ""
+    live = values.get(LIVE_KEY, "(made by an earlier start; see demo.env)")
+    secret = settings.webhook_secrets[0].reveal()
+    url = settings.database_url
+    place = settings.data_dir if url is None else f"the database {without_password(url)}"
+    return f"""
+  tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {place})
+
+  dashboard        {base}/   (sign in as one of the demo's people with one click)
+
+  tenant           {names.TENANT}, customer {names.CUSTOMER}
+  live key         {live}
+  test key         {values.get(names.TEST_KEY, "-")}
+  operator token   {settings.operator_token.reveal() if settings.operator_token else "-"}
+  webhook secret   {secret}
+  API reference    {base}/docs
+  identity         {companion.issuer}   (users: {", ".join(user.sub for user in setup.USERS)})
+  mail inbox       {companion.http_url}/inbox
+  payment provider {provider.url}   (simulated)
+
+  Try, in another terminal in this folder:
+{folder}    export KEY={live}
+    curl -s {base}/api/v1/projects -H "Authorization: Bearer $KEY"
+
+    TOKEN=$({command} demo token --user olivia)
+    curl -s {base}/api/v1/auth/whoami -H "Authorization: Bearer $TOKEN"
+
+    {command} trigger invoice.payment_failed
+    curl -s {base}/api/v1/tenants/{names.TENANT} -H "Authorization: Bearer $KEY"
+    curl -s {companion.http_url}/inbox/messages.json
+
+  To begin anew, with all data deleted: {command} demo reset
+"""
+
+
+@demo.command()
+@click.option("--user", "user_id", default="olivia", show_default=True, help="Whom the token is for (its sub).")
+@click.option("--org", "org_id", help="The organization to claim (default: the demo user's own).")
+@click.option("--role", type=click.Choice(["owner", "admin", "member"]), help="The role to claim.")
+@click.option("--scope", default=DEFAULT_SCOPE, show_default=True, help="The token's scope.")
+@click.option("--email", help="A verified address to claim (default: the demo user's own).")
+@click.option("--lifetime", default=3600, show_default=True, type=click.IntRange(1, 86_400), help="Seconds.")
+def token(user_id: str, org_id: str | None, role: str | None, scope: str, email: str | None, lifetime: int) -> None:
+    """Mint an access token from the development identity provider and print it, alone, on stdout."""
+    values, is_demo = command_values()
+    directory = data_dir(values)
+    if not is_demo or not signing_key_path(directory).exists():
+        fail(f"There is no demo in {directory}. Start it first: {own_command()} demo")
+    known = next((user for user in setup.USERS if user.sub == user_id), DemoUser(user_id, user_id, None))
+    user = msgspec.structs.replace(
+        known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
+    )
+    minted = mint_access_token(
+        load_or_create_signing_key(signing_key_path(directory)),
+        issuer=values[_ISSUER],
+        audience=values["OIDC_AUDIENCE"],
+        client_id=values["OIDC_CLIENT_ID"],
+        user=user,
+        scope=scope,
+        lifetime=timedelta(seconds=lifetime),
+    )
+    click.echo(minted)
+
+
+@demo.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(*, yes: bool) -> None:
+    """Delete the demo's data: its database, keys, mails and the payment provider's account.
+
+    Deletes what the demo made in its data folder, and nothing else there. The demo must not be running. A demo that
+    uses a database of yours (DATABASE_URL) is not deleted: its keys would be lost, and its database would stay.
+    """
+    values = read_environment()
+    unnamed = {**values, DATABASE_URL.name: "", DATABASE_URL.file_name: ""}  # the demo may use a database of yours
+    directory = find_demo(unnamed)
+    if directory is None:
+        fail(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
+    directory = directory.resolve()
+    if not (directory / LOCK).exists():
+        fail(
+            f"The demo in {directory} uses a database of yours (DATABASE_URL), which this command does not delete. "
+            "Drop that database, then delete the folder."
+        )
+    with _alone(directory, "", "Stop it first, with Ctrl-C."):
+        question = f"Delete the demo in {directory}, with all its data?"
+        if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+            fail(f"{question}\nThere is no terminal to ask at: use --yes.", USAGE)
+        if not yes and not click.confirm(question, err=True):
+            fail("Nothing was deleted.")
+        try:
+            _erase(directory)
+        except (EmbeddedServerError, OSError) as error:
+            fail(f"The demo cannot be deleted. {error}")
+    with contextlib.suppress(OSError):  # something else is in it
+        directory.rmdir()
+    click.echo(f"Deleted the demo in {directory}. Start a new one: {own_command()} demo", err=True)
+
+
+def _erase(directory: Path) -> None:
+    """Delete what the demo made, its settings last: with them it can be found again if something fails."""
+    inbox = directory / INBOX_DIRECTORY
+    if inbox.is_dir() and not inbox.is_symlink():
+        shutil.rmtree(inbox)
+    for file in (signing_key_path(directory), directory / kept_provider.FILE):
+        _unlink(file)
+    EmbeddedServer(directory).erase()
+    _unlink(directory / DEMO_FILE)
+    (directory / _LOCK_FILE).unlink()
+
+
+def _unlink(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.with_suffix(".new").unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""A mail server that keeps every mail, and its inbox."""

@@ -1,0 +1,1 @@
+"""Tenants, members and projects: use cases, and their SQL beside them."""

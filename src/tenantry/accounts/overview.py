@@ -1,0 +1,138 @@
+"""How a tenant stands: its record, what it uses of its plan, what it owes, and what is new."""
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tenantry.accounts import members_store as members
+from tenantry.accounts import overview_store as overview
+from tenantry.accounts import tenants_store as tenants
+from tenantry.accounts.overview_store import FailedInvoice
+from tenantry.accounts.projects import MOST_COUNTED, count_for_page
+from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth.rate_limits import subject_of_tenant
+from tenantry.billing import ledger_store as billing
+from tenantry.billing.reads import BillingEventView, view
+from tenantry.common.clock import Clock
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
+from tenantry.db.scope import of_tenant
+from tenantry.domain.access import Principal, covers
+from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
+from tenantry.domain.billing.state import PAST_DUE
+from tenantry.domain.errors import NotFoundError
+from tenantry.domain.pages import Count, count_up_to
+from tenantry.domain.plans import Catalog
+from tenantry.domain.rate_limits import SLOTS
+from tenantry.domain.tenants import Tenant
+
+_MOST_KEYS: Final = 5
+_MOST_EVENTS: Final = 5
+
+
+class Use(msgspec.Struct, frozen=True):
+    """What a tenant has and does.
+
+    ``projects`` are those of the caller's mode. ``members`` includes invited users. ``api_keys`` are the active ones of
+    both modes, which a plan counts; ``replaced_keys`` still work beside their successors and do not count. ``requests``
+    are those of the last minute, about; None where the plan has no limit, for then nobody counts.
+    """
+
+    projects: Count
+    members: Count
+    api_keys: Count
+    replaced_keys: int
+    requests: Count | None
+
+
+class BillingOverview(msgspec.Struct, frozen=True):
+    """A tenant, its use of its plan, and while it is past due the invoice that was not paid."""
+
+    tenant: Tenant
+    use: Use
+    failed: FailedInvoice | None
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """What a tenant's people want to know first; what the caller may not read is empty.
+
+    ``keys`` are those that work, the latest used first; ``expiring`` says how many active ones expire soon;
+    ``leaked`` are those that were reported as leaked lately and have no successor.
+    """
+
+    billing: BillingOverview
+    keys: list[ApiKey]
+    expiring: int
+    leaked: list[ApiKey]
+    events: list[BillingEventView]
+
+
+class OverviewService:
+    """Reads what several pages show of the principal's tenant."""
+
+    def __init__(self, database: Database, issuer: str | None, catalog: Catalog, clock: Clock) -> None:
+        """``issuer`` is the identity provider whose users are members."""
+        self._database = database
+        self._issuer = issuer
+        self._catalog = catalog
+        self._clock = clock
+
+    async def of_billing(self, principal: Principal) -> BillingOverview:
+        """What the tenant pays for, and how much of it it uses. Raises `NotFoundError`."""
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            return await self._billing(connection, principal)
+
+    async def read(self, principal: Principal) -> Overview:
+        """What the tenant's first page shows. Raises `NotFoundError`."""
+        now, org_id = self._clock(), principal.org_id
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            found = await self._billing(connection, principal)
+            keys: list[ApiKey] = []
+            leaked: list[ApiKey] = []
+            expiring = 0
+            if covers(principal.scopes, "api-keys:read"):
+                keys = await api_keys.lately_used(connection, org_id, now, _MOST_KEYS)
+                expiring = await api_keys.count(connection, org_id, now, KeyState.EXPIRING)
+                leaked = await api_keys.leaked_since(connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS)
+            rows = []
+            if covers(principal.scopes, "billing:read"):
+                rows = await billing.read_entries(connection, org_id, _MOST_EVENTS, None)
+        return Overview(found, keys, expiring, leaked, [view(row) for row in rows[:_MOST_EVENTS]])
+
+    async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
+        now, org_id = self._clock(), principal.org_id
+        found = await tenants.find(connection, org_id)
+        if found is None:
+            raise NotFoundError("organization")
+        requests = None
+        if self._catalog.limits(found.record.plan).requests_per_minute is not None:
+            since = int(now.timestamp()) - SLOTS
+            requests = await overview.count_requests(connection, subject_of_tenant(org_id), since)
+        use = Use(
+            await count_for_page(connection, principal),
+            await self._members(connection, org_id),
+            Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)),
+            await api_keys.count(connection, org_id, now, KeyState.REPLACED),
+            None if requests is None else Count(requests),
+        )
+        failed = None
+        if found.record.subscription_status == PAST_DUE:
+            failed = await overview.last_failed_invoice(connection, org_id)
+        return BillingOverview(found.record, use, failed and _with_safe_url(failed))
+
+    async def _members(self, connection: Connection, org_id: str) -> Count:
+        if self._issuer is None:
+            return Count(0)
+        return count_up_to(
+            await members.count_current(connection, org_id, self._issuer, MOST_COUNTED + 1), MOST_COUNTED
+        )
+
+
+def _with_safe_url(invoice: FailedInvoice) -> FailedInvoice:
+    """Only an http(s) address is one to be led to."""
+    try:
+        is_safe = invoice.url is not None and urlsplit(invoice.url).scheme in ("http", "https")
+    except ValueError:
+        is_safe = False
+    return invoice if is_safe else msgspec.structs.replace(invoice, url=None)

@@ -1,0 +1,163 @@
+"""Confirming an owner's address by the link in a mail."""
+
+import asyncio
+import hashlib
+import re
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+
+from tenantry.accounts import tenants_store as tenants
+from tenantry.accounts.tenants_store import TenantRow
+from tenantry.audit import trail as audit
+from tenantry.auth.reauthorization import as_of_now
+from tenantry.common.clock import Clock
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
+from tenantry.domain.access import Principal
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.errors import NotFoundError
+from tenantry.domain.members import Ownership
+from tenantry.domain.owner_addresses import OwnerAddress, same_address
+from tenantry.notifications import owner_mails_store as owner_mails
+from tenantry.notifications.owner_mail import MailOutbox, request_confirmation
+
+CONFIRM_PATH: Final = "/confirm-address"
+_AT_ONCE: Final = 2
+"""Links need no credential: however many requests come in, most connections to the database stay free for others."""
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+
+
+class AddressToConfirm(msgspec.Struct, frozen=True):
+    """What a link confirms: that this is the address of this tenant's owner."""
+
+    tenant_id: str
+    tenant_name: str
+    email: str
+
+
+class Resent(Enum):
+    """The outcome of a request for another confirmation mail."""
+
+    QUEUED = auto()
+    LIMITED = auto()
+    """The tenant or the address has had as many as it may get for now."""
+    VERIFIED = auto()
+    """The address is verified already."""
+
+
+def token_digest(token: str) -> bytes:
+    """The form in which a link's token is stored."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+class OwnerConfirmations:
+    """Sends confirmation mails again, and takes the links that they hold."""
+
+    def __init__(self, database: Database, outbox: MailOutbox, issuer: str | None, clock: Clock) -> None:
+        self._database = database
+        self._outbox = outbox
+        self._issuer = issuer
+        self._clock = clock
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def of_tenant(self, principal: Principal) -> OwnerAddress:
+        """The owner's address of the caller's tenant. Raises `NotFoundError`."""
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            return (await _living(connection, principal.org_id)).owner_address
+
+    async def send_again(self, principal: Principal) -> Resent:
+        """Mail the confirmation link again. Raises `NotFoundError`, and what `as_of_now` and a scope raise."""
+        tenant_id = principal.org_id
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
+            found = await _living(connection, tenant_id, lock=True)
+            now = self._clock()
+            (await as_of_now(connection, principal, self._issuer, now)).require("tenants:write")
+            if found.owner_address.is_verified:
+                return Resent.VERIFIED
+            async with connection.within(ACROSS_TENANTS):
+                queued = await request_confirmation(connection, self._outbox, tenant_id, found.owner_email, now)
+        return Resent.QUEUED if queued else Resent.LIMITED
+
+    async def look_up(self, token: str) -> AddressToConfirm | None:
+        """What a link would confirm, which changes nothing; None for a link that is not valid."""
+        if not _TOKEN.fullmatch(token):
+            return None
+        async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
+            found = await owner_mails.find_confirmation(connection, token_digest(token), self._clock())
+            if found is None:
+                return None
+            async with connection.within(of_tenant(found[0])):
+                return _to_confirm(await tenants.find(connection, found[0]), found[1])
+
+    async def confirm(self, author: Author, token: str) -> AddressToConfirm | None:
+        """Record that the address is verified, and end every link of the tenant; None for a link that is not valid.
+
+        A link is valid once, for 24 hours, and only while its address is the owner's.
+        """
+        if not _TOKEN.fullmatch(token):
+            return None
+        digest = token_digest(token)
+        async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
+            now = self._clock()
+            found = await owner_mails.find_confirmation(connection, digest, now)
+            if found is None:
+                return None
+            tenant_id, email = found
+            async with connection.within(of_tenant(tenant_id)):
+                tenant = await tenants.find(connection, tenant_id, lock=True)
+            # read again: another request may have used the link before this one got the tenant's row
+            if await owner_mails.find_confirmation(connection, digest, now) is None:
+                return None
+            confirmed = _to_confirm(tenant, email)
+            if tenant is None or confirmed is None:
+                return None
+            async with connection.within(of_tenant(tenant_id)):
+                await _verify(connection, author, tenant, self._clock)
+            await owner_mails.end_links(connection, tenant_id)
+            return confirmed
+
+
+async def verify_as_operator(database: Database, author: Author, tenant_id: str, clock: Clock) -> OwnerAddress:
+    """Record that the operator vouches for the owner's address as it is. Raises `NotFoundError`."""
+    async with database.transaction(of_tenant(tenant_id)) as connection:
+        tenant = await _living(connection, tenant_id, lock=True)
+        if not tenant.owner_address.is_verified:
+            await _verify(connection, author, tenant, clock)
+            async with connection.within(ACROSS_TENANTS):
+                await owner_mails.end_links(connection, tenant_id)
+        return OwnerAddress(tenant.owner_email, tenant.owner_email)
+
+
+async def _verify(connection: Connection, author: Author, tenant: TenantRow, clock: Clock) -> None:
+    now = clock()
+    record = tenant.record
+    await tenants.set_verified_email(connection, record.id, tenant.owner_email, now)
+    await audit.record(
+        connection,
+        author,
+        Action.TENANT_UPDATED,
+        org_id=record.id,
+        target_id=record.id,
+        before=Ownership(record.owner_id, tenant.owner_email, owner_email_verified=False),
+        after=Ownership(record.owner_id, tenant.owner_email, owner_email_verified=True),
+        now=now,
+    )
+
+
+def _to_confirm(tenant: TenantRow | None, email: str) -> AddressToConfirm | None:
+    """The tenant and address to confirm; None once the owner address is another one, or verified."""
+    if tenant is None or tenant.deleted or tenant.owner_address.is_verified:
+        return None
+    if not same_address(tenant.owner_email, email):
+        return None
+    return AddressToConfirm(tenant.record.id, tenant.record.name, tenant.owner_email)
+
+
+async def _living(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
+    found = await tenants.find(connection, tenant_id, lock=lock)
+    if found is None or found.deleted:
+        raise NotFoundError("tenant")
+    return found

@@ -1,0 +1,1 @@
+"""HTTP for programs: one module of routes for each subject."""

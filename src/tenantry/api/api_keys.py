@@ -1,0 +1,151 @@
+"""Routes of API keys."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Response, delete, get, patch, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import UNSET, UnsetType
+
+from tenantry.api.author import principal_author
+from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
+from tenantry.auth.api_keys import ApiKeyService, NewKey
+from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
+from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.pages import Page
+
+PATH: Final = "/api/v1/api-keys"
+
+Scopes = Annotated[list[ScopeName], msgspec.Meta(max_length=MAX_SCOPES)]
+KeyId = Annotated[str, PathParameter(description="The key's id.")]
+
+
+class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A key to make. ``mode`` is the caller's own where it is left out."""
+
+    org_id: OrgId
+    name: Name
+    scopes: Scopes
+    expires_at: ExpiresAt | None = None
+    access_level: AccessLevel | None = None
+    mode: Mode | None = None
+
+
+class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What to change of an active key; what is left out stays."""
+
+    name: Name | UnsetType = UNSET
+    scopes: Scopes | UnsetType = UNSET
+    expires_at: ExpiresAt | UnsetType | None = UNSET
+
+
+class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """How to rotate: for how many seconds the old key goes on beside the new one."""
+
+    overlap_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_OVERLAP_SECONDS)] = 0
+
+
+class ApiKeyWithSecret(ApiKey, frozen=True, rename="camel", kw_only=True):
+    """A key that was just made, with its secret: shown this once."""
+
+    secret: str
+
+
+def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes of API keys."""
+
+    @post(PATH, guards=[access.needs("api-keys:write")], summary="Create an API key")
+    async def create_api_key(
+        request: AnyRequest, principal: Caller, data: JSONBody[NewApiKey]
+    ) -> Response[ApiKeyWithSecret]:
+        made = await keys.create(
+            principal,
+            principal_author(request, principal),
+            org_id=data.org_id,
+            name=data.name,
+            scopes=tuple(data.scopes),
+            access_level=data.access_level,
+            mode=data.mode,
+            expires_at=data.expires_at,
+            claim=await idempotency_claim(request, claimant(principal)),
+        )
+        return _shown_once(made)
+
+    @get(PATH, guards=[access.needs("api-keys:read")], summary="List API keys")
+    async def list_api_keys(
+        principal: Caller,
+        org_id: Annotated[
+            str | None, QueryParameter(name="orgId", description="The caller's own organization.")
+        ] = None,
+        status: Annotated[
+            KeyStatus | None,
+            QueryParameter(
+                name="status",
+                description="Only keys of this status; `active` includes rotated keys until their overlap ends.",
+            ),
+        ] = None,
+        search: Annotated[
+            str | None,
+            QueryParameter(
+                name="search",
+                max_length=200,
+                description="Only keys with this in their name, id, or shown characters, such as `svc_live_AbCd`, "
+                "`wxyz` or `AbCd...wxyz`; upper and lower case are the same. Never send a whole secret.",
+            ),
+        ] = None,
+        limit: Limit = DEFAULT_LIMIT,
+        cursor: Cursor = None,
+    ) -> Page[ApiKey]:
+        if search is not None and "\x00" in search:
+            raise ValidationError(("search", "must not hold a NUL"))
+        return await keys.list_page(principal, org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
+
+    @get(PATH + "/{key_id:str}", guards=[access.needs("api-keys:read")], summary="Get an API key")
+    async def get_api_key(principal: Caller, key_id: KeyId) -> ApiKey:
+        return await keys.get(principal, key_id)
+
+    @patch(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Change an API key")
+    async def update_api_key(
+        request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[ApiKeyChange]
+    ) -> ApiKey:
+        return await keys.update(
+            principal,
+            principal_author(request, principal),
+            key_id,
+            name=data.name,
+            scopes=data.scopes if data.scopes is UNSET else tuple(data.scopes),
+            expires_at=data.expires_at,
+        )
+
+    @delete(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Revoke an API key")
+    async def delete_api_key(
+        request: AnyRequest,
+        principal: Caller,
+        key_id: KeyId,
+        *,
+        force: Annotated[
+            bool, QueryParameter(name="force", description="Also the last OWNER key of a tenant without an owner.")
+        ] = False,
+    ) -> None:
+        await keys.revoke(principal, principal_author(request, principal), key_id, force=force)
+
+    @post(PATH + "/{key_id:str}/rotate", guards=[access.needs("api-keys:write")], summary="Rotate an API key")
+    async def rotate_api_key(
+        request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[Rotation | None] = None
+    ) -> Response[ApiKeyWithSecret]:
+        overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
+        claim = await idempotency_claim(request, claimant(principal))
+        author = principal_author(request, principal)
+        return _shown_once(await keys.rotate(principal, author, key_id, overlap=overlap, claim=claim))
+
+    return [create_api_key, list_api_keys, get_api_key, update_api_key, delete_api_key, rotate_api_key]
+
+
+def _shown_once(made: NewKey) -> Response[ApiKeyWithSecret]:
+    body = ApiKeyWithSecret(secret=made.secret, **msgspec.structs.asdict(made.record))
+    return Response(body, headers={"Location": f"{PATH}/{made.record.id}", "Cache-Control": "no-store"})

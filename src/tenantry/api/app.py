@@ -1,0 +1,164 @@
+"""Assembling the HTTP side: hot routes in front, Litestar behind."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, cast
+
+from litestar import Litestar, Response, Router
+from litestar.di import Provide
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    SerializationException,
+    ValidationException,
+)
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.types import ExceptionHandlersMap, Scope
+
+from tenantry import __version__
+from tenantry.api.guards import AnyRequest, Connection, current_claims, current_principal
+from tenantry.domain.errors import DomainError
+from tenantry.server.asgi_types import MAX_BODY, OUTCOME
+from tenantry.server.bodies import JsonRequest
+from tenantry.server.dispatch import REQUEST_ID, internal_error
+from tenantry.server.problems import VARIES, Refusal, refuse, refuse_domain_error
+
+API_TITLE: Final = "tenantry"
+_LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
+_PageOf = Callable[[AnyRequest, HTTPException], Response[str] | None]
+_BeforeRefusal = Callable[[Exception, Scope], Awaitable[None]]
+_CODES: Final = {
+    400: "invalid_request",
+    401: "missing_credential",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+    429: "rate_limited",
+}
+
+logger = logging.getLogger(__name__)
+
+
+def build_api(
+    routes: Sequence[HTTPRouteHandler | Router],
+    lifespan: Sequence[_LIFESPAN],
+    page_of: _PageOf = lambda _request, _error: None,
+    before_refusal: Sequence[_BeforeRefusal] = (),
+) -> Litestar:
+    """The Litestar application with these routes.
+
+    ``page_of`` gives the page for a request that no route answers; None where there is to be none. ``before_refusal``
+    is waited for before it: what makes answers of errors cannot wait.
+    """
+    return Litestar(
+        route_handlers=list(routes),
+        dependencies={
+            "principal": Provide(current_principal, sync_to_thread=False),
+            "claims": Provide(current_claims, sync_to_thread=False),
+        },
+        exception_handlers=_exception_handlers(page_of),
+        after_exception=list(before_refusal),
+        lifespan=list(lifespan),
+        before_request=_answer_options,
+        request_class=JsonRequest,
+        request_max_body_size=MAX_BODY,
+        logging_config=None,
+        openapi_config=OpenAPIConfig(
+            title=API_TITLE,
+            version=__version__,
+            render_plugins=[JsonRenderPlugin()],
+            openapi_router=Router("/-", route_handlers=[], guards=[_nothing_here], include_in_schema=False),
+            use_handler_docstrings=False,
+        ),
+    )
+
+
+async def _answer_options(request: AnyRequest) -> Response[None] | None:
+    """Litestar's own answer names no more than the methods of the first of a path's handlers."""
+    if request.method != "OPTIONS":
+        return None
+    template = request.scope["path_template"]
+    methods = next(route.methods for route in request.app.routes if route.path_format == template)
+    return Response(None, status_code=204, headers={"Allow": _allowed(methods)})
+
+
+def _allowed(methods: Iterable[str]) -> str:
+    """The methods of an address: what answers a GET answers a HEAD, by the front."""
+    named = set(methods)
+    return ", ".join(sorted(named | {"HEAD"} if "GET" in named else named))
+
+
+def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
+    """Litestar cannot describe its routes without serving the description: ours is served elsewhere."""
+    raise NotFoundException
+
+
+def _exception_handlers(page_of: _PageOf) -> ExceptionHandlersMap:
+    def on_unanswered(request: AnyRequest, error: HTTPException) -> Response[bytes] | Response[str]:
+        if error.headers and "allow" in error.headers:
+            error.headers = {**error.headers, "allow": _allowed(error.headers["allow"].split(", "))}
+        response = page_of(request, error) or _on_http_error(request, error)
+        name, value = VARIES
+        response.set_header(name.decode(), value.decode())
+        return response
+
+    return {
+        DomainError: _on_domain_error,
+        ValidationException: _on_validation_error,
+        NotFoundException: on_unanswered,
+        MethodNotAllowedException: on_unanswered,
+        HTTPException: _on_http_error,
+        Exception: _on_fault,
+    }
+
+
+def _request_id(request: AnyRequest) -> str:
+    return str(request.scope.get(REQUEST_ID, ""))
+
+
+def _response(request: AnyRequest, refusal: Refusal) -> Response[bytes]:
+    cast("dict[str, object]", request.scope)[OUTCOME] = refusal.code
+    headers = {name.decode(): value.decode("latin-1") for name, value in refusal.headers}
+    return Response(refusal.body, status_code=refusal.status, headers=headers)
+
+
+def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]:
+    return _response(request, refuse_domain_error(error, _request_id(request)))
+
+
+def _on_validation_error(request: AnyRequest, error: ValidationException) -> Response[bytes]:
+    """A parameter that does not fit, or a body that is not there: 422, with where and why."""
+    faults = [
+        ("body", "is missing") if fault.get("key") == "data" else (str(fault.get("key")), str(fault.get("message")))
+        for fault in error.extra or ()
+        if isinstance(fault, dict)
+    ]
+    return _response(
+        request, refuse(422, "validation_failed", "The request is not valid.", _request_id(request), faults=faults)
+    )
+
+
+def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
+    if isinstance(error.__cause__, SerializationException) or isinstance(error, SerializationException):
+        return _response(request, refuse(400, "invalid_json", "The body is not JSON.", _request_id(request)))
+    details: dict[type[HTTPException], str] = {
+        NotFoundException: "There is nothing at this address.",
+        MethodNotAllowedException: "This address does not answer this method.",
+        RequestEntityTooLarge: f"The body is larger than {MAX_BODY} bytes.",
+    }
+    detail = details.get(type(error), error.detail)
+    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    code = _CODES.get(error.status_code, "invalid_request" if error.status_code < 500 else "internal_error")  # noqa: PLR2004
+    return _response(request, refuse(error.status_code, code, detail, _request_id(request), headers=headers))
+
+
+def _on_fault(request: AnyRequest, error: Exception) -> Response[bytes]:
+    logger.error("request %s failed", _request_id(request), exc_info=error)
+    return _response(request, internal_error(_request_id(request)))

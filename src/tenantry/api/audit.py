@@ -1,0 +1,94 @@
+"""Routes of the audit trail."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+from litestar.response import Stream
+
+from tenantry.api.guards import Access, Caller
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
+from tenantry.audit.trail import AuditService, Filter
+from tenantry.domain.audit import Action, AuditEvent
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.pages import Page
+
+PATH: Final = "/api/v1/audit-events"
+EXPORT_TYPE: Final = "application/x-ndjson"
+
+OnlyAction = Annotated[Action | None, QueryParameter(name="action", description="Only what was done so.")]
+OnlyActor = Annotated[
+    str | None, QueryParameter(name="actorId", max_length=255, description="Only what this key or user did.")
+]
+OnlyTarget = Annotated[
+    str | None,
+    QueryParameter(
+        name="targetId", max_length=255, description="Only what was done to this project, key, member or tenant."
+    ),
+]
+Since = Annotated[datetime | None, QueryParameter(name="since", description="From this moment on (RFC 3339).")]
+Until = Annotated[datetime | None, QueryParameter(name="until", description="Before this moment (RFC 3339).")]
+
+
+def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes that read the audit trail. Nothing writes to it but the changes themselves."""
+
+    @get(PATH, guards=[access.needs("audit:read")], summary="List audit events")
+    async def list_audit_events(
+        principal: Caller,
+        action: OnlyAction = None,
+        actor_id: OnlyActor = None,
+        target_id: OnlyTarget = None,
+        since: Since = None,
+        until: Until = None,
+        limit: Limit = DEFAULT_LIMIT,
+        cursor: Cursor = None,
+    ) -> Page[AuditEvent]:
+        wanted = _filter(action, actor_id, target_id, since, until)
+        return await trail.list_page(principal, wanted, limit, cursor)
+
+    @get(
+        PATH + "/export", guards=[access.needs("audit:read")], summary="Export the audit trail", media_type=EXPORT_TYPE
+    )
+    async def export_audit_events(
+        principal: Caller,
+        action: OnlyAction = None,
+        actor_id: OnlyActor = None,
+        target_id: OnlyTarget = None,
+        since: Since = None,
+        until: Until = None,
+    ) -> Stream:
+        pages = trail.read_pages(principal, _filter(action, actor_id, target_id, since, until))
+        first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
+        return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
+
+    return [list_audit_events, export_audit_events]
+
+
+def _filter(
+    action: Action | None, actor_id: str | None, target_id: str | None, since: datetime | None, until: datetime | None
+) -> Filter:
+    faults = [
+        (name, "needs a zone, such as the Z in 2027-01-31T00:00:00Z")
+        for name, moment in (("since", since), ("until", until))
+        if moment is not None and moment.tzinfo is None
+    ] + [
+        (name, "must not hold a NUL")
+        for name, text in (("actorId", actor_id), ("targetId", target_id))
+        if text is not None and "\x00" in text
+    ]
+    if faults:
+        raise ValidationError(*faults)
+    return Filter(action, actor_id, target_id, since, until)
+
+
+async def ndjson(first: list[AuditEvent], rest: AsyncIterator[list[AuditEvent]]) -> AsyncIterator[bytes]:
+    """Entries as one line of JSON each."""
+    encoder = msgspec.json.Encoder()
+    yield encoder.encode_lines(first)
+    async for page in rest:
+        yield encoder.encode_lines(page)

@@ -1,0 +1,148 @@
+"""Who am I, and the check for gateways."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+
+from tenantry.api.guards import Access, Caller
+from tenantry.auth.admission import Admission
+from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
+from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.server.asgi_types import OUTCOME, RawAnswer, RawRequest
+from tenantry.server.problems import refuse_domain_error
+from tenantry.server.rate_limits import admit
+
+WHOAMI_PATH: Final = "/api/v1/auth/whoami"
+VERIFY_PREFIX: Final = "/api/v1/auth/verify/"
+VERIFY_TEMPLATE: Final = "/api/v1/auth/verify/{scope}"
+PROBLEM_HEADER: Final = b"x-problem"
+"""Gateways that pass on no more of a refusal than its headers (nginx) make their answer's body of this one."""
+
+_NO_SCOPE: Final = "-"
+_LIVE: Final = Mode.LIVE
+_LIVE_HEADER: Final = (b"x-mode", Mode.LIVE.encode())
+_TEST_HEADER: Final = (b"x-mode", Mode.TEST.encode())
+_MODE_PATHS: Final = {f"mode/{name}": ACCEPTED_MODES[name] for name in ("test", "any")}
+_LONGEST_HEADER: Final = 256
+
+
+class Whoami(msgspec.Struct, frozen=True, rename="camel"):
+    """The caller, as the service sees it."""
+
+    kind: PrincipalKind
+    id: str
+    org_id: str
+    mode: Mode
+    scopes: list[str]
+    access_level: AccessLevel
+    plan: str
+    subscription_status: str
+    expires_at: datetime | None
+
+
+def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
+    """The route that shows the caller."""
+
+    @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")
+    async def whoami(principal: Caller) -> Whoami:
+        return Whoami(
+            kind=principal.kind,
+            id=principal.id,
+            org_id=principal.org_id,
+            mode=principal.mode,
+            scopes=list(principal.scopes),
+            access_level=principal.access_level,
+            plan=principal.plan,
+            subscription_status=principal.subscription_status,
+            expires_at=principal.expires_at,
+        )
+
+    return [whoami]
+
+
+class GatewayCheck:
+    """The hot route ``/api/v1/auth/verify/{scope}``, for reverse proxies that ask before they pass a request on.
+
+    The scope is in the path, which the gateway's own configuration writes; the query is ignored. So is whatever
+    follows the scope, which may be the client's path, with one exception: where exactly ``/mode/test`` or ``/mode/any``
+    follows, those modes are accepted. Every other path accepts live mode alone.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    async def handle(self, request: RawRequest) -> RawAnswer:
+        """200 with the caller's identity in headers, or the refusal, its problem document in a header too."""
+        try:
+            return await self._check(request)
+        except DomainError as error:
+            request.scope[OUTCOME] = error.code
+            refusal = refuse_domain_error(error, request.request_id.decode())
+            return RawAnswer(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
+
+    async def _check(self, request: RawRequest) -> RawAnswer:
+        scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
+        if scope != _NO_SCOPE and not is_scope(scope):
+            raise NotFoundError("scope")
+        principal = (await admit(self._admission, request.scope, request.header)).principal
+        if scope != _NO_SCOPE:
+            principal.require(scope)
+        if rest or principal.mode is not _LIVE:
+            principal.require_mode(_accepted_modes(request, rest))
+        return RawAnswer(
+            200,
+            [
+                (b"x-tenant-id", principal.org_id.encode()),
+                (b"x-principal-id", header_text(principal.id)),
+                (b"x-principal-kind", principal.kind.value.encode()),
+                _LIVE_HEADER if principal.mode is _LIVE else _TEST_HEADER,
+                (b"x-plan", header_text(principal.plan)),
+                (b"x-subscription-status", header_text(principal.subscription_status)),
+            ],
+        )
+
+
+def _accepted_modes(request: RawRequest, rest: str) -> frozenset[Mode]:
+    """The modes that a path accepts of which ``rest`` follows the scope."""
+    asked = _MODE_PATHS.get(rest)
+    # The configuration writes the mode as it is. An encoded one is the client's, added by the gateway to the address.
+    raw_path: bytes | None = request.scope.get("raw_path")  # requests without it have no encoded characters
+    if asked is None or (raw_path is not None and not raw_path.endswith(f"/{rest}".encode())):
+        return ACCEPTED_MODES["live"]
+    return asked
+
+
+def header_text(text: str) -> bytes:
+    """At most 256 bytes of visible ASCII: anything else becomes ``?``."""
+    visible = (char if "!" <= char <= "~" else "?" for char in text[:_LONGEST_HEADER])
+    return "".join(visible).encode()
+
+
+_SCOPE_PARAMETER: Final[dict[str, Any]] = {
+    "name": "scope",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": r"^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$"},
+    "description": "The scope that the request needs, or `-`.",
+}
+_MODE_PARAMETER: Final[dict[str, Any]] = {
+    "name": "mode",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "enum": ["live", "test", "any"]},
+    "description": "The mode that is accepted.",
+}
+VERIFY_OPERATION: Final[dict[str, Any]] = {
+    "summary": "Check a credential for a gateway",
+    "parameters": [_SCOPE_PARAMETER],
+}
+"""What the OpenAPI document says of the hot route; its answers are added there."""
+VERIFY_IN_MODE_OPERATION: Final[dict[str, Any]] = {
+    "summary": "Check a credential of a mode for a gateway",
+    "parameters": [_SCOPE_PARAMETER, _MODE_PARAMETER],
+}
+"""The same where the path names a mode."""

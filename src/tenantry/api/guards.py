@@ -1,0 +1,208 @@
+"""Guards: every route of the API says what it needs, and gets the caller as an argument."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, cast
+
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
+from litestar.handlers import BaseRouteHandler
+
+from tenantry.auth.admission import Admission, kind_of
+from tenantry.auth.authentication import Authenticator, bearer, wanted_organization
+from tenantry.common.logs import redact
+from tenantry.common.secret import Secret
+from tenantry.db.idempotency_store import Claim
+from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
+from tenantry.domain.errors import (
+    InvalidCredentialError,
+    InvalidIdempotencyKeyError,
+    MissingCredentialError,
+    UserTokenRequiredError,
+)
+from tenantry.integrations.oidc.tokens import Claims
+from tenantry.server.asgi_types import CALLER, CLAIMS, IS_WHOLE, OPERATOR, header_of
+from tenantry.server.rate_limits import admit, admit_user, authenticate_again
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing (RFC 9110 section 9.2.1)."""
+_IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+
+# Of one user, whichever tenants they are in. A user without a tenant has no plan that says how many.
+_REQUESTS_PER_MINUTE: Final = 600
+_CREATIONS_PER_MINUTE: Final = 60
+
+AnyRequest = Request[Any, Any, Any]
+Connection = ASGIConnection[Any, Any, Any, Any]
+Check = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
+
+
+class Credential(StrEnum):
+    """Whose credential a route takes."""
+
+    CALLER = "caller"
+    USER = "user"
+    OPERATOR = "operator"
+    SESSION = "session"
+    """Somebody signed in to the dashboard."""
+
+
+class RouteGuard:
+    """A guard that also says what it needs, so that the documentation cannot disagree with it.
+
+    It authorizes a request that changes something as of the moment when the body is complete (CONTRACT 8.2): where the
+    body was still arriving when the head was checked, it reads the body, and checks again. So a caller without the
+    right is refused at the head, and the service holds no body for them.
+    """
+
+    def __init__(self, check: Check, credential: Credential, scope: str | None = None) -> None:
+        self._check = check
+        self.credential = credential
+        self.scope = scope
+
+    async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
+        """Let the caller in, or raise. Raises what reading the body raises, too."""
+        await self._check(connection, handler)
+        scope = _extras(connection)
+        if scope["method"] in _SAFE_METHODS or scope.get(IS_WHOLE):
+            return
+        await cast("AnyRequest", connection).body()
+        scope[IS_WHOLE] = True
+        await self._check(connection, handler)
+
+
+class Access:
+    """Makes the guards of routes."""
+
+    def __init__(self, admission: Admission, authenticator: Authenticator, operator_token: Secret | None) -> None:
+        self._admission = admission
+        self._authenticator = authenticator
+        self._operator_token = operator_token
+
+    def needs(self, scope: str | None) -> RouteGuard:
+        """A caller whose grants cover ``scope``; None means any credential.
+
+        Scopes of `LIVE_MODE_SCOPES` refuse test-mode keys.
+        """
+
+        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+            principal = await self._admit(connection)
+            if scope is not None:
+                principal.require(scope)
+            if scope in LIVE_MODE_SCOPES:
+                principal.require_mode(ACCEPTED_MODES["live"])
+
+        return RouteGuard(guard, Credential.CALLER, scope)
+
+    def needs_user(self, *, to_create: bool = False) -> RouteGuard:
+        """A user's token, whether or not the user belongs to a tenant, and whatever its scopes.
+
+        Requests are counted for each user; fewer are let through ``to_create`` tenants.
+        """
+        counted = ("creations of", _CREATIONS_PER_MINUTE) if to_create else ("requests of", _REQUESTS_PER_MINUTE)
+
+        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+            authorization = header(connection, "authorization")
+            async with self._admission.refusals.of(kind_of(authorization)):
+                credential = bearer(authorization)
+                is_key = credential.startswith(b"svc_")
+                claims = None if is_key else await self._authenticator.verify_token(credential)
+            if claims is None:
+                await self._admit(connection)
+                raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
+            if to_create and claims.org_id is not None:
+                wanted_organization(claims.org_id, header(connection, "x-organization-id"))
+            if CLAIMS not in _extras(connection):  # else it was counted at the head
+                await admit_user(self._admission, _extras(connection), claims, *counted)
+            _extras(connection)[CLAIMS] = claims
+
+        return RouteGuard(guard, Credential.USER)
+
+    def needs_operator(self) -> RouteGuard:
+        """The operator's token."""
+
+        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
+            expected = self._operator_token
+            async with self._admission.refusals.of("operator_token"):
+                credential = bearer(header(connection, "authorization"))
+                if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
+                    raise InvalidCredentialError("This needs the operator's token.")
+            _extras(connection)[OPERATOR] = True
+
+        return RouteGuard(guard, Credential.OPERATOR)
+
+    async def _admit(self, connection: Connection) -> Principal:
+        scope = _extras(connection)
+        header_in = partial(header_of, scope)
+        if CALLER in scope:  # admitted at the head, and counted there
+            return await authenticate_again(self._admission, scope, header_in)
+        return (await admit(self._admission, scope, header_in)).principal
+
+    async def claims_of(self, request: AnyRequest) -> Claims | None:
+        """The token's claims of an authenticated user; None for a key."""
+        credential = bearer(header(request, "authorization"))
+        return None if credential.startswith(b"svc_") else await self._authenticator.verify_token(credential)
+
+
+def _extras(connection: Connection) -> dict[str, object]:
+    """The request's scope, as the dictionary that ASGI lets everybody add to."""
+    return cast("dict[str, object]", connection.scope)
+
+
+def header(connection: Connection, name: str) -> bytes | None:
+    """The raw value of a header; several of one name are joined, which no credential survives."""
+    return header_of(_extras(connection), name.encode())
+
+
+Caller = NamedDependency[Principal]
+"""The type of a handler's argument ``principal``: the caller that the route's guard let in."""
+CallerClaims = NamedDependency[Claims]
+"""The type of a handler's argument ``claims``: those of the user that the route's guard let in."""
+
+
+def current_principal(request: AnyRequest) -> Principal:
+    """The caller that a guard let in."""
+    principal = _extras(request).get(CALLER)
+    if not isinstance(principal, Principal):
+        raise MissingCredentialError("This route has no guard.")
+    return principal
+
+
+def current_claims(request: AnyRequest) -> Claims:
+    """The claims of the user that a guard let in."""
+    claims = _extras(request).get(CLAIMS)
+    if not isinstance(claims, Claims):
+        raise MissingCredentialError("This route has no guard.")
+    return claims
+
+
+async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
+    """The claim of a request that has an ``Idempotency-Key`` (CONTRACT 4).
+
+    Raises `InvalidIdempotencyKeyError` unless the key is 1 to 255 visible ASCII characters.
+    """
+    raw = header(request, "idempotency-key")
+    if raw is None:
+        return None
+    key = raw.decode("latin-1")
+    if not _IDEMPOTENCY_KEY.fullmatch(key):
+        raise InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
+    if redact(key) != key:  # a credential that is sent as one by mistake must not be stored
+        key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+    digest = hashlib.sha256(await request.body()).digest()
+    return Claim(caller, f"{request.method} {request.url.path}", key, digest)
+
+
+def claimant(principal: Principal) -> str:
+    """The name under which a principal's idempotency keys are kept."""
+    return f"{principal.kind}:{principal.org_id}:{principal.id}"
+
+
+def user_claimant(claims: Claims) -> str:
+    """The name under which the idempotency keys of a user's requests that are for no tenant are kept."""
+    return f"user:{claims.issuer}:{claims.subject}"

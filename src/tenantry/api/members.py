@@ -1,0 +1,118 @@
+"""Routes of members, and the one that hands a tenant over."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Response, delete, get, patch, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, PathParameter, QueryParameter
+
+from tenantry.accounts.members import MemberService
+from tenantry.accounts.members_store import Filter
+from tenantry.api import tenants
+from tenantry.api.author import principal_author
+from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
+from tenantry.domain.access import Role
+from tenantry.domain.members import Member, MemberStatus
+from tenantry.domain.owner_addresses import same_address
+from tenantry.domain.pages import Page
+from tenantry.domain.tenants import Tenant
+
+PATH: Final = "/api/v1/members"
+
+MemberId = Annotated[str, PathParameter(description="The member's id.")]
+_OfUser = Annotated[
+    str | None,
+    QueryParameter(
+        name="userId", min_length=1, max_length=LONGEST_USER_ID, pattern=f"^[!-~]*{END}",
+        description="Only this user, by the id at the identity provider.",
+    ),
+]  # fmt: skip
+
+
+class NewMember(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A user to invite."""
+
+    user_id: UserId
+    role: Role
+
+
+class MemberChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What to change of a member."""
+
+    role: Role
+
+
+class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Who is to be the tenant's owner, and where its billing mail is to go."""
+
+    user_id: UserId
+    owner_email: Email
+
+
+def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes of members."""
+
+    @get(PATH, guards=[access.needs("members:read")], summary="List members")
+    async def list_members(
+        principal: Caller,
+        user_id: _OfUser = None,
+        role: Annotated[Role | None, QueryParameter(name="role", description="Only members with this role.")] = None,
+        status: Annotated[
+            MemberStatus | None,
+            QueryParameter(name="status", description="Only these. Without it: the active and the invited ones."),
+        ] = None,
+        limit: Limit = DEFAULT_LIMIT,
+        cursor: Cursor = None,
+    ) -> Page[Member]:
+        wanted = Filter(user_id, role, status, current=status is None)
+        return await members.list_page(principal, wanted, limit, cursor)
+
+    @post(PATH, guards=[access.needs("members:write")], summary="Invite a member")
+    async def create_member(request: AnyRequest, principal: Caller, data: JSONBody[NewMember]) -> Response[Member]:
+        member = await members.add(
+            principal,
+            principal_author(request, principal),
+            user_id=data.user_id,
+            role=data.role,
+            claim=await idempotency_claim(request, claimant(principal)),
+        )
+        return Response(member, headers={"Location": f"{PATH}/{member.id}"})
+
+    @get(PATH + "/{member_id:str}", guards=[access.needs("members:read")], summary="Get a member")
+    async def get_member(principal: Caller, member_id: MemberId) -> Member:
+        return await members.get(principal, member_id)
+
+    @patch(PATH + "/{member_id:str}", guards=[access.needs("members:write")], summary="Change a member's role")
+    async def update_member(
+        request: AnyRequest, principal: Caller, member_id: MemberId, data: JSONBody[MemberChange]
+    ) -> Member:
+        return await members.change_role(principal, principal_author(request, principal), member_id, data.role)
+
+    @delete(PATH + "/{member_id:str}", guards=[access.needs("members:write")], summary="Remove a member")
+    async def delete_member(request: AnyRequest, principal: Caller, member_id: MemberId) -> None:
+        await members.remove(principal, principal_author(request, principal), member_id)
+
+    @post(
+        tenants.PATH + "/{tenant_id:str}/transfer",
+        guards=[access.needs("tenants:write")],
+        status_code=200,
+        summary="Hand a tenant over to another owner",
+    )
+    async def transfer_tenant(
+        request: AnyRequest, principal: Caller, tenant_id: tenants.TenantId, data: JSONBody[OwnerTransfer]
+    ) -> Tenant:
+        claims = await access.claims_of(request)
+        return await members.transfer(
+            principal,
+            principal_author(request, principal),
+            tenant_id,
+            user_id=data.user_id,
+            owner_email=data.owner_email,
+            email_verified=bool(claims and claims.email and same_address(claims.email, data.owner_email)),
+            claim=await idempotency_claim(request, claimant(principal)),
+        )
+
+    return [list_members, create_member, get_member, update_member, delete_member, transfer_tenant]

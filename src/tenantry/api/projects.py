@@ -1,0 +1,140 @@
+"""Routes of projects."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from litestar import Response, delete, get, patch, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, PathParameter
+from msgspec import UNSET, UnsetType
+
+from tenantry.accounts.projects import ProjectService, page_of, window_after
+from tenantry.api.author import principal_author
+from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
+from tenantry.auth.admission import Admission
+from tenantry.domain.errors import DomainError, ValidationError
+from tenantry.domain.pages import Page
+from tenantry.domain.projects import Project, Window
+from tenantry.server.asgi_types import RawAnswer, RawRequest
+from tenantry.server.bodies import faults_of
+from tenantry.server.rate_limits import admit
+
+PATH: Final = "/api/v1/projects"
+
+ProjectId = Annotated[str, PathParameter(description="The project's id.")]
+
+
+class NewProject(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A project to make."""
+
+    name: Name
+    description: Description | None = None
+
+
+class ProjectChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What to change of a project; what is left out stays."""
+
+    name: Name | UnsetType = UNSET
+    description: Description | UnsetType | None = UNSET
+
+
+class _PageQuery(msgspec.Struct):
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_ON_A_PAGE)] = DEFAULT_LIMIT
+    cursor: Annotated[str, msgspec.Meta(max_length=LONGEST_CURSOR)] | None = None
+
+
+_FIRST: Final = Window(DEFAULT_LIMIT)
+_NOTHING: Final = Window(-1)
+
+
+class ProjectList:
+    """The hot route ``GET /api/v1/projects``."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    async def handle(self, request: RawRequest) -> RawAnswer:
+        """A page of the caller's projects, newest first."""
+        window, fault = _NOTHING, None
+        try:
+            window = parse_window(request.scope["query_string"])
+        except DomainError as error:
+            fault = error
+        admitted = await admit(self._admission, request.scope, request.header, window)
+        admitted.principal.require("projects:read")
+        if fault is not None:
+            raise fault
+        return RawAnswer.json(page_of(admitted.projects, window.limit))
+
+
+def parse_window(query: bytes) -> Window:
+    """The page that a query string asks for. Raises `ValidationError`, `InvalidCursorError`."""
+    if not query:
+        return _FIRST
+    values = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    try:
+        page = msgspec.convert(values, _PageQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValidationError(*faults_of(error)) from error
+    return window_after(page.limit, page.cursor)
+
+
+def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes of projects.
+
+    The list is answered by `ProjectList` in front of them; here it is for whatever else leads to it, such as a
+    slash at the end, and for what is said about it.
+    """
+
+    @get(PATH, guards=[access.needs("projects:read")], summary="List projects")
+    async def list_projects(principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[Project]:
+        return await projects.list_page(principal, limit, cursor)
+
+    @post(PATH, guards=[access.needs("projects:write")], summary="Create a project")
+    async def create_project(request: AnyRequest, principal: Caller, data: JSONBody[NewProject]) -> Response[Project]:
+        claim = await idempotency_claim(request, claimant(principal))
+        author = principal_author(request, principal)
+        project = await projects.create(principal, author, data.name, data.description, claim)
+        return Response(project, headers={"Location": f"{PATH}/{project.id}"})
+
+    @get(PATH + "/{project_id:str}", guards=[access.needs("projects:read")], summary="Get a project")
+    async def get_project(principal: Caller, project_id: ProjectId) -> Project:
+        return await projects.get(principal, project_id)
+
+    @patch(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Change a project")
+    async def update_project(
+        request: AnyRequest, principal: Caller, project_id: ProjectId, data: JSONBody[ProjectChange]
+    ) -> Project:
+        author = principal_author(request, principal)
+        return await projects.update(principal, author, project_id, data.name, data.description)
+
+    @delete(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Delete a project")
+    async def delete_project(request: AnyRequest, principal: Caller, project_id: ProjectId) -> None:
+        await projects.delete(principal, principal_author(request, principal), project_id)
+
+    return [list_projects, create_project, get_project, update_project, delete_project]
+
+
+OPERATION: Final[dict[str, Any]] = {
+    "summary": "List projects",
+    "parameters": [
+        {
+            "name": "limit",
+            "in": "query",
+            "required": False,
+            "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE, "default": DEFAULT_LIMIT},
+            "description": "Most objects on a page.",
+        },
+        {
+            "name": "cursor",
+            "in": "query",
+            "required": False,
+            "schema": {"type": "string", "maxLength": LONGEST_CURSOR},
+            "description": "`nextCursor` of the page before.",
+        },
+    ],
+}
+"""What the OpenAPI document says of the hot route; its answers are added there."""

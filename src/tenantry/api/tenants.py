@@ -1,0 +1,125 @@
+"""Routes of tenants: for their own people, and for the operator."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Response, delete, get, patch, post, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, PathParameter
+
+from tenantry.accounts.tenants import TenantExport, TenantService, TenantWishes
+from tenantry.api.author import operator_author, principal_author, user_author
+from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, header, idempotency_claim, user_claimant
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
+from tenantry.auth.authentication import bearer
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.owner_addresses import same_address
+from tenantry.domain.pages import Page
+from tenantry.domain.tenants import Tenant, is_tenant_id
+
+PATH: Final = "/api/v1/tenants"
+
+TenantId = Annotated[str, PathParameter(description="The organization's id.")]
+EmailOfToken = Callable[[str, str], Awaitable[str | None]]
+"""Asks the identity provider for the address of the user of an access token, given its subject."""
+
+
+class NewTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A tenant to make; the address is the token's or the identity provider's where it is left out."""
+
+    name: Name
+    owner_email: Email | None = None
+
+
+class TenantChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What to change of a tenant."""
+
+    name: Name
+    owner_email: Email | None = None
+
+
+class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What a tenant is to be; what is left out stays, or has its default when the tenant is new."""
+
+    name: Name
+    owner_email: Email
+    owner_id: UserId | None = None
+    stripe_customer_id: CustomerId | None = None
+    suspended: bool | None = None
+
+
+def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailOfToken) -> Sequence[HTTPRouteHandler]:
+    """The routes that a tenant's own people use."""
+
+    @get(PATH, guards=[access.needs("tenants:read")], summary="List the caller's tenants")
+    async def list_tenants(
+        request: AnyRequest, principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    ) -> Page[Tenant]:
+        return await tenants.list_page(principal, await access.claims_of(request), limit, cursor)
+
+    @get(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:read")], summary="Get a tenant")
+    async def get_tenant(principal: Caller, tenant_id: TenantId) -> Tenant:
+        return await tenants.get(principal, tenant_id)
+
+    @post(PATH, guards=[access.needs_user(to_create=True)], summary="Create a tenant")
+    async def create_tenant(request: AnyRequest, claims: CallerClaims, data: JSONBody[NewTenant]) -> Response[Tenant]:
+        token = _token(request)
+        tenant = await tenants.create(
+            claims,
+            user_author(request, claims),
+            name=data.name,
+            owner_email=data.owner_email,
+            find_email=lambda: email_of_token(token, claims.subject),
+            claim=await idempotency_claim(request, user_claimant(claims)),
+        )
+        return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
+
+    @patch(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:write")], summary="Change a tenant")
+    async def update_tenant(
+        request: AnyRequest, principal: Caller, tenant_id: TenantId, data: JSONBody[TenantChange]
+    ) -> Tenant:
+        claims = await access.claims_of(request) if data.owner_email is not None else None
+        verified = claims and (claims.email or await email_of_token(_token(request), claims.subject))
+        return await tenants.update(
+            principal,
+            principal_author(request, principal),
+            tenant_id,
+            name=data.name,
+            owner_email=data.owner_email,
+            email_verified=bool(verified and data.owner_email and same_address(verified, data.owner_email)),
+        )
+
+    return [list_tenants, get_tenant, create_tenant, update_tenant]
+
+
+def _token(request: AnyRequest) -> str:
+    return bearer(header(request, "authorization")).decode()
+
+
+def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes for a team's own backend."""
+
+    @put(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="Create or set a tenant (operator)")
+    async def put_tenant(request: AnyRequest, tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
+        if not is_tenant_id(tenant_id):
+            raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
+        wishes = TenantWishes(
+            name=data.name,
+            owner_email=data.owner_email,
+            owner_id=data.owner_id,
+            stripe_customer_id=data.stripe_customer_id,
+            suspended=data.suspended,
+        )
+        tenant, made = await tenants.put(operator_author(request), tenant_id, wishes)
+        return Response(tenant, status_code=201 if made else 200, headers={"Location": f"{PATH}/{tenant.id}"})
+
+    @delete(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="End a tenant (operator)")
+    async def delete_tenant(request: AnyRequest, tenant_id: TenantId) -> None:
+        await tenants.delete(operator_author(request), tenant_id)
+
+    @get(PATH + "/{tenant_id:str}/export", guards=[access.needs_operator()], summary="Export a tenant (operator)")
+    async def export_tenant(tenant_id: TenantId) -> TenantExport:
+        return await tenants.export(tenant_id)
+
+    return [put_tenant, delete_tenant, export_tenant]

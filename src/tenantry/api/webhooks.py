@@ -1,0 +1,133 @@
+"""The payment provider's endpoint (SPEC 4.1, CONTRACT 6)."""
+
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+from uuid import uuid4
+
+from tenantry.billing.ingest import HandlingFailedError, WebhookService
+from tenantry.common.clock import Clock
+from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
+from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
+from tenantry.integrations.stripe.signature import Refusal, SignatureVerifier
+from tenantry.server.asgi_types import OUTCOME, TENANT, RawAnswer, RawRequest
+from tenantry.server.metrics import Metrics
+
+PATH: Final = "/api/v1/webhooks/payment-provider"
+MISSING_SIGNATURE: Final = "Missing Provider-Signature header"
+INVALID_SIGNATURE: Final = "Invalid signature"
+INVALID_PAYLOAD: Final = "Invalid payload"
+_OTHER_TYPE: Final = "other"
+_MODES: Final = {True: "live", False: "test", None: "unknown"}
+
+logger = logging.getLogger(__name__)
+
+
+class _NotEntered(StrEnum):
+    """What becomes of an event that is not entered into the ledger."""
+
+    DUPLICATE = "duplicate"
+    FAILED = "failed"
+    UNAVAILABLE = "unavailable"
+
+
+class _NoEvent(StrEnum):
+    """Why a request is no event, whatever its signature is worth."""
+
+    TOO_LARGE = "too_large"
+    MISSING_SIGNATURE = "missing_signature"
+    INVALID_PAYLOAD = "invalid_payload"
+
+
+class WebhookEndpoint:
+    """Takes in signed events."""
+
+    def __init__(
+        self,
+        service: WebhookService,
+        verifier: SignatureVerifier,
+        metrics: Metrics,
+        clock: Clock,
+        policy: BillingPolicy,
+        traceparent: Callable[[], str | None] | None = None,
+    ) -> None:
+        """``traceparent`` says which trace is under way, where there are any."""
+        self._traceparent = traceparent
+        self._service = service
+        self._verifier = verifier
+        self._clock = clock
+        self._policy = policy
+        # 0, not nothing, until there is one: Prometheus notices no increase from nothing to the first
+        self._events = {
+            (known, outcome, livemode): metrics.events.labels(known, outcome, mode)
+            for known in (*HANDLED_TYPES, _OTHER_TYPE)
+            for outcome in (*Outcome, *_NotEntered)
+            for livemode, mode in _MODES.items()
+        }
+        self._refusals = {reason: metrics.refusals.labels(reason) for reason in (*Refusal, *_NoEvent)}
+        self._anomalies = {anomaly: metrics.anomalies.labels(anomaly) for anomaly in Anomaly}
+
+    async def handle(self, request: RawRequest) -> RawAnswer:
+        """Answer one delivery; a 200 means that the event is committed, or was before."""
+        if request.scope["method"] != "POST":
+            return RawAnswer.text(405, "Method not allowed", (b"allow", b"POST"))
+        try:
+            body = await request.body()
+        except PayloadTooLargeError:
+            return self._refuse(request, _NoEvent.TOO_LARGE, 413, "Payload too large")
+        arrival = self._verified(request, body)
+        if isinstance(arrival, RawAnswer):
+            return arrival
+        event = arrival.event
+        try:
+            receipt = await self._service.receive(arrival)
+        except HandlingFailedError:
+            self._count(request, event, _NotEntered.FAILED)
+            return RawAnswer.text(500, "Handling failed")
+        except DatabaseUnavailableError:
+            self._count(request, event, _NotEntered.UNAVAILABLE)
+            return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
+        self._count(request, event, receipt.outcome or _NotEntered.DUPLICATE)
+        if receipt.tenant_id is not None:
+            request.scope[TENANT] = receipt.tenant_id
+        for anomaly in receipt.anomalies:
+            self._anomalies[anomaly].inc()
+        if receipt.outcome is Outcome.INVALID:
+            logger.warning("event %s is of no use: %s", event.id, event.problem)
+        return RawAnswer.text(200, "OK")
+
+    def _verified(self, request: RawRequest, body: bytes) -> Arrival | RawAnswer:
+        """The event that was sent, or the refusal."""
+        signature = request.header(b"provider-signature")
+        if signature is None:
+            signature = request.header(b"stripe-signature")
+        if not signature or signature.isspace():
+            return self._refuse(request, _NoEvent.MISSING_SIGNATURE, 400, MISSING_SIGNATURE)
+        now = self._clock()
+        if refusal := self._verifier.check(signature, body, now.timestamp()):
+            return self._refuse(request, refusal, 400, INVALID_SIGNATURE)
+        try:
+            event = decode_event(
+                body,
+                arrived=int(now.timestamp()),
+                make_up_id=lambda: f"evt_unnamed_{uuid4().hex}",
+                reference_links=self._policy.checkout_reference_links,
+            )
+        except NotAnEventError:
+            return self._refuse(request, _NoEvent.INVALID_PAYLOAD, 400, INVALID_PAYLOAD)
+        return Arrival(event, now, body, trace=self._traceparent() if self._traceparent else None)
+
+    def _count(self, request: RawRequest, event: BillingEvent, outcome: Outcome | _NotEntered) -> None:
+        request.scope[OUTCOME] = outcome.value
+        known = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE
+        self._events[known, outcome, event.livemode].inc()
+
+    def _refuse(self, request: RawRequest, reason: Refusal | _NoEvent, status: int, text: str) -> RawAnswer:
+        request.scope[OUTCOME] = reason.value
+        self._refusals[reason].inc()
+        logger.warning("webhook refused: reason=%s request=%s", reason.value, request.request_id.decode())
+        return RawAnswer.text(status, text)

@@ -1,0 +1,394 @@
+"""The composition root: the only place that builds things and hands them over."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Final, cast
+
+import msgspec
+from litestar import Litestar
+
+from tenantry import __version__
+from tenantry.accounts.members import MemberService
+from tenantry.accounts.memberships import MembershipService
+from tenantry.accounts.overview import OverviewService
+from tenantry.accounts.owner_address import OwnerAddresses
+from tenantry.accounts.owner_confirmation import OwnerConfirmations
+from tenantry.accounts.projects import ProjectService
+from tenantry.accounts.tenants import TenantService
+from tenantry.api import auth, projects, webhooks
+from tenantry.api.api_keys import api_key_routes
+from tenantry.api.app import build_api
+from tenantry.api.audit import audit_routes
+from tenantry.api.auth import GatewayCheck, auth_routes
+from tenantry.api.billing import billing_routes
+from tenantry.api.checkout import checkout_routes
+from tenantry.api.guards import Access
+from tenantry.api.leaks import leak_routes
+from tenantry.api.members import member_routes
+from tenantry.api.memberships import membership_routes
+from tenantry.api.openapi import OpenApiDocument
+from tenantry.api.pages.reference import reference_routes
+from tenantry.api.projects import ProjectList, project_routes
+from tenantry.api.tenants import operator_routes, tenant_routes
+from tenantry.api.webhooks import WebhookEndpoint
+from tenantry.audit.trail import AuditService
+from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.leak_reports import LeakService
+from tenantry.auth.sessions import SessionService
+from tenantry.auth_components import AuthenticationParts, is_current, schema_revision, stop
+from tenantry.billing.checkout import CheckoutService
+from tenantry.billing.event_feed import LedgerNews
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.reads import BillingService
+from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.replay import ReplayService
+from tenantry.billing.stale_tenants import SilenceWatch
+from tenantry.common.clock import Clock, system_clock
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.tracing import Tracing, is_installed
+from tenantry.dashboard.billing import is_way_to_provider
+from tenantry.dashboard.event_stream import is_stream
+from tenantry.dashboard.routes import Dashboard, DashboardParts
+from tenantry.dashboard.sign_in import CALLBACK
+from tenantry.db.batch_metrics import LaneWatch
+from tenantry.db.database import Database
+from tenantry.domain.api_keys import RevocationReason
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.sessions import SessionSecret
+from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.oidc.sign_in import SignIn
+from tenantry.integrations.oidc.userinfo import UserInfo
+from tenantry.integrations.smtp import Mailer
+from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.signature import SignatureVerifier
+from tenantry.jobs.database_metrics import DatabaseGauges, Known
+from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
+from tenantry.jobs.runs import JobRuns
+from tenantry.jobs.tasks import PERIODIC, TASKS, Work
+from tenantry.notifications.delivery import MailService
+from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.client_timeouts import Limits
+from tenantry.server.dispatch import Front, HotRoutes
+from tenantry.server.health import health_routes
+from tenantry.server.metrics import Metrics
+from tenantry.server.request_log import WatchedFront
+from tenantry.server.shutdown import Ending
+from tenantry.settings import Settings
+
+_SAMPLED_EVERY: Final = 5.0
+"""Seconds."""
+# Jobs under way have 15 s; what is to be noted of them then may wait for a standby that does not answer.
+_JOBS_END: Final = 20.0
+
+logger = logging.getLogger(__name__)
+
+
+def build_app(
+    settings: Settings,
+    conninfo: str,
+    clock: Clock = system_clock,
+    monotonic: Callable[[], float] = time.monotonic,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+) -> Front:
+    """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
+    parts = Parts(settings, conninfo, clock, monotonic, timeouts)
+    ending = Ending(draining=parts.end_jobs, closing=parts.news.end)
+    document = OpenApiDocument(settings.base_url)
+
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+        async with parts.running(with_jobs=settings.run_jobs):
+            yield
+
+    access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
+    dashboard = Dashboard(parts.dashboard(settings))
+    routes = [
+        *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges, ending),
+        *auth_routes(access),
+        *project_routes(parts.projects, access),
+        *api_key_routes(parts.api_keys, access),
+        *leak_routes(parts.leaks),
+        *tenant_routes(parts.tenants, access, parts.email_of_token),
+        *member_routes(parts.members, access),
+        *membership_routes(parts.memberships, access),
+        *operator_routes(parts.tenants, access),
+        *audit_routes(parts.trail, access),
+        *billing_routes(parts.billing, settings.billing.catalog, access),
+        *checkout_routes(parts.checkout, access),
+        document.route(),
+        *reference_routes(document, dashboard.look),
+        *dashboard.routes(),
+    ]
+    verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
+    hot = HotRoutes()
+    traceparent = parts.tracing.traceparent if parts.tracing else None
+    endpoint = WebhookEndpoint(parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent)
+    hot.add_any_method(webhooks.PATH, endpoint.handle)
+    hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
+    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
+    api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
+    refusals = parts.admission.refusals
+    front: Callable[..., Front] = Front
+    if parts.tracing is not None or settings.log_requests:
+        front = partial(WatchedFront, tracing=parts.tracing, logs=settings.log_requests)
+    return front(
+        hot,
+        api,
+        parts.metrics,
+        paced=lambda: refusals.waiting,
+        unhurried=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
+        limits=Limits(connections=settings.max_connections),
+        ending=ending,
+        page_of=dashboard.page_in_front,
+        secure=settings.base_url.startswith("https://"),
+        deadline=timeouts.request,
+    )
+
+
+async def run_jobs(settings: Settings, conninfo: str) -> None:
+    """Run the jobs alone, in this one process, until cancelled."""
+    parts = Parts(msgspec.structs.replace(settings, workers=1), conninfo, system_clock)
+    async with parts.running(with_jobs=True):
+        await asyncio.Event().wait()
+
+
+class Parts:
+    """The service's parts, built and wired."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        conninfo: str,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        policy, catalog = settings.billing, settings.billing.catalog
+        self.metrics = Metrics(several_processes=settings.workers > 1)
+        for reason in RevocationReason:
+            self.metrics.revoked.labels(reason)  # 0, not nothing, until there is one
+        self.tracing = tracing = begin_tracing(settings)
+        self.database = Database(
+            conninfo,
+            settings.database_pool_size,
+            settings.database_pooler_url,
+            watch_of=lambda name: LaneWatch(name, self.metrics.lane(name), tracing),
+            tracing=tracing,
+            timeouts=timeouts,
+        )
+        self.http_client = new_http_client(peer="identity provider", tracing=tracing)
+        mail = (
+            MailService(self.database, Mailer(settings.smtp, tracing), clock, base_url=settings.base_url)
+            if settings.smtp
+            else None
+        )
+        self.queue = JobQueue(
+            conninfo,
+            asks_provider=settings.provider_secret_key is not None,
+            tracing=tracing,
+            succession=self.database.succession,
+            timeouts=timeouts,
+        )
+        self.owner_addresses = OwnerAddresses(self.database, self.queue, clock)
+        self.gauges = DatabaseGauges(self.database, PERIODIC, TASKS)
+        self.memberships = MembershipService(self.database, clock)
+        self.authentication = AuthenticationParts(
+            self.database,
+            self.http_client,
+            peppers=settings.peppers,
+            oidc=settings.oidc,
+            catalog=catalog,
+            clock=clock,
+            monotonic=monotonic,
+            owner_seen=self.owner_addresses.record,
+            accept=self.memberships.accept_named,
+            limited=lambda policy: self.metrics.rate_limited.labels(policy).inc(),
+            refused=lambda kind, reason: self.metrics.refused.labels(kind, reason).inc(),
+        )
+        self.admission = self.authentication.admission
+        self.keys = self.authentication.keys
+        self.userinfo = (
+            UserInfo(settings.oidc, self.keys, self.http_client, timeout=timeouts.identity_provider)
+            if settings.oidc and self.keys
+            else None
+        )
+        self.projects = ProjectService(self.database, catalog, clock)
+        issuer = settings.oidc.issuer if settings.oidc else None
+        peppers = self.authentication.peppers
+        self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuer, self._keys_revoked)
+        self.leaks = LeakService(self.database, peppers, self.queue, clock, self._keys_revoked)
+        self.tenants = TenantService(
+            self.database, policy, self.queue, clock, issuer, self._keys_revoked,
+            tenants_per_user=settings.tenants_per_user, email_subjects=settings.email_subjects,
+        )  # fmt: skip
+        self.members = MemberService(
+            self.database, self.queue, issuer, catalog, clock, email_subjects=settings.email_subjects
+        )
+        self.confirmations = OwnerConfirmations(self.database, self.queue, issuer, clock)
+        lanes = [self.database.lane(name="events") for _ in range(2)]
+        self.webhooks = WebhookService(lanes, policy, self.queue, clock)
+        # one batch at a time: what is fetched from the provider is to be applied in the order it is given in
+        self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
+        self.provider = (
+            ProviderApi(
+                settings.provider_secret_key,
+                settings.provider_api_base,
+                clock,
+                timeout=timeouts.payment_provider,
+                tracing=tracing,
+            )
+            if settings.provider_secret_key
+            else None
+        )
+        self.work = Work(
+            mail,
+            RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
+            SilenceWatch(self.database, timedelta(hours=settings.period_news_hours), clock),
+            self.reconciler(policy, clock),
+            settings.reconcile_hours,
+            JobRuns(self.database),
+            tracing,
+        )
+        self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
+        self.billing = BillingService(self.database)
+        self.news = LedgerNews(self.database)
+        self.trail = AuditService(self.database)
+        self.clock = clock
+        self._jobs: asyncio.Task[None] | None = None
+
+    def dashboard(self, settings: Settings) -> DashboardParts:
+        """What the dashboard is made of."""
+        secret = SessionSecret(settings.session_secret.reveal())
+        issuer = settings.oidc.issuer if settings.oidc else None
+        return DashboardParts(
+            secret=secret,
+            sessions=SessionService(self.database, secret, issuer, self.clock),
+            authenticator=self.authentication.authenticator,
+            sign_in=self.sign_in(settings),
+            api_keys=self.api_keys,
+            tenants=self.tenants,
+            members=self.members,
+            confirmations=self.confirmations,
+            memberships=self.memberships,
+            projects=self.projects,
+            trail=self.trail,
+            billing=self.billing,
+            checkout=self.checkout,
+            overview=OverviewService(self.database, issuer, settings.billing.catalog, self.clock),
+            news=self.news,
+            replay=ReplayService(self.database, settings.billing, self.clock),
+            catalog=settings.billing.catalog,
+            base_url=settings.base_url,
+            people=settings.demo_people,
+            demo_pages=settings.demo_pages,
+            command=settings.command,
+            clock=self.clock,
+        )
+
+    def sign_in(self, settings: Settings) -> SignIn | None:
+        """What signs people in, where an identity provider knows this service as its client."""
+        if settings.oidc is None or settings.oidc.client_id is None or self.keys is None:
+            return None
+        return SignIn(
+            settings.oidc,
+            self.keys,
+            self.http_client,
+            client_id=settings.oidc.client_id,
+            client_secret=settings.oidc_client_secret,
+            redirect_uri=settings.base_url + CALLBACK,
+            clock=self.clock,
+            timeout=self.database.timeouts.token_endpoint,
+        )
+
+    def reconciler(self, policy: BillingPolicy, clock: Clock) -> Reconciler | None:
+        """What asks the provider, where it can be asked."""
+        if self.provider is None:
+            return None
+        return Reconciler(self.database, self.provider, self.fetched, policy, self.queue, clock)
+
+    @asynccontextmanager
+    async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
+        """Everything open and running for the length of the block; what was begun is ended properly."""
+        async with AsyncExitStack() as stack:
+            if self.tracing is not None:
+                stack.push_async_callback(asyncio.to_thread, self.tracing.close)
+            stack.push_async_callback(self.http_client.aclose)
+            if self.provider is not None:
+                stack.push_async_callback(self.provider.aclose)
+            await self.database.open()
+            stack.push_async_callback(self.database.close)
+            stack.push_async_callback(self.owner_addresses.write)
+            stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
+            stack.push_async_callback(stop, asyncio.create_task(self.news.run()))
+            await stack.enter_async_context(self.authentication.running())
+            await self.queue.open()
+            stack.push_async_callback(self.queue.close)
+            stack.push_async_callback(stop, asyncio.create_task(self._keep_sampling()))
+            stack.push_async_callback(self.webhooks.close)
+            stack.push_async_callback(self.fetched.close)
+            if with_jobs:
+                self._jobs = asyncio.create_task(self.queue.run_worker(self.work))
+                stack.push_async_callback(stop, self._jobs, _JOBS_END)
+            yield
+
+    def end_jobs(self) -> None:
+        """Begin no more jobs, and let those under way end."""
+        if self._jobs is not None:
+            self._jobs.cancel()
+
+    async def check_database(self) -> str | None:
+        """What is wrong with the database, for readiness."""
+        try:
+            revision = await schema_revision(self.database)
+        except DatabaseUnavailableError:
+            return "database"
+        return None if is_current(revision) else "schema"
+
+    async def check_identity(self) -> str | None:
+        """Whether the identity provider's keys have been asked for, for readiness."""
+        return None if self.keys is None or self.keys.attempted else "identity provider"
+
+    async def read_gauges(self) -> list[Known] | None:
+        """What the database knows, for the metrics, which are brought up to date."""
+        self._sample()
+        return await self.gauges.read()
+
+    async def _keep_sampling(self) -> None:
+        """Let the metrics know how this process stands, whichever process will be asked for them."""
+        while True:
+            self._sample()
+            await asyncio.sleep(_SAMPLED_EVERY)
+
+    def _sample(self) -> None:
+        self.metrics.set_pool("ordinary", self.database.usage())
+        self.metrics.set_pool("jobs", self.queue.usage())
+        self.metrics.streams.set(len(self.news))
+
+    def _keys_revoked(self, reason: RevocationReason, number: int) -> None:
+        self.metrics.revoked.labels(reason).inc(number)
+
+    async def email_of_token(self, token: str, subject: str) -> str | None:
+        """The verified address of an access token's user, from the identity provider."""
+        return await self.userinfo.userinfo_email(token, subject) if self.userinfo else None
+
+
+def begin_tracing(settings: Settings) -> Tracing | None:
+    """What makes spans, where they are asked for and can be made."""
+    if not settings.traces:
+        return None
+    if not is_installed():
+        logger.warning("traces are asked for, but cannot be made: pip install 'tenantry[otel]'")
+        return None
+    return Tracing(__version__)
+
+
+def is_checkout(path: str) -> bool:
+    """Whether a path waits for the payment provider, which may take longer than our database."""
+    return path.startswith("/api/v1/billing/") and path.endswith("-sessions")

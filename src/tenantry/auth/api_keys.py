@@ -1,0 +1,452 @@
+"""API keys: making, listing, changing, rotating, revoking."""
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tenantry.audit import trail as audit
+from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth.api_keys_store import Filter
+from tenantry.auth.reauthorization import as_of_now
+from tenantry.billing import ledger_store as billing
+from tenantry.common.clock import Clock, to_micros
+from tenantry.common.cursor import Position
+from tenantry.common.ids import new_id
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
+from tenantry.db.idempotency import once
+from tenantry.db.idempotency_store import Claim
+from tenantry.db.listing import MOST_RECORDS_LOOKED_AT
+from tenantry.db.pagination import parse_time_cursor, time_end, to_page, to_sought_page
+from tenantry.db.scope import of_tenant
+from tenantry.domain import api_keys as rules
+from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.errors import (
+    IdempotencyReplayError,
+    KeyLimitReachedError,
+    KeyNotActiveError,
+    LastOwnerError,
+    NotFoundError,
+    OrgMismatchError,
+    ValidationError,
+)
+from tenantry.domain.names import check_name
+from tenantry.domain.pages import Count, Page, Room, SoughtPage
+from tenantry.domain.plans import FREE, Catalog
+
+OPERATOR: Final = "operator"
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key that was just made. The secret is in no other place."""
+
+    record: ApiKey
+    secret: str
+
+
+class ApiKeyService:
+    """Keys of a principal's tenant. Test-mode principals meet test-mode keys only.
+
+    Changes to the keys of one tenant are made one after another; each is entered into the audit trail.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        pepper: Pepper,
+        clock: Clock,
+        issuer: str | None = None,
+        revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
+    ) -> None:
+        """``issuer`` is the identity provider's, where there is one.
+
+        ``revoked`` is told of keys that were ended, once they are: why, and how many.
+        """
+        self._revoked = revoked
+        self._database = database
+        self._issuer = issuer
+        self._catalog = catalog
+        self._pepper = pepper
+        self._clock = clock
+
+    async def create(
+        self,
+        principal: Principal,
+        author: Author,
+        *,
+        org_id: str,
+        name: str,
+        scopes: tuple[str, ...],
+        access_level: AccessLevel | None,
+        mode: Mode | None,
+        expires_at: datetime | None,
+        claim: Claim | None,
+        replaces: str | None = None,
+    ) -> NewKey:
+        """Make a key; ``mode`` is the principal's own where none is given.
+
+        ``replaces`` is the id of a leaked key without a successor, which this one becomes.
+
+        Raises `OrgMismatchError`, `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`,
+        `ValidationError` and the errors of idempotency; with ``replaces`` `NotFoundError` and `KeyNotActiveError`.
+        """
+        _check_org(principal, org_id)
+        check_name(name)
+        scopes, level = normalize(scopes, access_level)
+        expires_at = _in_utc(expires_at)
+        mode = mode or principal.mode
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            secret = new_secret(mode)
+
+            async def make() -> ApiKey:
+                caller, now = await self._begin(connection, principal)
+                _check_in_future(expires_at, now)
+                rules.check_may_hold(caller, scopes, level, mode, expires_at)
+                await self._check_limit(connection, caller, now)
+                record = new_record(secret, org_id, name, scopes, level, mode, expires_at, caller.id, now)
+                if replaces is not None:
+                    return await self._replace_leaked(connection, caller, author, replaces, record, secret, now)
+                await self._insert(connection, author, record, secret, now)
+                return record
+
+            record, replayed = await once(connection, claim, ApiKey, self._clock(), make)
+        if replayed:
+            raise IdempotencyReplayError(record.id)
+        return NewKey(record, secret)
+
+    async def list_page(
+        self,
+        principal: Principal,
+        *,
+        org_id: str | None,
+        status: KeyStatus | None,
+        search: str | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Page[ApiKey]:
+        """A page of keys, newest first. Raises `OrgMismatchError` and `InvalidCursorError`."""
+        _check_org(principal, principal.org_id if org_id is None else org_id)
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            rows = await api_keys.read_page(
+                connection,
+                principal.org_id,
+                self._clock(),
+                test_only=principal.mode is Mode.TEST,
+                status=status,
+                search=search,
+                limit=limit,
+                after=after,
+            )
+        return to_page(rows, limit, _position)
+
+    async def seek_page(
+        self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
+    ) -> tuple[SoughtPage[ApiKey], Room | None, int]:
+        """A page of the keys that are wanted, newest first, how much room there is for more active ones, and how many
+        keys are replaced and still work.
+
+        Active keys are counted only where the plan has a limit. Raises `InvalidCursorError`.
+        """
+        most = self._catalog.limits(principal.plan).api_keys
+        if principal.mode is Mode.TEST:
+            wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
+        after = parse_time_cursor(cursor)
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            rows, end = await api_keys.seek_page(
+                connection, principal.org_id, self._clock(), wanted, limit=limit, after=after
+            )
+            room = None
+            if most is not None:
+                active = await api_keys.count(connection, principal.org_id, self._clock(), KeyState.ACTIVE)
+                room = Room(Count(active), most)
+            replaced = await api_keys.count(connection, principal.org_id, self._clock(), KeyState.REPLACED)
+        return to_sought_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT)), room, replaced
+
+    async def get(self, principal: Principal, key_id: str) -> ApiKey:
+        """One key. Raises `NotFoundError`."""
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            return await self._find(connection, principal, key_id)
+
+    async def update(
+        self,
+        principal: Principal,
+        author: Author,
+        key_id: str,
+        *,
+        name: str | UnsetType = UNSET,
+        scopes: tuple[str, ...] | UnsetType = UNSET,
+        expires_at: datetime | UnsetType | None = UNSET,
+    ) -> ApiKey:
+        """Change what is given, of an active key.
+
+        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
+        """
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            caller, now = await self._begin(connection, principal)
+            changed = key = await self._find(connection, caller, key_id, lock=True)
+            if name is not UNSET:
+                check_name(name, key.name)
+                changed = msgspec.structs.replace(changed, name=name)
+            if scopes is not UNSET:
+                given, level = normalize(scopes, None)
+                changed = msgspec.structs.replace(changed, scopes=given, access_level=level)
+                caller.require_holding(given, level)
+            if expires_at is not UNSET and expires_at != key.expires_at:
+                expires_at = _in_utc(expires_at)
+                _check_in_future(expires_at, now)
+                changed = msgspec.structs.replace(changed, expires_at=expires_at)
+            rules.check_change(caller, key, changed)
+            _check_active(key)
+            _check_not_prolonged_after_rotation(key, changed)
+            if changed.access_level is not key.access_level:
+                await self._check_way_back(connection, key, now)
+            await _save(connection, author, Action.KEY_UPDATED, key, changed, now)
+            return changed
+
+    async def rotate(
+        self, principal: Principal, author: Author, key_id: str, *, overlap: timedelta, claim: Claim | None
+    ) -> NewKey:
+        """Replace an active key by one with the same name, scopes, level, mode and expiry.
+
+        The old key ends after ``overlap``, never later than its own expiry. In its overlap it does not count as one of
+        the keys that the plan allows, but no more than that many keys are in one.
+        Raises `NotFoundError`, `KeyNotActiveError`, `KeyLimitReachedError`, `ScopeEscalationError` and the errors of
+        idempotency.
+        """
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            secret = ""
+
+            async def make() -> ApiKey:
+                nonlocal secret
+                caller, now = await self._begin(connection, principal)
+                old = await self._find(connection, caller, key_id, lock=True)
+                caller.require_holding((), old.access_level)
+                _check_active(old)
+                if old.superseded_by is not None:
+                    raise KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
+                rules.check_may_hold(caller, old.scopes, old.access_level, old.mode, old.expires_at)
+                if overlap:
+                    await self._check_limit(connection, caller, now, KeyState.REPLACED)
+                secret = new_secret(old.mode)
+                record = msgspec.structs.replace(
+                    new_record(
+                        secret, old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at,
+                        caller.id, now,
+                    ),
+                    rotated_from=old.id,
+                    rotated_from_last_used_at=old.last_used_at,
+                )  # fmt: skip
+                await self._insert(connection, author, record, secret, now)
+                superseded = _superseded(old, record.id, overlap, now)
+                await _save(connection, author, Action.KEY_ROTATED, old, superseded, now)
+                return record
+
+            record, replayed = await once(connection, claim, ApiKey, self._clock(), make)
+        if replayed:
+            raise IdempotencyReplayError(record.id)
+        if not overlap:
+            self._revoked(RevocationReason.ROTATED, 1)
+        return NewKey(record, secret)
+
+    async def revoke(self, principal: Principal, author: Author, key_id: str, *, force: bool = False) -> None:
+        """End a key at once; again is fine. With ``force`` also the last one that can manage everything.
+
+        Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
+        """
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            caller, now = await self._begin(connection, principal)
+            key = await self._find(connection, caller, key_id, lock=True)
+            caller.require_holding((), key.access_level)
+            if key.revoked_at is not None:
+                return
+            if not force:
+                await self._check_way_back(connection, key, now)
+            await _save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
+        self._revoked(RevocationReason.REVOKED, 1)
+
+    async def _begin(self, connection: Connection, principal: Principal) -> tuple[Principal, datetime]:
+        """Hold the tenant's row; the caller as it is then, and when that is."""
+        await billing.lock_account(connection, principal.org_id)
+        now = self._clock()
+        return await as_of_now(connection, principal, self._issuer, now), now
+
+    async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False) -> ApiKey:
+        test_only = principal.mode is Mode.TEST
+        now = self._clock()
+        key = await api_keys.find(connection, principal.org_id, key_id, now, test_only=test_only, lock=lock)
+        if key is None:
+            raise NotFoundError("API key")
+        return key
+
+    async def _insert(self, connection: Connection, author: Author, key: ApiKey, secret: str, now: datetime) -> None:
+        await api_keys.insert(connection, key, self._pepper.digest(secret.encode()), self._pepper.id)
+        await audit.record(
+            connection, author, Action.KEY_CREATED, org_id=key.org_id, target_id=key.id, after=key, now=now
+        )
+
+    async def _replace_leaked(
+        self,
+        connection: Connection,
+        caller: Principal,
+        author: Author,
+        leaked_id: str,
+        record: ApiKey,
+        secret: str,
+        now: datetime,
+    ) -> ApiKey:
+        """Store a new key as the successor of a leaked one."""
+        leaked = await self._find(connection, caller, leaked_id, lock=True)
+        caller.require_holding((), leaked.access_level)
+        if leaked.leak_reported_at is None or leaked.superseded_by is not None:
+            raise KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
+        record = msgspec.structs.replace(record, rotated_from=leaked.id, rotated_from_last_used_at=leaked.last_used_at)
+        await self._insert(connection, author, record, secret, now)
+        replaced = msgspec.structs.replace(leaked, superseded_by=record.id)
+        await _save(connection, author, Action.KEY_ROTATED, leaked, replaced, now)
+        return record
+
+    async def _check_limit(
+        self, connection: Connection, principal: Principal, now: datetime, state: KeyState = KeyState.ACTIVE
+    ) -> None:
+        most = self._catalog.limits(principal.plan).api_keys
+        if most is None:
+            return
+        if await api_keys.count(connection, principal.org_id, now, state) >= most:
+            what = "rotated API keys that still work" if state is KeyState.REPLACED else "active API keys"
+            raise KeyLimitReachedError(f"The plan {self._catalog.name(principal.plan)} allows {most} {what}.")
+
+    async def _check_way_back(self, connection: Connection, key: ApiKey, now: datetime) -> None:
+        """Raise `LastOwnerError` if without this key nobody is left who could make another OWNER key."""
+        if not rules.manages_everything(key) or await api_keys.has_other_owner(connection, key, self._issuer, now):
+            return
+        raise LastOwnerError(
+            "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
+            "or repeat with force=true."
+        )
+
+
+async def _save(
+    connection: Connection, author: Author, action: Action, before: ApiKey, after: ApiKey, now: datetime
+) -> None:
+    await api_keys.update(connection, after)
+    await audit.record(
+        connection, author, action, org_id=after.org_id, target_id=after.id, before=before, after=after, now=now
+    )
+
+
+def operator_principal(org_id: str, plan: str = FREE) -> Principal:
+    """Whoever can reach the database holds everything."""
+    return Principal(
+        kind=PrincipalKind.USER,
+        id=OPERATOR,
+        org_id=org_id,
+        mode=Mode.LIVE,
+        scopes=(ANYTHING,),
+        access_level=AccessLevel.OWNER,
+        plan=plan,
+        subscription_status="none",
+        expires_at=None,
+    )
+
+
+def new_secret(mode: Mode) -> str:
+    """A fresh secret."""
+    return rules.compose_secret(mode, secrets.token_bytes(rules.RANDOM_BYTES))
+
+
+def new_record(
+    secret: str,
+    org_id: str,
+    name: str,
+    scopes: tuple[str, ...],
+    level: AccessLevel,
+    mode: Mode,
+    expires_at: datetime | None,
+    maker: str,
+    now: datetime,
+) -> ApiKey:
+    """The record of a key that is made now."""
+    start, last4 = rules.shown_parts(secret)
+    return ApiKey(
+        id=new_id("key"),
+        org_id=org_id,
+        name=name,
+        scopes=scopes,
+        access_level=level,
+        mode=mode,
+        expires_at=expires_at,
+        status=KeyStatus.ACTIVE,
+        start=start,
+        last4=last4,
+        created_at=now,
+        created_by=maker,
+        last_used_at=None,
+        revoked_at=None,
+        rotated_from=None,
+        superseded_by=None,
+    )
+
+
+def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple[str, ...], AccessLevel]:
+    """Scopes without duplicates, and the level; ``OWNER`` among the scopes, or as the level, means all of them.
+
+    Raises `ValidationError` for a scoped key without scopes, or OWNER beside ``SCOPED`` or other scopes.
+    """
+    if OWNER_ALIAS in scopes or level is AccessLevel.OWNER:
+        others = set(scopes) - {OWNER_ALIAS, ANYTHING}
+        if others or level is AccessLevel.SCOPED:
+            raise ValidationError(("scopes", "OWNER stands alone: give no other scopes with it"))
+        return (ANYTHING,), AccessLevel.OWNER
+    if not scopes:
+        raise ValidationError(("scopes", "give at least one scope"))
+    return tuple(dict.fromkeys(scopes)), AccessLevel.SCOPED
+
+
+def _check_org(principal: Principal, org_id: str) -> None:
+    if org_id != principal.org_id:
+        raise OrgMismatchError("The credential belongs to another organization.")
+
+
+def _check_in_future(expires_at: datetime | None, now: datetime) -> None:
+    if expires_at is not None and expires_at <= now:
+        raise ValidationError(("expiresAt", "must be in the future"))
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    try:
+        return moment and moment.astimezone(UTC)
+    except OverflowError as error:  # the last hours of the year 9999, west of Greenwich
+        raise ValidationError(("expiresAt", "is too far away")) from error
+
+
+def _check_not_prolonged_after_rotation(key: ApiKey, changed: ApiKey) -> None:
+    if key.superseded_by is None or key.expires_at is None:
+        return
+    if changed.expires_at is None or changed.expires_at > key.expires_at:
+        raise KeyNotActiveError("The key has been rotated: it may end earlier, not later.")
+
+
+def _check_active(key: ApiKey) -> None:
+    if key.status is not KeyStatus.ACTIVE:
+        raise KeyNotActiveError(f"The key is {key.status.value}.")
+
+
+def _superseded(old: ApiKey, successor: str, overlap: timedelta, now: datetime) -> ApiKey:
+    if not overlap:
+        return msgspec.structs.replace(rules.revoked(old, now), superseded_by=successor)
+    end = now + overlap
+    if old.expires_at is not None:
+        end = min(end, old.expires_at)
+    return msgspec.structs.replace(old, expires_at=end, superseded_by=successor)
+
+
+def _position(key: ApiKey) -> Position:
+    return Position(to_micros(key.created_at), key.id)

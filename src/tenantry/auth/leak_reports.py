@@ -1,0 +1,94 @@
+"""Ending API keys that were found where they should not be."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from tenantry.accounts import tenants_store as tenants
+from tenantry.audit import trail as audit
+from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import authentication_store as access
+from tenantry.common.clock import Clock
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
+from tenantry.domain import api_keys as rules
+from tenantry.domain import notices
+from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.errors import NotFoundError, ValidationError
+from tenantry.notifications.owner_mail import MailOutbox, notify
+
+_AT_ONCE: Final = 2
+"""Reports need no credential: however many come in, most of the database's connections stay free for others."""
+
+
+class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
+    """A key that lets nobody in any more, and since when."""
+
+    id: str
+    status: Literal["revoked"]
+    revoked_at: datetime
+
+
+class LeakService:
+    """Takes reports of leaked keys from anybody: whoever has the whole secret could do worse with it."""
+
+    def __init__(
+        self,
+        database: Database,
+        peppers: Sequence[Pepper],
+        outbox: MailOutbox,
+        clock: Clock,
+        revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
+    ) -> None:
+        """``revoked`` is told of keys that were ended, once they are: why, and how many."""
+        self._revoked = revoked
+        self._database = database
+        self._peppers = tuple(peppers)
+        self._outbox = outbox
+        self._clock = clock
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def report(self, author: Author, secret: str) -> EndedKey:
+        """Revoke the key with this secret at once, whatever it may do, and have its tenant's owner told by mail.
+
+        A key that has ended stays as it is, or is revoked if it had only expired; nobody is told again.
+        Raises `ValidationError` for what is no key, without a look into the database, `NotFoundError`,
+        `DatabaseUnavailableError`.
+        """
+        presented = secret.strip().encode(errors="replace")
+        if not rules.is_well_formed(presented):
+            raise ValidationError(("secret", "is not an API key: it has not the form of one, or its checksum is wrong"))
+        async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
+            now = self._clock()
+            digests = [pepper.digest(presented) for pepper in self._peppers]
+            [row] = await access.find_keys(connection, [access.KeyQuery(digests)], now)
+            if row and row.revoked_at is not None:  # nothing changes: whoever holds a dead key holds up nobody
+                return EndedKey(row.id, "revoked", row.revoked_at)
+            if row is None:
+                raise NotFoundError("API key")
+            async with connection.within(of_tenant(row.org_id)):
+                tenant = await tenants.find(connection, row.org_id, lock=True)
+                key = await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
+                if tenant is None or key is None:
+                    raise NotFoundError("API key")
+                if key.revoked_at is not None:
+                    return EndedKey(key.id, "revoked", key.revoked_at)
+                await _revoke(connection, author, key, now)
+            if key.status is KeyStatus.ACTIVE:
+                notice = notices.key_leaked(key, now, author.address)
+                await notify(connection, self._outbox, key.org_id, tenant.owner_address, notice, now)
+        self._revoked(RevocationReason.LEAKED, 1)
+        return EndedKey(key.id, "revoked", now)
+
+
+async def _revoke(connection: Connection, author: Author, key: ApiKey, now: datetime) -> None:
+    ended = rules.revoked(key, now)
+    await api_keys.update(connection, ended)
+    await audit.record(
+        connection, author, Action.KEY_LEAKED, org_id=key.org_id, target_id=key.id, before=key, after=ended, now=now
+    )

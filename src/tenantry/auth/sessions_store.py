@@ -1,0 +1,187 @@
+"""Sessions of the dashboard, by the digest of what the cookie holds; and which tenants a user may look at."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenantry.accounts.members_store import BINDS_OWNER
+from tenantry.accounts.memberships_store import User
+from tenantry.db.connection import Connection
+from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
+from tenantry.domain.sessions import Session
+
+USED_STATES_KEPT: Final = timedelta(hours=1)
+"""Far longer than a sign-in lasts, so that clocks that differ let no state be used twice."""
+_COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
+
+
+class Claimed(NamedTuple):
+    """What a user's token claims: a tenant, and whether as its owner."""
+
+    claimed: str | None
+    owner: bool
+
+
+class TenantOfUser(msgspec.Struct, frozen=True):
+    """A tenant that somebody may look at."""
+
+    id: str
+    name: str
+    suspended: bool
+
+
+async def insert(connection: Connection, session: Session) -> None:
+    """Store a new session."""
+    await connection.execute(
+        f"INSERT INTO dashboard_sessions ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",  # noqa: S608
+        msgspec.structs.astuple(session),
+    )
+
+
+async def use_state(connection: Connection, digest: str, now: datetime) -> bool:
+    """Record that a sign-in's ``state`` is used; False where it was used before. ``digest`` is in hexadecimal.
+
+    The row is among the idempotency keys, which are for what is done once. It is dated back, so that they are deleted
+    `USED_STATES_KEPT` from now: unlike an answer, it is worth nothing once the sign-in's cookie has expired.
+    """
+    cursor = await connection.execute(
+        "INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at) "
+        "VALUES ('sign-in', 'state', %s, '', '{}', %s) ON CONFLICT (principal, route, key) DO NOTHING",
+        (digest, now - IDEMPOTENCY_KEPT + USED_STATES_KEPT),
+    )
+    return cursor.rowcount == 1
+
+
+async def find(connection: Connection, digest: bytes) -> Session | None:
+    """The session, be it over or not."""
+    cursor = await connection.execute(f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = %s", (digest,))  # noqa: S608
+    row = await cursor.fetchone()
+    return Session(*row) if row else None
+
+
+async def of_user(connection: Connection, issuer: str, subject: str, started_after: datetime) -> list[Session]:
+    """A user's sessions, the latest used first."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND started_at > %s "  # noqa: S608
+        "ORDER BY used_at DESC LIMIT 50",
+        (issuer, subject, started_after),
+    )
+    return [Session(*row) for row in await cursor.fetchall()]
+
+
+async def keep_name(connection: Connection, tenant_id: str, session: Session, now: datetime) -> None:
+    """Write down what the user of a session is called, for a tenant that they look at; once a day is enough."""
+    await connection.execute(
+        "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) VALUES (%s, %s, %s, %s, %s) "
+        "ON CONFLICT (org_id, issuer, subject) DO UPDATE SET name = excluded.name, seen_at = excluded.seen_at "
+        "WHERE dashboard_names.name <> excluded.name OR dashboard_names.seen_at < excluded.seen_at - interval '1 day'",
+        (tenant_id, session.issuer, session.subject, session.name, now),
+    )
+
+
+async def names(connection: Connection, tenant_id: str, issuer: str, subjects: Collection[str]) -> dict[str, str]:
+    """What those of these users are called who have looked at this tenant."""
+    cursor = await connection.execute(
+        "SELECT subject, name FROM dashboard_names WHERE org_id = %s AND issuer = %s AND subject = ANY(%s)",
+        (tenant_id, issuer, list(subjects)),
+    )
+    return dict(await cursor.fetchall())
+
+
+async def renew(connection: Connection, session: Session, *, since: datetime, unused_since: datetime) -> bool:
+    """Write what the provider says now of a session's user, unless the session is over or another user's."""
+    cursor = await connection.execute(
+        "UPDATE dashboard_sessions SET claims = %(claims)s, name = %(name)s, proved_at = %(proved_at)s, "
+        "used_at = greatest(used_at, %(used_at)s) WHERE digest = %(digest)s AND issuer = %(issuer)s "
+        "AND subject = %(subject)s AND started_at > %(since)s AND used_at > %(unused_since)s",
+        {**msgspec.structs.asdict(session), "since": since, "unused_since": unused_since},
+    )
+    return cursor.rowcount == 1
+
+
+async def touch(connection: Connection, digest: bytes, now: datetime, tenant_id: str | None) -> None:
+    """Write down that a session is in use, and for which tenant."""
+    await connection.execute(
+        "UPDATE dashboard_sessions SET used_at = greatest(used_at, %s), tenant_id = coalesce(%s, tenant_id) "
+        "WHERE digest = %s",
+        (now, tenant_id, digest),
+    )
+
+
+async def delete(connection: Connection, digest: bytes) -> None:
+    """End a session."""
+    await connection.execute("DELETE FROM dashboard_sessions WHERE digest = %s", (digest,))
+
+
+async def delete_of_user(connection: Connection, issuer: str, subject: str, *, but: bytes) -> int:
+    """End a user's sessions but one; returns how many."""
+    cursor = await connection.execute(
+        "DELETE FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND digest <> %s", (issuer, subject, but)
+    )
+    return cursor.rowcount
+
+
+async def delete_all(connection: Connection) -> int:
+    """End everybody's sessions; returns how many."""
+    return (await connection.execute("DELETE FROM dashboard_sessions")).rowcount
+
+
+# The tenant that the token names counts before its invitation is accepted; for a claimed owner also after a removal
+# that does not bind owners.
+_TENANTS_OF_USER: Final = f"""
+WITH own AS (
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended
+      FROM memberships m JOIN tenants t ON t.id = m.tenant_id
+     WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND NOT m.invited
+       AND t.deleted_at IS NULL
+     UNION ALL
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL
+      FROM tenants t
+      LEFT JOIN memberships m ON m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id
+     WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
+       AND CASE WHEN m.removed_at IS NULL THEN coalesce(m.invited, true)
+                ELSE %(owner)s AND NOT ({BINDS_OWNER.format(row="m")}) END)
+"""  # noqa: S608  # our own
+# Those that show something come before those that are suspended: one of them is where the user is led to at first.
+_FEW: Final = f"""{_TENANTS_OF_USER}
+SELECT id, name, suspended, total
+  FROM (SELECT *, count(*) OVER () AS total
+          FROM own
+         ORDER BY coalesce(array_position(%(first)s::text[], id), 4), suspended, lower(name), id
+         LIMIT %(most)s) few
+ ORDER BY lower(name), id
+"""  # noqa: S608  # our own
+_NAMED: Final = f"""{_TENANTS_OF_USER}
+SELECT id, name, suspended
+  FROM own
+ WHERE (position(lower(%(text)s) IN lower(name)) > 0 OR id = %(text)s)
+   AND (%(after)s::text IS NULL OR (lower(name), id) > (SELECT lower(name), id FROM own WHERE id = %(after)s))
+ ORDER BY lower(name), id
+ LIMIT %(most)s
+"""  # noqa: S608  # our own
+
+
+async def few_of_user(
+    connection: Connection, user: User, claimed: Claimed, *, first: Sequence[str | None], most: int
+) -> tuple[list[TenantOfUser], int]:
+    """Some of the tenants that a user is a member of, and of the one that the provider's token names; and how many
+    there are of all. Those of ``first``, three at most, are among them if they are the user's; by name.
+    """
+    cursor = await connection.execute(_FEW, {**user._asdict(), **claimed._asdict(), "first": list(first), "most": most})
+    rows = await cursor.fetchall()
+    return [TenantOfUser(*row[:3]) for row in rows], rows[0][3] if rows else 0
+
+
+async def named_of_user(
+    connection: Connection, user: User, claimed: Claimed, *, text: str, after: str | None, limit: int
+) -> list[TenantOfUser]:
+    """The same user's tenants whose name has this text in it, or whose id it is, by name: those that follow the one
+    with the id ``after``, and one more than ``limit``.
+    """
+    cursor = await connection.execute(
+        _NAMED,
+        {**user._asdict(), **claimed._asdict(), "text": text, "after": after, "most": limit + 1},
+    )
+    return [TenantOfUser(*row) for row in await cursor.fetchall()]

@@ -1,0 +1,1 @@
+"""Billing state: provider events, the ledger, reconciliation and replay, with their SQL."""

@@ -1,0 +1,193 @@
+"""Sending a tenant's people to the payment provider: to subscribe, or to manage their subscription."""
+
+import hashlib
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tenantry.accounts import tenants_store as tenants
+from tenantry.accounts.tenants_store import TenantRow
+from tenantry.audit import trail as audit
+from tenantry.common.clock import Clock, system_clock
+from tenantry.db import idempotency_store as idempotency
+from tenantry.db.database import Database
+from tenantry.db.idempotency_store import Claim
+from tenantry.db.scope import of_tenant
+from tenantry.domain.access import Principal
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.errors import (
+    IdempotencyMismatchError,
+    NoCustomerError,
+    NotFoundError,
+    ProviderNotConfiguredError,
+    ValidationError,
+)
+from tenantry.domain.plans import FREE, Catalog
+from tenantry.integrations.stripe.api import ProviderApi
+
+LONGEST_URL: Final = 2048
+
+
+class _CheckoutPlan(msgspec.Struct, frozen=True):
+    plan: str
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    url: str
+
+
+class CheckoutService:
+    """Makes checkout and portal sessions through the provider's API.
+
+    No database connection is held while the provider is asked. A request with an idempotency key is handed on with
+    one of ours, so that also a process that dies between the provider's answer and ours leaves one session.
+    Each new session is entered into the audit trail before its address is given away.
+
+    Both methods raise `ProviderNotConfiguredError`, `ProviderUnavailableError`, `ProviderRefusedError`,
+    `ValidationError` and the errors of idempotency.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        provider: ProviderApi | None,
+        catalog: Catalog,
+        base_url: str,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._database = database
+        self._provider = provider
+        self._catalog = catalog
+        self._base_url = base_url
+        self._clock = clock
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether the provider's API can be asked here."""
+        return self._provider is not None
+
+    async def create_checkout(
+        self,
+        principal: Principal,
+        author: Author,
+        *,
+        plan: str,
+        success_url: str | None,
+        cancel_url: str | None,
+        claim: Claim | None,
+    ) -> str:
+        """The address at which the caller's tenant subscribes to a plan of the catalog, other than ``free``."""
+        provider = self._configured()
+        price_id = self._price_of(plan)
+        _check_urls(successUrl=success_url, cancelUrl=cancel_url)
+        tenant, kept = await self._read(principal, claim)
+        if kept is not None:
+            return kept
+        url = await provider.create_checkout_session(
+            tenant_id=tenant.record.id,
+            price_id=price_id,
+            customer_id=tenant.record.stripe_customer_id,
+            customer_email=tenant.owner_email,
+            success_url=success_url or self._base_url,
+            cancel_url=cancel_url or self._base_url,
+            idempotency_key=provider_key(claim),
+        )
+        await self._keep(principal, author, Action.BILLING_CHECKOUT, claim, url, _CheckoutPlan(plan))
+        return url
+
+    async def create_portal(
+        self, principal: Principal, author: Author, *, return_url: str | None, claim: Claim | None
+    ) -> str:
+        """The address at which the caller's tenant manages its subscription. Raises `NoCustomerError` too."""
+        provider = self._configured()
+        _check_urls(returnUrl=return_url)
+        tenant, kept = await self._read(principal, claim)
+        if kept is not None:
+            return kept
+        customer_id = tenant.record.stripe_customer_id
+        if customer_id is None:
+            raise NoCustomerError("The tenant is no customer of the payment provider yet: begin with a checkout.")
+        url = await provider.create_portal_session(
+            customer_id=customer_id, return_url=return_url or self._base_url, idempotency_key=provider_key(claim)
+        )
+        await self._keep(principal, author, Action.BILLING_PORTAL, claim, url)
+        return url
+
+    def _configured(self) -> ProviderApi:
+        if self._provider is None:
+            raise ProviderNotConfiguredError(
+                "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset."
+            )
+        return self._provider
+
+    def _price_of(self, plan_id: str) -> str:
+        if plan_id == FREE:
+            raise ValidationError(("plan", f"{FREE} needs no checkout"))
+        plan = next((plan for plan in self._catalog.plans if plan.id == plan_id), None)
+        if plan is None:
+            raise ValidationError(("plan", "is not in the plan catalog"))
+        if not plan.stripe_price_ids:
+            raise ValidationError(("plan", "has no price in the plan catalog"))
+        return plan.stripe_price_ids[0]
+
+    async def _read(self, principal: Principal, claim: Claim | None) -> tuple[TenantRow, str | None]:
+        """The caller's tenant, and the answer that the same request got before.
+
+        The provider keeps answers too, but by what we ask of it, and that changes: the tenant may be its customer by
+        now. So only a second request at the same time is left to the provider.
+        """
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            tenant = await tenants.find(connection, principal.org_id)
+            kept = await idempotency.find(connection, claim, self._clock()) if claim else None
+        if tenant is None:
+            raise NotFoundError("tenant")
+        if claim is None or kept is None:
+            return tenant, None
+        body_digest, answer = kept
+        if body_digest != claim.body_digest:
+            raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
+        return tenant, msgspec.json.decode(answer, type=_Answer).url
+
+    async def _keep(
+        self,
+        principal: Principal,
+        author: Author,
+        action: Action,
+        claim: Claim | None,
+        url: str,
+        details: _CheckoutPlan | None = None,
+    ) -> None:
+        """Enter a session into the audit trail, without its address, and keep the answer for the same request."""
+        now, org_id = self._clock(), principal.org_id
+        async with self._database.transaction(of_tenant(org_id)) as connection:
+            await audit.record(connection, author, action, org_id=org_id, target_id=org_id, after=details, now=now)
+            if claim is not None:
+                await idempotency.keep(connection, claim, msgspec.json.encode(_Answer(url)), now)
+
+
+def provider_key(claim: Claim | None) -> str | None:
+    """The idempotency key for the provider, where all of our callers share one account; at most 255 characters."""
+    if claim is None:
+        return None
+    return "tenantry-" + hashlib.sha256(f"{claim.principal}\x1f{claim.route}\x1f{claim.key}".encode()).hexdigest()
+
+
+def _check_urls(**urls: str | None) -> None:
+    faults = [
+        (location, f"must be an http or https address of at most {LONGEST_URL} ASCII characters")
+        for location, url in urls.items()
+        if url is not None and not _is_web_address(url)
+    ]
+    if faults:
+        raise ValidationError(*faults)
+
+
+def _is_web_address(url: str) -> bool:
+    if len(url) > LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -1,0 +1,151 @@
+"""What may be read of the billing ledger: by a tenant of its own, by the operator of all."""
+
+from datetime import datetime
+
+import msgspec
+
+from tenantry.billing import bodies_store as bodies
+from tenantry.billing import event_feed_store as news
+from tenantry.billing import ledger_store as billing
+from tenantry.billing.ledger_store import LedgerRecord
+from tenantry.common.clock import from_epoch
+from tenantry.common.cursor import Position
+from tenantry.db.database import Database
+from tenantry.db.listing import MOST_LOOKED_AT
+from tenantry.db.pagination import End, parse_cursor, to_page, to_sought_page
+from tenantry.db.scope import ACROSS_TENANTS, of_tenant
+from tenantry.domain.access import Principal
+from tenantry.domain.billing.events import Outcome
+from tenantry.domain.billing.state import BillingState
+from tenantry.domain.errors import InvalidCursorError, NotFoundError
+from tenantry.domain.pages import Page, SoughtPage
+
+
+class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of a tenant that events write."""
+
+    plan: str
+    subscription_status: str
+    current_period_end: datetime | None
+    cancel_at_period_end: bool
+
+
+class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
+    """One entry of the tenant's ledger: what became of it, why, the tenant before and after, and what is unexpected."""
+
+    id: str
+    type: str
+    created: datetime
+    received_at: datetime
+    livemode: bool | None
+    outcome: Outcome
+    reason: str
+    before: BillingFields | None
+    after: BillingFields | None
+    anomalies: list[str]
+
+
+class BillingService:
+    """Reads the ledger of a principal's tenant."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
+        """A page of the ledger, the newest event first. Raises `InvalidCursorError`."""
+        after = _parse_cursor(cursor)
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            rows = await billing.read_entries(connection, principal.org_id, limit, after)
+        page = to_page(rows, limit, _position)
+        return Page([view(row) for row in page.data], page.next_cursor)
+
+    async def seek_events(
+        self,
+        principal: Principal,
+        limit: int,
+        cursor: str | None,
+        *,
+        event_type: str | None,
+        outcome: Outcome | None,
+    ) -> SoughtPage[BillingEventView]:
+        """A page of the events of one type and outcome, where these are given. Raises `InvalidCursorError`."""
+        after = _parse_cursor(cursor)
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            rows, end = await billing.seek_entries(
+                connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
+            )
+        last = None if end is None else End(Position(end[0], str(end[1])), _moment(end[0]), MOST_LOOKED_AT)
+        page = to_sought_page(rows, limit, _position, last)
+        return SoughtPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
+
+    async def newest_arrival(self, principal: Principal) -> int:
+        """Which event came last into the ledger: its arrival number, 0 where there is none."""
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            return await news.newest_arrival(connection, principal.org_id)
+
+    async def get_body(self, principal: Principal, event_id: str) -> bytes | None:
+        """What the provider sent, byte for byte; None for no event of the tenant, and when it is kept no more."""
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            return await bodies.find_body_of_tenant(connection, principal.org_id, event_id)
+
+    async def get_event(self, principal: Principal, event_id: str) -> BillingEventView:
+        """One entry. Raises `NotFoundError`."""
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            row = await billing.find_entry(connection, principal.org_id, event_id)
+        if row is None:
+            raise NotFoundError("billing event")
+        return view(row)
+
+
+def _parse_cursor(cursor: str | None) -> tuple[int, int] | None:
+    position = parse_cursor(cursor)
+    if position is None:
+        return None
+    if not position.id.isdecimal():
+        raise InvalidCursorError("The cursor is not one that this API gave.")
+    return position.key, min(int(position.id), 2**62)
+
+
+def _position(row: LedgerRecord) -> Position:
+    return Position(row.created, str(row.arrival))
+
+
+def view(row: LedgerRecord) -> BillingEventView:
+    """An entry as the API gives it."""
+    return BillingEventView(
+        id=row.id,
+        type=row.type,
+        created=_moment(row.created),
+        received_at=row.received_at,
+        livemode=row.livemode,
+        outcome=Outcome(row.outcome),
+        reason=row.reason,
+        before=_fields(row.before),
+        after=_fields(row.after),
+        anomalies=row.anomalies,
+    )
+
+
+def _moment(created: int) -> datetime:
+    moment = from_epoch(created)
+    assert moment is not None  # noqa: S101  # a ledger entry always has its second
+    return moment
+
+
+def _fields(state: BillingState | None) -> BillingFields | None:
+    if state is None:
+        return None
+    return BillingFields(
+        state.plan, state.subscription_status, from_epoch(state.current_period_end), state.cancel_at_period_end
+    )
+
+
+async def raw_body(database: Database, event_id: str) -> bytes:
+    """What the provider sent, byte for byte, whoever the event is of. Raises `NotFoundError`."""
+    async with database.transaction(ACROSS_TENANTS) as connection:
+        is_there, body = await bodies.find_body(connection, event_id) if event_id.isprintable() else (False, None)
+    if not is_there:
+        raise NotFoundError(f"event: {event_id}")
+    if body is None:
+        raise NotFoundError(f"body: {event_id} is older than RAW_BODY_DAYS, or an answer that was asked for")
+    return body

@@ -1,0 +1,168 @@
+"""Which tenants are to be compared with the provider, what the ledger lacks, and who should have had news."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.billing.ledger_store import REPLACEABLE
+from tenantry.db.connection import Connection
+from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
+
+# The subqueries of what is selected are evaluated for the tenants of the page alone.
+_LINKED_TENANTS: Final = """
+SELECT t.id,
+       ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
+       (SELECT e.customer_id
+          FROM billing_events e
+         WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL
+         ORDER BY e.created DESC, e.arrival DESC
+         LIMIT 1),
+       t.reconciled_at
+  FROM tenants t
+ WHERE t.deleted_at IS NULL AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+"""
+LINKED: Final = f"""{_LINKED_TENANTS}
+   AND t.id > %(after)s AND (%(only)s::text[] IS NULL OR t.id = ANY(%(only)s))
+ ORDER BY t.id
+ LIMIT %(most)s
+"""
+DUE: Final = f"""{_LINKED_TENANTS}
+   AND (t.reconciled_at IS NULL OR t.reconciled_at <= %(until)s) AND t.id <> ALL(%(without)s)
+ ORDER BY t.reconciled_at NULLS FIRST, t.id
+ LIMIT %(most)s
+"""
+COUNT_LINKED: Final = """
+SELECT count(*) FROM tenants t
+ WHERE t.deleted_at IS NULL AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+"""
+BEGIN_QUESTION: Final = (
+    "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
+)
+COMPARED: Final = "UPDATE tenants SET reconciled_at = %s WHERE id = %s"
+TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
+KNOWN_EVENTS: Final = f"SELECT id, coalesce({REPLACEABLE}, false) FROM billing_events WHERE id = ANY(%s)"  # noqa: S608
+SILENT: Final = """
+SELECT id, subscription_status, current_period_end, count(*) OVER ()
+  FROM tenants
+ WHERE deleted_at IS NULL AND current_period_end < %(ended_until)s AND subscription_status <> ALL(%(over)s)
+ ORDER BY current_period_end, id
+ LIMIT %(most)s
+"""
+RECORD_FINDING: Final = """
+INSERT INTO billing_findings (name, number, found_at) VALUES (%s, %s, %s)
+    ON CONFLICT (name) DO UPDATE SET number = excluded.number, found_at = excluded.found_at
+"""
+
+
+class LinkedTenant(msgspec.Struct, frozen=True):
+    """A tenant and the provider's customers that belong to it.
+
+    ``stranger`` is the customer whose subscription the tenant's state came from, where that is not one of them.
+    ``compared_at`` is when the tenant was last compared with the provider.
+    """
+
+    id: str
+    customers: list[str]
+    stranger: str | None = None
+    compared_at: datetime | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Where the ledger was when a question was asked.
+
+    ``arrival`` is greater than the arrival numbers of all events that had come in, ``newest`` the second of the
+    tenant's newest.
+    """
+
+    arrival: int
+    newest: int | None
+
+
+class SilentTenant(msgspec.Struct, frozen=True):
+    """A tenant whose paid period has ended (Unix seconds) without a word of what comes next."""
+
+    id: str
+    subscription_status: str
+    current_period_end: int
+
+
+async def linked_tenants(
+    connection: Connection, after: str, only: Sequence[str] | None, most: int
+) -> list[LinkedTenant]:
+    """A page of the living tenants that have a customer, by id, ``after`` one; of ``only`` these, if given."""
+    cursor = await connection.execute(
+        LINKED, {"after": after, "only": None if only is None else list(only), "most": most}
+    )
+    return [_linked(row) for row in await cursor.fetchall()]
+
+
+async def linked_tenant(connection: Connection, tenant_id: str) -> LinkedTenant | None:
+    """A living tenant that has a customer."""
+    found = await linked_tenants(connection, "", [tenant_id], 1)
+    return found[0] if found else None
+
+
+async def count_linked_tenants(connection: Connection) -> int:
+    """How many living tenants have a customer."""
+    cursor = await connection.execute(COUNT_LINKED)
+    [(number,)] = await cursor.fetchall()
+    return int(number)
+
+
+async def due_tenants(
+    connection: Connection, until: datetime, most: int, *, without: Collection[str] = ()
+) -> list[LinkedTenant]:
+    """Living tenants with a customer that were last compared at ``until`` or before, the longest ago first."""
+    cursor = await connection.execute(DUE, {"until": until, "most": most, "without": list(without)})
+    return [_linked(row) for row in await cursor.fetchall()]
+
+
+def _linked(row: Sequence[Any]) -> LinkedTenant:
+    tenant_id, customers, told, compared_at = row
+    return LinkedTenant(tenant_id, customers, None if told in customers else told, compared_at)
+
+
+async def begin_question(connection: Connection, tenant_id: str) -> Asked:
+    """Note where the ledger is, before the provider is asked."""
+    cursor = await connection.execute(BEGIN_QUESTION, (tenant_id,))
+    [row] = await cursor.fetchall()
+    return Asked(*row)
+
+
+async def mark_compared(connection: Connection, tenant_id: str, now: datetime) -> None:
+    """Note that a tenant was compared with the provider."""
+    await connection.execute(COMPARED, (now, tenant_id))
+
+
+async def tenants_of_customers(connection: Connection, customers: Collection[str]) -> dict[str, str]:
+    """Which tenants these customers belong to; customers that nobody has are left out."""
+    cursor = await connection.execute(TENANTS_OF_CUSTOMERS, (list(customers),))
+    return dict(await cursor.fetchall())
+
+
+async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
+    """Those of these event ids that the ledger has, and whether the entry gives way to a valid event."""
+    cursor = await connection.execute(KNOWN_EVENTS, (list(ids),))
+    return dict(await cursor.fetchall())
+
+
+async def silent_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[SilentTenant], int]:
+    """Living tenants whose period ended before a second, their subscription not over; the longest ago; their number."""
+    cursor = await connection.execute(
+        SILENT, {"ended_until": ended_until, "over": [*ENDED, NO_SUBSCRIPTION], "most": most}
+    )
+    rows = await cursor.fetchall()
+    return [SilentTenant(*row[:3]) for row in rows], rows[0][3] if rows else 0
+
+
+async def record_finding(connection: Connection, name: str, number: int, now: datetime) -> None:
+    """Keep what a check counted, for whoever looks at the metrics."""
+    await connection.execute(RECORD_FINDING, (name, number, now))
+
+
+async def read_findings(connection: Connection) -> dict[str, int]:
+    """What the checks last counted."""
+    cursor = await connection.execute("SELECT name, number FROM billing_findings")
+    return dict(await cursor.fetchall())

@@ -1,0 +1,1 @@
+"""Checks of the settings, connections and the database."""

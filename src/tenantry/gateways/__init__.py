@@ -1,1 +1,0 @@
-"""The outside world: the payment provider, the identity provider, mail."""

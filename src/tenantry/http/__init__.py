@@ -1,1 +1,0 @@
-"""HTTP: routes, guards, problem details, and the front that every request comes through."""

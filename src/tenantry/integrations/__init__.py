@@ -1,0 +1,1 @@
+"""The outside world: the payment provider, identity providers, the mail server."""

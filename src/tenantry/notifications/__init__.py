@@ -1,0 +1,1 @@
+"""What is mailed, and its delivery."""

@@ -1,0 +1,127 @@
+"""Delivering notifications by mail."""
+
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from tenantry.accounts.owner_confirmation import CONFIRM_PATH, token_digest
+from tenantry.common import backoff
+from tenantry.common.clock import Clock
+from tenantry.db.connection import Connection
+from tenantry.db.database import Database
+from tenantry.db.scope import ACROSS_TENANTS
+from tenantry.domain.notices import (
+    OWNER_ADDRESS_CONFIRMATION,
+    AddressChangedData,
+    Confirmation,
+    DigestData,
+    KeyLeakedData,
+    PendingMail,
+)
+from tenantry.domain.owner_addresses import CONFIRMATION_VALID, OwnerAddress, same_address
+from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, compose
+from tenantry.notifications import notices_store as notices
+from tenantry.notifications import owner_mails_store as owner_mails
+
+RetrySchedule = Callable[[int], float | None]
+"""Seconds to wait after failed attempt number n (1 is the first); None to give up."""
+
+MOST_ATTEMPTS: Final = 81
+
+logger = logging.getLogger(__name__)
+
+
+def standard_schedule(attempt: int) -> float | None:
+    """10 s after the first failure, twice as long after each further one, at most an hour; about 3 days in all."""
+    if attempt >= MOST_ATTEMPTS:
+        return None
+    return backoff.exponential(attempt, first=10, factor=2, ceiling=3600)
+
+
+class MailDeferredError(Exception):
+    """The mail was not taken this time: try again in ``delay`` seconds."""
+
+    def __init__(self, message: str, delay: float) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class MailService:
+    """Sends what is queued, and records how that went."""
+
+    def __init__(
+        self,
+        database: Database,
+        mailer: Mailer,
+        clock: Clock,
+        schedule: RetrySchedule = standard_schedule,
+        *,
+        base_url: str = "",
+    ) -> None:
+        """``base_url`` is where browsers reach the service, for links in mails."""
+        self._base_url = base_url
+        self._database = database
+        self._mailer = mailer
+        self._clock = clock
+        self._schedule = schedule
+
+    async def deliver(self, notification_id: UUID) -> None:
+        """Deliver one notification; does nothing if it has been delivered or given up.
+
+        Raises `MailDeferredError` when it is to be tried again, `DatabaseUnavailableError`. Should the process
+        or the database fail just after the mail server took the mail, the next attempt sends it once more,
+        with the same ``Message-ID``.
+        """
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            mail = await notices.read_pending(connection, notification_id)
+            if mail is None:
+                mail = await self._owner_mail(connection, notification_id)
+        if mail is None:
+            return
+        try:
+            await self._mailer.send(compose(mail, self._mailer.config.sender))
+        except MailError as error:
+            await self._failed(mail, error)
+        else:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
+                await notices.mark_sent(connection, mail, self._clock())
+            logger.info("mail %s of tenant %s was taken by the mail server", notification_id, mail.tenant_id)
+
+    async def _owner_mail(self, connection: Connection, mail_id: UUID) -> PendingMail | None:
+        """A mail that is not a payment notice; a digest is closed, and a confirmation gets a new link."""
+        row = await owner_mails.read_pending(connection, mail_id)
+        if row is None:
+            return None
+        now = self._clock()
+        about: KeyLeakedData | AddressChangedData | DigestData | Confirmation
+        if row.type == OWNER_ADDRESS_CONFIRMATION:
+            address = OwnerAddress(row.owner_email, row.verified_email)
+            if row.tenant_deleted or address.is_verified or not same_address(row.recipient, row.owner_email):
+                await owner_mails.set_status(connection, mail_id, "dropped")
+                return None
+            token = secrets.token_urlsafe(32)
+            await owner_mails.set_link(connection, mail_id, token_digest(token), now + CONFIRMATION_VALID)
+            link = f"{self._base_url}{CONFIRM_PATH}?token={token}"
+            about = Confirmation(link, int(CONFIRMATION_VALID.total_seconds() // 3600))
+        elif row.status == "collecting" and row.due_at > now:
+            raise MailDeferredError(f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds())
+        else:
+            await owner_mails.set_status(connection, mail_id, "queued")
+            about = row.about
+        return PendingMail(mail_id, row.attempts, row.created_at, row.tenant_name, row.recipient, row.tenant_id, about)
+
+    async def _failed(self, mail: PendingMail, error: MailError) -> None:
+        attempt = mail.attempts + 1
+        delay = None if isinstance(error, PermanentMailError) else self._schedule(attempt)
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            reason = f"{error}: {error.reply}" if error.reply else str(error)
+            await notices.mark_attempt(connection, mail, reason, final=delay is None)
+        # The server's reply stays out of the log: it may name the owner's address.
+        about = f"mail {mail.notification_id} of tenant {mail.tenant_id}, attempt {attempt}: {error}"
+        if delay is None:
+            logger.error("%s; given up", about)
+            return
+        logger.warning("%s; next attempt in %.0f s", about, delay)
+        raise MailDeferredError(about, delay) from None

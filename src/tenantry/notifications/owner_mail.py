@@ -1,0 +1,148 @@
+"""Queueing mails to owner addresses: security notices, digests and confirmations, each within its limits."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID, uuid4
+
+from tenantry.db.connection import Connection
+from tenantry.db.scope import ACROSS_TENANTS
+from tenantry.domain.notices import (
+    KEY_LEAKED,
+    OWNER_ADDRESS_CHANGED,
+    OWNER_ADDRESS_CONFIRMATION,
+    SECURITY_DIGEST,
+    AddressChangedData,
+    DigestData,
+    KeyLeakedData,
+    SecurityNotice,
+)
+from tenantry.domain.owner_addresses import (
+    CONFIRMATIONS_PER_DAY,
+    CONFIRMATIONS_PER_HOUR,
+    NOTICE_WINDOW,
+    NOTICES_PER_HOUR,
+    OwnerAddress,
+    limit_key,
+    same_address,
+)
+from tenantry.notifications import owner_mails_store as owner_mails
+
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+
+logger = logging.getLogger(__name__)
+
+
+class MailOutbox(Protocol):
+    """What has mails sent once a transaction is committed."""
+
+    async def defer_mail(
+        self,
+        connection: Connection,
+        ids: Sequence[UUID],
+        traces: Mapping[UUID, str] = ...,
+        /,
+        *,
+        delay: timedelta | None = None,
+    ) -> None:
+        """Have these mails delivered, after ``delay`` if there is one."""
+
+
+async def notify(
+    connection: Connection,
+    outbox: MailOutbox,
+    tenant_id: str,
+    address: OwnerAddress,
+    notice: SecurityNotice,
+    now: datetime,
+) -> None:
+    """Queue a security notice for the address that was verified last; above the limit it goes into a digest.
+
+    The recipient is fixed here. The caller holds the tenant's row, in a transaction across tenants.
+    """
+    recipient = address.for_security
+    if recipient is None:
+        logger.warning("tenant %s has no verified owner address: a security notice is not mailed", tenant_id)
+        return
+    await owner_mails.lock_name(connection, f"security notices of {tenant_id}")
+    latest = await owner_mails.latest_notices(connection, tenant_id, now - NOTICE_WINDOW)
+    mail_id, delay, due_at = uuid4(), None, None
+    is_leak = isinstance(notice, KeyLeakedData)
+    mail_type = KEY_LEAKED if is_leak else OWNER_ADDRESS_CHANGED
+    data: SecurityNotice | DigestData = notice
+    if len(latest) >= NOTICES_PER_HOUR:
+        if await owner_mails.add_to_digest(connection, tenant_id, recipient, notice):
+            return
+        due_at = latest[-1] + NOTICE_WINDOW
+        delay, mail_type = due_at - now, SECURITY_DIGEST
+        data = DigestData(
+            [notice] if isinstance(notice, KeyLeakedData) else [],
+            [notice] if isinstance(notice, AddressChangedData) else [],
+            0,
+        )
+    await owner_mails.insert(
+        connection,
+        mail_id=mail_id,
+        tenant_id=tenant_id,
+        mail_type=mail_type,
+        recipient=recipient,
+        limit_key=limit_key(recipient),
+        data=data,
+        now=now,
+        due_at=due_at,
+    )
+    await outbox.defer_mail(connection, [mail_id], delay=delay)
+
+
+async def announce(
+    connection: Connection,
+    outbox: MailOutbox,
+    tenant_id: str,
+    before: OwnerAddress | None,
+    after: OwnerAddress,
+    now: datetime,
+) -> None:
+    """Queue what follows a change of an owner's address; ``before`` is None for a new tenant.
+
+    The former verified address gets a notice, an address that is not verified a confirmation mail. The caller holds
+    the tenant's row.
+    """
+    async with connection.within(ACROSS_TENANTS):
+        if before is not None and not same_address(before.email, after.email):
+            former = before.for_security
+            if former is not None and not same_address(former, after.email):
+                change = AddressChangedData(after.email, now, after.is_verified)
+                await notify(connection, outbox, tenant_id, before, change, now)
+        if not after.is_verified and not await request_confirmation(connection, outbox, tenant_id, after.email, now):
+            logger.info("tenant %s: no confirmation mail, the limit is reached", tenant_id)
+
+
+async def request_confirmation(
+    connection: Connection, outbox: MailOutbox, tenant_id: str, email: str, now: datetime
+) -> bool:
+    """Queue a confirmation mail to an address; False if the tenant or the address has had as many as it may get.
+
+    The caller holds the tenant's row, in a transaction across tenants.
+    """
+    key = limit_key(email)
+    await owner_mails.lock_name(connection, f"confirmations to {key}")
+    for_tenant, to_address, to_address_today = await owner_mails.count_confirmations(
+        connection, tenant_id, key, hour=now - _HOUR, day=now - _DAY
+    )
+    if max(for_tenant, to_address) >= CONFIRMATIONS_PER_HOUR or to_address_today >= CONFIRMATIONS_PER_DAY:
+        return False
+    mail_id = uuid4()
+    await owner_mails.insert(
+        connection,
+        mail_id=mail_id,
+        tenant_id=tenant_id,
+        mail_type=OWNER_ADDRESS_CONFIRMATION,
+        recipient=email,
+        limit_key=key,
+        data=None,
+        now=now,
+    )
+    await outbox.defer_mail(connection, [mail_id])
+    return True

@@ -1,0 +1,1 @@
+"""Below the routes: the HTTP protocol, dispatch, limits, errors, metrics and shutdown."""

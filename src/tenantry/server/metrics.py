@@ -1,0 +1,160 @@
+"""Counters of one process, or, in Prometheus' multiprocess mode, of all of them together."""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from tenantry import __version__
+from tenantry.db.batch_metrics import Observe
+from tenantry.db.usage import PoolUsage
+from tenantry.jobs.database_metrics import Known
+
+_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+_REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_BATCH_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_BATCH_ITEMS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """What the service counts; each is described in docs/metrics.md.
+
+    With ``several_processes`` each process counts into files that every one of them can read; the
+    library's variable PROMETHEUS_MULTIPROC_DIR must name their folder before this module is imported.
+    """
+
+    def __init__(self, *, several_processes: bool) -> None:
+        # a switch of the whole library; with several processes there are none anyway
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        if several_processes:
+            _forget_the_dead()
+            multiprocess.MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
+        registry = None if several_processes else self._registry
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=registry, multiprocess_mode="livesum")
+
+        def histogram(name: str, text: str, label: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(name, text, (label,), registry=registry, buckets=buckets)
+
+        self.requests = counter("tenantry_http_requests", "Requests answered.", "route", "method", "status")
+        self.seconds = histogram("tenantry_http_request_seconds", "Time to answer.", "route", _REQUEST_SECONDS)
+        self.events = counter(
+            "tenantry_webhook_events",
+            "Provider events by what became of them and the provider's mode.",
+            "type", "outcome", "mode",
+        )  # fmt: skip
+        self.refusals = counter("tenantry_webhook_refusals", "Webhook requests refused, and why.", "reason")
+        self.anomalies = counter("tenantry_webhook_anomalies", "Events that say something unexpected.", "kind")
+        self.shed = counter("tenantry_requests_shed", "Requests refused unread, because too many were under way.")
+        self.cut_short = counter("tenantry_clients_cut_short", "Requests and connections that a limit ended.", "limit")
+        self.rate_limited = counter("tenantry_rate_limited", "Requests refused, by whose limit was used up.", "policy")
+        self.refused = counter(
+            "tenantry_credentials_refused", "Credentials refused, by their sort and the code of the refusal.",
+            "kind", "reason",
+        )  # fmt: skip
+        self.revoked = counter("tenantry_api_keys_revoked", "API keys that were ended, and why.", "reason")
+        self._batch_items = histogram(
+            "tenantry_batch_items", "Requests that went to the database together.", "lane", _BATCH_ITEMS
+        )
+        self._batch_wait = histogram(
+            "tenantry_batch_wait_seconds", "How long the first request of a batch waited for it to begin.", "lane",
+            _BATCH_SECONDS,
+        )  # fmt: skip
+        self._batch_seconds = histogram("tenantry_batch_seconds", "How long a batch took.", "lane", _BATCH_SECONDS)
+        self._connections = gauge(
+            "tenantry_database_connections", "Open connections of a pool, by what they do.", "pool", "state"
+        )
+        self._most_connections = gauge(
+            "tenantry_database_connections_max", "How many connections a pool may open.", "pool"
+        )
+        self._waiting = gauge("tenantry_database_requests_waiting", "Requests that wait for a connection.", "pool")
+        self._waits = counter("tenantry_database_waits", "Requests that had to wait for a connection.", "pool")
+        self._waited = counter("tenantry_database_wait_seconds", "How long they waited.", "pool")
+        self._timeouts = counter("tenantry_database_wait_timeouts", "Requests that got no connection.", "pool")
+        self.streams = gauge("tenantry_streams_open", "Pages of events that are kept up to date.")
+        Gauge(
+            "tenantry_build_info", "1, by what runs.", ("version", "python"), registry=registry, multiprocess_mode="max"
+        ).labels(__version__, platform.python_version()).set(1)
+
+    def lane(self, name: str) -> Observe:
+        """What counts the batches of a lane."""
+        items = self._batch_items.labels(name).observe
+        wait = self._batch_wait.labels(name).observe
+        seconds = self._batch_seconds.labels(name).observe
+
+        def observe(number: int, waited: float, took: float) -> None:
+            items(number)
+            wait(waited)
+            seconds(took)
+
+        return observe
+
+    def set_pool(self, pool: str, usage: PoolUsage) -> None:
+        """Note how a pool is used, and add what was counted since it was last asked."""
+        self._connections.labels(pool, "in_use").set(usage.in_use)
+        self._connections.labels(pool, "idle").set(usage.idle)
+        self._most_connections.labels(pool).set(usage.most)
+        self._waiting.labels(pool).set(usage.waiting)
+        self._waits.labels(pool).inc(usage.waits)
+        self._waited.labels(pool).inc(usage.waited)
+        self._timeouts.labels(pool).inc(usage.timeouts)
+
+    def render(self) -> bytes:
+        """What was counted, in the Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+def render_known(known: Sequence[Known] | None) -> bytes:
+    """What the database knows, in the Prometheus text format; None while it is out of reach."""
+    return generate_latest(_Described(known))
+
+
+class _Described(CollectorRegistry):
+    """What is known at the moment, in the library's words."""
+
+    def __init__(self, known: Sequence[Known] | None) -> None:
+        super().__init__()
+        up = GaugeMetricFamily("tenantry_database_up", "Whether the database answers.", float(known is not None))
+        self._families = [up, *map(_family, known or ())]
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        yield from self._families
+
+
+def _family(known: Known) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if known.counts else GaugeMetricFamily
+    family = kind(known.name, known.text, labels=known.labels)
+    for labels, value in known.values:
+        family.add_metric(labels, value)
+    return family
+
+
+def _forget_the_dead() -> None:
+    """Of processes that ended, what they had at the moment counts no more; what they counted goes on to."""
+    for file in Path(os.environ[_FOLDER]).glob("gauge_live*_*.db"):
+        pid = int(file.stem.rpartition("_")[2])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            with suppress(FileNotFoundError):  # another process that starts at the same time was faster
+                multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+        except PermissionError:
+            pass

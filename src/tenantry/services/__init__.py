@@ -1,1 +1,0 @@
-"""Use cases: one async function each, which owns the transaction."""
