@@ -92,12 +92,14 @@ class Running:
 
 
 @asynccontextmanager
-async def running(*arguments: str, folder: Path, module: str = "tenantry", **values: str) -> AsyncIterator[Running]:
-    """``tenantry`` with these arguments, in this folder, with these variables and no others of ours.
+async def running(
+    *arguments: str, folder: Path, module: str = "tenantry", python: str = sys.executable, **values: str
+) -> AsyncIterator[Running]:
+    """``tenantry`` with these arguments, in this folder, with these environment variables and few others.
 
-    ``module`` is another one to run, such as one of the tests' own.
+    ``module`` is another module to run; ``python`` is the interpreter of another environment.
     """
-    async with _ended(Running(await _start(arguments, folder, values, module))) as command:
+    async with _ended(Running(await _start(arguments, folder, values, module, python=python))) as command:
         yield command
 
 
@@ -123,9 +125,11 @@ async def still_running(processes: list[psutil.Process]) -> list[psutil.Process]
     return list(alive)
 
 
-async def run(*arguments: str, folder: Path, module: str = "tenantry", **values: str) -> Done:
+async def run(
+    *arguments: str, folder: Path, module: str = "tenantry", python: str = sys.executable, **values: str
+) -> Done:
     """The same for a command that ends by itself."""
-    process = await _start(arguments, folder, values, module)
+    process = await _start(arguments, folder, values, module, python=python)
     async with asyncio.timeout(_PATIENCE):
         out, err = await process.communicate()
     assert process.returncode is not None
@@ -138,12 +142,13 @@ async def _start(
     values: Mapping[str, str],
     module: str,
     stdout: int = asyncio.subprocess.PIPE,
+    python: str = sys.executable,
 ) -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     path = AS_INSTALLED if module == "tenantry" else str(_ROOT)
     fixed = {"PYTHONPATH": path, "XDG_STATE_HOME": str(folder / "state")}
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *arguments,
+        python, "-m", module, *arguments,
         cwd=folder, env={**environment, **fixed, **values}, stdin=asyncio.subprocess.DEVNULL,
         stdout=stdout, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
