@@ -17,12 +17,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from tenantry.cli.doctor import server_store as server
-from tenantry.cli.doctor.database import check_database
-from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.cli.doctor.database_checks import check_database
+from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.common.clock import system_clock
-from tenantry.db.database import Database, Lane
-from tenantry.db.failover_detection import Succession
+from tenantry.db.database import Database
 from tenantry.db.migrate import MIGRATIONS, grant, migrate
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
 from tenantry.db.scope import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
@@ -292,7 +290,10 @@ async def found_of_roles(conninfo: str) -> Finding:
 
 async def test_doctor_says_where_the_database_keeps_tenants_apart_too(logged_in: str) -> None:
     finding = await found_of_roles(logged_in)
-    assert (finding.level, finding.message.partition("; ")[2]) == (Level.OK, "tenantry_login may nothing by itself")
+    assert (finding.level, finding.message.partition("; ")[2]) == (
+        Level.OK,
+        "tenantry_login has no privileges without a role",
+    )
 
 
 async def test_doctor_counts_the_limit_of_the_login(postgres: PostgresServer, logged_in: str, role: str) -> None:
@@ -304,19 +305,7 @@ async def test_doctor_counts_the_limit_of_the_login(postgres: PostgresServer, lo
         )
         connection.execute(limited.format(sql.Identifier(role), -1))
     [found] = [finding.message for finding in findings if finding.subject == "connections"]
-    assert found.endswith("12 to be had (the limit of the user)")
-
-
-async def test_old_transactions_of_the_login_are_seen(logged_in: str) -> None:
-    async with (
-        await psycopg.AsyncConnection.connect(logged_in, application_name="forgotten") as forgotten,
-        Lane(Succession(logged_in)).use(autocommit=True) as connection,
-    ):
-        await forgotten.execute("SELECT 1")
-        await server.be_login(connection)
-        found = await server.old_transactions(connection, timedelta())
-        await connection.close()
-    assert [transaction.application for transaction in found] == ["forgotten"]
+    assert found.endswith("12 available (the limit of the user)")
 
 
 async def test_doctor_says_how_to_come_by_the_roles(plain: str) -> None:

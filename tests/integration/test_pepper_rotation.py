@@ -7,8 +7,8 @@ import httpx2
 import psycopg
 import pytest
 
-from tenantry.cli.doctor.database import judge_peppers
-from tenantry.cli.doctor.finding import Level
+from tenantry.cli.doctor.database_checks import judge_peppers
+from tenantry.cli.doctor.findings import Level
 from tenantry.domain.api_keys import Pepper
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, refusal, running_service
@@ -71,7 +71,7 @@ def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(rotati
     ("counts", "peppers", "level", "says"),
     [
         ({"old": 3, "new": 2, None: 4}, ["new", "old"], Level.WARNING, "7"),
-        ({"new": 2}, ["new", "old"], Level.OK, "may go"),
+        ({"new": 2}, ["new", "old"], Level.OK, "you can remove the others"),
         ({"former": 5, "new": 2}, ["new"], Level.ERROR, "5"),
     ],
 )

@@ -1,19 +1,19 @@
-"""Looking through the findings of a check-up."""
+"""Assertions about the findings of `tenantry doctor`."""
 
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from tenantry.cli.doctor.billing import BillingTerms
-from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.cli.doctor.billing_checks import BillingTerms
+from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Catalog
 from tests.support.facts import CATALOG
 
 
 def billing_terms(catalog: Catalog = CATALOG, *, livemode: bool | None = None, **fields: Any) -> BillingTerms:
-    """What the settings say of billing unless told otherwise; the API can be asked, tenants are not compared."""
+    """The settings of billing; by default the API can be asked, and tenants are not compared."""
     usual = {
         "asks_provider": True,
         "period_news": timedelta(hours=24),
@@ -28,13 +28,13 @@ def levels(findings: Sequence[Finding]) -> set[Level]:
 
 
 def only(findings: Sequence[Finding], level: Level, *, remedied: bool = True) -> Finding:
-    """The one finding of this level; unless all is well it always says why it matters and how to mend it."""
+    """The one finding of this level; a problem always says why it matters and what to do."""
     [found] = [finding for finding in findings if finding.level is level]
     assert bool(found.remedy) is bool(found.why) is remedied
     return found
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])

@@ -12,9 +12,7 @@ import httpx2
 import psycopg
 import pytest
 
-from tenantry.cli.doctor.server_store import read_unarchived
 from tenantry.common.clock import system_clock
-from tenantry.db.connection import Connection
 from tenantry_devkit.simulator import SECRET_KEY
 from tests.support.app import PEPPER, WEBHOOK_SECRET
 from tests.support.backup import Cluster, debian_binaries, hand_over, own_binaries
@@ -146,19 +144,6 @@ def test_one_archive_leads_to_a_moment_though_an_earlier_one_was_tried_before(pl
         with lost.restored() as conninfo, psycopg.connect(conninfo, autocommit=True) as connection:
             written = connection.execute("SELECT n FROM written ORDER BY n").fetchall()
             assert [n for (n,) in written] == list(range(number + 1))
-
-
-async def test_an_archive_that_takes_nothing_is_found(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, own_binaries(), tmp_path / "absent")
-    with cluster.running():
-        async with await Connection.connect(cluster.conninfo, autocommit=True) as connection:
-            assert await read_unarchived(connection) is None
-            cursor = await connection.execute("SELECT pg_walfile_name(pg_switch_wal())")
-            [(name,)] = await cursor.fetchall()
-            async with asyncio.timeout(60):
-                while (unarchived := await read_unarchived(connection)) is None:
-                    pass
-            assert unarchived == name
 
 
 class Story:

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.billing.ledger_store import REPLACEABLE
+from tenantry.billing.ledger_store import FORMER_AMBIGUOUS_ORDER, REPLACEABLE
 from tenantry.db.connection import Connection
+from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 
 # The subqueries of what is selected are evaluated for the tenants of the page alone.
@@ -166,3 +167,19 @@ async def read_findings(connection: Connection) -> dict[str, int]:
     """What the checks last counted."""
     cursor = await connection.execute("SELECT name, number FROM billing_findings")
     return dict(await cursor.fetchall())
+
+
+DRIFT_AND_AMBIGUITY: Final = """
+SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
+       count(*) FILTER (WHERE anomalies && %(ambiguous)s)
+  FROM billing_events
+ WHERE anomalies IS NOT NULL AND received_at > now() - interval '24 hours'
+"""
+
+
+async def count_drift_and_ambiguity(connection: Connection) -> tuple[int, int]:
+    """How many tenants had drifted from the provider, and how many events were ambiguous, in the last 24 h."""
+    kinds = {"drift": Anomaly.DRIFT.value, "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]}
+    cursor = await connection.execute(DRIFT_AND_AMBIGUITY, kinds)
+    [(drifted, ambiguous)] = await cursor.fetchall()
+    return drifted, ambiguous

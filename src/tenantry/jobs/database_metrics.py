@@ -13,7 +13,6 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database
 from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.jobs import checkup_store as checkup
 from tenantry.jobs import runs_store as jobs
 from tenantry.notifications import notices_store as notices
 
@@ -78,13 +77,13 @@ async def _mails(connection: Connection) -> list[Known]:
 
 async def _billing(connection: Connection) -> list[Known]:
     parked = await billing.count_parked(connection)
-    drifted, undecided = await checkup.drifts_and_ties_of_the_day(connection)
+    drifted, ambiguous = await reconcile.count_drift_and_ambiguity(connection)
     silent = (await reconcile.read_findings(connection)).get(SILENT_TENANTS, 0)
     return [
         _gauge("tenantry_billing_events_parked", "Events that wait for their tenant or customer.", parked),
         _gauge("tenantry_silent_tenants", "Tenants whose period ended without news, at the hourly look.", silent),
         _gauge("tenantry_tenants_drifted", "Tenants that had drifted from the provider, in the last 24 h.", drifted),
-        _gauge("tenantry_ties_undecided", "Events of one second in an unproven order, in the last 24 h.", undecided),
+        _gauge("tenantry_ties_undecided", "Events in an ambiguous order, in the last 24 h.", ambiguous),
     ]
 
 

@@ -1,26 +1,23 @@
-"""``tenantry doctor``: what is wrong with the set-up, and how to mend it."""
+"""``tenantry doctor``: checks the set-up, and says how to fix what is wrong."""
 
 import asyncio
 import logging
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, aclosing
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 import click
 import msgspec
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
-from tenantry.cli.doctor.billing import BillingTerms
-from tenantry.cli.doctor.connections import check_identity, check_mail, check_provider
-from tenantry.cli.doctor.database import check_database
-from tenantry.cli.doctor.finding import Finding, Level, error, ok, warning
-from tenantry.cli.doctor.server import judge_disk
-from tenantry.cli.doctor.settings import (
+from tenantry.cli.doctor.billing_checks import BillingTerms
+from tenantry.cli.doctor.connection_checks import check_identity, check_mail, check_provider
+from tenantry.cli.doctor.database_checks import check_database
+from tenantry.cli.doctor.findings import Finding, Level, Problem, ok
+from tenantry.cli.doctor.settings_checks import (
     judge_address,
     judge_catalog,
     judge_secrets,
@@ -39,21 +36,31 @@ from tenantry.settings import AdminSettings, Settings, SettingsError, load, load
 from tenantry.variables import DATABASE_URL
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-_SKIPPED: Final = warning(
-    "connections", "not all checked", "Mend the settings first, then check again.", why="What else there is is hidden."
-)
+_SKIPPED: Final = Problem(
+    "connections",
+    "not all checked",
+    "More problems may be hidden.",
+    "Fix the settings first, then check again.",
+).found()
+_NOT_STARTED: Final = Problem(
+    "database",
+    "the embedded PostgreSQL does not start",
+    "Nothing works without it.",
+    "See the message above, or set DATABASE_URL.",
+    Level.ERROR,
+).found()
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
 def doctor(*, as_json: bool) -> None:
-    """Check each setting and connection, and say how to mend what is wrong.
+    """Check each setting and connection, and say how to fix what is wrong.
 
-    Exits with 1 if something does not work, and with 2 if no database is named; warnings alone leave it at 0. Secrets
-    are never shown.
+    Exits with 1 if something does not work, and with 2 if no database is set. Warnings do not change the exit code.
+    Secrets are never shown.
     """
-    # What the checks would log is in the findings.
+    # The findings contain what the checks would log.
     logs.configure("console", logging.CRITICAL)
     findings = [_redacted(finding) for finding in _check()]
     if as_json:
@@ -71,14 +78,14 @@ def _exit_code(findings: Sequence[Finding]) -> int:
 
 def _check() -> list[Finding]:
     values, demo = command_values()
-    whose = [ok("settings", "the demo's own fill in what is unset")] if demo else []
+    source = [ok("settings", "the demo provides what is unset")] if demo else []
     try:
         settings = load(values)
     except SettingsError as faults:
         alone = [_SKIPPED] if lacks_database(faults) else _check_database_alone(values)
-        return whose + judge_settings(faults.faults) + alone
+        return source + judge_settings(faults.faults) + alone
     findings = [
-        *whose,
+        *source,
         *judge_settings([]),
         *judge_address(settings.base_url, is_demo=demo),
         *judge_secrets(settings.named_secrets()),
@@ -109,7 +116,7 @@ async def _check_provider(settings: Settings) -> list[Finding]:
 
 
 def _check_database_alone(values: dict[str, str]) -> list[Finding]:
-    """What can still be checked while other settings are faulty."""
+    """Check the database while other settings are faulty."""
     try:
         settings = load_for_admin(values, needs_pepper=False)
     except SettingsError:
@@ -124,16 +131,9 @@ async def _check_database(
     conninfo: str | None, settings: Settings | AdminSettings, *, sends_mail: bool
 ) -> list[Finding]:
     if conninfo is None:
-        return [
-            error(
-                "database",
-                "the embedded PostgreSQL does not start",
-                "See the message above, or set DATABASE_URL.",
-                why="Nothing works without it.",
-            )
-        ]
+        return [_NOT_STARTED]
     peppers = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers]
-    found = await check_database(
+    return await check_database(
         conninfo,
         _billing_terms(settings),
         system_clock(),
@@ -141,15 +141,7 @@ async def _check_database(
         peppers=peppers,
         periodic=PERIODIC,
         needed=settings.connections if isinstance(settings, Settings) else None,
-        clock=system_clock,
     )
-    return found if settings.database_url else [*found, _check_disk(settings.data_dir)]
-
-
-def _check_disk(folder: Path) -> Finding:
-    """The disk of the embedded database; that of another is not ours to look at."""
-    usage = shutil.disk_usage(folder)
-    return judge_disk(usage.free, usage.total)
 
 
 def _billing_terms(settings: Settings | AdminSettings) -> BillingTerms:
@@ -182,7 +174,7 @@ def _worst(findings: Sequence[Finding]) -> Level:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    # rich is slow to import, and the other commands do without it
+    # rich is slow to import, and the other commands do not need it
     from rich.console import Console  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The check-up of billing: what the ledger and the tenants' records tell, when, and what it says to do."""
+"""The checks of billing: what they find in the ledger and the tenants' records, and the remedy."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -9,15 +9,16 @@ import psycopg
 import pytest
 
 from tenantry.billing import ledger_store as billing
-from tenantry.cli.doctor.billing import BillingTerms
-from tenantry.cli.doctor.database import check_database
-from tenantry.cli.doctor.finding import Finding, Level
+from tenantry.billing import reconcile_store as reconcile
+from tenantry.cli.doctor import doctor_store as store
+from tenantry.cli.doctor.billing_checks import BillingTerms
+from tenantry.cli.doctor.database_checks import check_database
+from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.db.database import Lane, for_writes
 from tenantry.db.failover_detection import Succession
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival, Entry
 from tenantry.domain.plans import Catalog, Limits, Plan
-from tenantry.jobs import checkup_store as checkup
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
@@ -37,7 +38,7 @@ def provider(emptied_service: Service) -> Provider:
 
 
 async def check(provider: Provider, terms: BillingTerms | None = None, *, later: timedelta = HOUR) -> list[Finding]:
-    """What the check-up says of billing, an hour after what has happened."""
+    """The findings about billing, an hour after the events."""
     service = provider.service
     terms = terms or billing_terms(livemode=False)
     findings = await check_database(service.conninfo, terms, service.clock() + later, sends_mail=True, peppers=())
@@ -47,7 +48,7 @@ async def check(provider: Provider, terms: BillingTerms | None = None, *, later:
 async def add_entries(
     conninfo: str, entries: Sequence[tuple[BillingEvent, Sequence[Anomaly]]], received_at: datetime | None = None
 ) -> None:
-    """Entries straight in the ledger."""
+    """Write entries into the ledger."""
     lane = Lane(Succession(for_writes(conninfo)))
     async with lane.use(autocommit=True) as connection:
         arrived = received_at or datetime.fromtimestamp(NOW, UTC)
@@ -63,7 +64,7 @@ async def add_entries(
 
 
 async def repaired(provider: Provider, *tenants: str, received_at: datetime | None = None) -> None:
-    """That a comparison found these tenants drifted."""
+    """Record that a comparison found drift of these tenants."""
     entries = [
         (BillingEvent(id=f"snapshot_{tenant}", type=SNAPSHOT, created=NOW, org_id=tenant), [Anomaly.DRIFT])
         for tenant in tenants
@@ -75,7 +76,7 @@ _later: Final = itertools.count(1 << 40)
 
 
 async def answered(provider: Provider, subscriber: Subscriber, created: int, *, before: bool = False) -> None:
-    """That the provider was asked about a tenant, after all its events had arrived or ``before`` any."""
+    """Record a snapshot of a tenant, taken after all its events had arrived or ``before`` any."""
     arrival = -next(_later) if before else next(_later)
     event = BillingEvent(
         id=f"snapshot_{arrival}", type=SNAPSHOT, created=created, org_id=subscriber.id, arrival=arrival
@@ -83,8 +84,8 @@ async def answered(provider: Provider, subscriber: Subscriber, created: int, *, 
     await add_entries(provider.service.conninfo, [(event, [])])
 
 
-async def tie(provider: Provider, subscriber: Subscriber) -> None:
-    """Two events of one second that say nothing of their order."""
+async def send_ambiguous(provider: Provider, subscriber: Subscriber) -> None:
+    """Two events of one second in an ambiguous order."""
     await provider.send(
         events.updated(**subscriber.names, status="active"), events.updated(**subscriber.names, status="past_due")
     )
@@ -124,11 +125,11 @@ async def test_parked_events_are_counted(provider: Provider) -> None:
     stranger = provider.stranger()
     await provider.send(events.updated(**stranger.names), events.failed(customer=stranger.customer))
     findings = await check(provider)
-    assert message(findings).endswith("not known: 2")
+    assert message(findings).endswith("that is not known: 2")
     assert "create-tenant" in remedy(findings)
 
 
-async def test_events_that_could_not_be_used_are_counted(provider: Provider) -> None:
+async def test_malformed_events_are_counted(provider: Provider) -> None:
     unusable = events.updated()
     unusable["data"]["object"]["status"] = 5
     await provider.send(unusable)
@@ -171,12 +172,12 @@ async def test_a_price_that_a_plan_has_by_now_is_no_longer_named(provider: Provi
 async def test_many_prices_that_no_plan_has_are_counted(provider: Provider) -> None:
     entries = [
         (BillingEvent(id=f"evt_{number}", type="x", created=1, price_id=f"p_{number:02}"), [Anomaly.UNKNOWN_PRICE])
-        for number in range(checkup.MOST_LISTED + 3)
+        for number in range(store.MOST_LISTED + 3)
     ]
     await add_entries(provider.service.conninfo, entries)
     warnings = [finding.message for finding in await check(provider) if finding.level is Level.WARNING]
-    assert len(warnings) == checkup.MOST_LISTED + 1
-    assert warnings[-1].endswith("besides those: 3")
+    assert len(warnings) == store.MOST_LISTED + 1
+    assert warnings[-1].endswith("more prices in the last 30 days that no plan has: 3")
 
 
 async def test_a_customer_claimed_by_a_second_tenant_is_named(provider: Provider) -> None:
@@ -185,10 +186,10 @@ async def test_a_customer_claimed_by_a_second_tenant_is_named(provider: Provider
     assert message(await check(provider)).endswith(f"a customer of another: 1 ({first.customer} for {second.id})")
 
 
-async def test_what_happened_long_ago_is_past(provider: Provider) -> None:
+async def test_old_events_are_not_reported(provider: Provider) -> None:
     await provider.send(events.updated(org=None), events.updated(org="later", price="price_gone"))
     parked_alone = await check(provider, later=31 * DAY)
-    assert message(parked_alone).endswith("not known: 1")
+    assert message(parked_alone).endswith("that is not known: 1")
     assert len(await check(provider, later=29 * DAY)) == len(parked_alone) + 2
 
 
@@ -207,7 +208,7 @@ async def test_events_of_the_other_mode_are_counted(conninfo: str, key: str, our
         findings = await check(provider, billing_terms(livemode=ours == "live"))
         assert f"events in the last 30 days of {theirs} mode" in message(findings)
         assert f"PROVIDER_SECRET_KEY is a key of {ours} mode: 1 " in message(findings)
-        assert f"Set the key of {theirs} mode" in remedy(findings)
+        assert f"If {theirs} mode is intended, set its key" in remedy(findings)
 
 
 async def test_once_the_right_key_is_set_its_events_are_fine(conninfo: str) -> None:
@@ -219,13 +220,13 @@ async def test_once_the_right_key_is_set_its_events_are_fine(conninfo: str) -> N
         assert levels(await check(provider, billing_terms(livemode=False))) == {Level.OK}
 
 
-async def test_events_that_the_setting_left_out_are_only_told_of(conninfo: str) -> None:
+async def test_events_that_the_setting_excludes_are_no_warning(conninfo: str) -> None:
     async with running_service(conninfo, PROVIDER_LIVEMODE="live") as service:
         provider = Provider(service)
         await provider.send(events.updated())
         findings = await check(provider, billing_terms(livemode=True))
         assert levels(findings) == {Level.OK}
-        assert "events in the last 30 days that PROVIDER_LIVEMODE left out: 1" in [each.message for each in findings]
+        assert "events in the last 30 days that PROVIDER_LIVEMODE excluded: 1" in [each.message for each in findings]
 
 
 async def test_connected_accounts_that_are_not_listed_are_named(provider: Provider) -> None:
@@ -242,10 +243,10 @@ async def test_events_dated_ahead_are_named(provider: Provider) -> None:
     await provider.send(events.updated(**subscriber.names, event_id="evt_1", created=ahead))
     findings = await check(provider)
     moment = f"{datetime.fromtimestamp(ahead, UTC):%Y-%m-%d %H:%M} UTC"
-    assert message(findings).endswith(f"ahead of their arrival: 1 (evt_1 of {subscriber.id}, {moment})")
+    assert message(findings).endswith(f"after their arrival: 1 (evt_1 of {subscriber.id}, {moment})")
 
 
-async def test_an_invalid_event_is_forgotten_once_a_valid_one_has_replaced_it(provider: Provider) -> None:
+async def test_an_invalid_event_is_not_reported_once_a_valid_one_has_replaced_it(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names, event_id="evt_1")
     thing = {**event["data"]["object"], "status": None}
@@ -276,56 +277,56 @@ async def test_events_of_both_modes_are_fine_where_a_key_tells_or_long_ago(provi
     assert levels(await check(provider, billing_terms(livemode=None), later=31 * DAY)) == {Level.OK}
 
 
-# Ties
+# Ambiguous order
 
 
-async def test_events_that_nothing_places_are_counted(provider: Provider) -> None:
-    tied = [await provider.subscriber() for _ in range(2)]
-    for subscriber in tied:
-        await tie(provider, subscriber)
+async def test_events_in_ambiguous_order_are_counted(provider: Provider) -> None:
+    ambiguous = [await provider.subscriber() for _ in range(2)]
+    for subscriber in ambiguous:
+        await send_ambiguous(provider, subscriber)
     findings = await check(provider)
-    named = ", ".join(sorted(subscriber.id for subscriber in tied))
-    assert message(findings).endswith(f"proves: 2, settled by asking the provider: 0; not settled for {named}")
+    named = ", ".join(sorted(subscriber.id for subscriber in ambiguous))
+    assert message(findings).endswith(f"within their second: 2, resolved by the provider: 0; not resolved for {named}")
     assert "tenantry reconcile --tenant" in remedy(findings)
 
 
-async def test_without_a_key_setting_it_is_the_remedy(provider: Provider) -> None:
-    await tie(provider, await provider.subscriber())
+async def test_without_a_provider_key_the_remedy_is_to_set_it(provider: Provider) -> None:
+    await send_ambiguous(provider, await provider.subscriber())
     findings = await check(provider, billing_terms(livemode=False, asks_provider=False))
     assert remedy(findings).startswith("Set PROVIDER_SECRET_KEY")
 
 
-async def test_events_of_an_ended_tenant_need_no_place(provider: Provider) -> None:
+async def test_ambiguous_events_of_a_deleted_tenant_are_not_reported(provider: Provider) -> None:
     ended = await provider.subscriber()
-    await tie(provider, ended)
+    await send_ambiguous(provider, ended)
     assert (await provider.service.operator.delete(f"{TENANTS}/{ended.id}")).status_code == 204
     assert levels(await check(provider)) == {Level.OK}
 
 
-async def test_a_later_answer_of_the_provider_settles(provider: Provider) -> None:
+async def test_a_later_snapshot_resolves_the_ambiguity(provider: Provider) -> None:
     settled, unsettled = await provider.subscriber(), await provider.subscriber()
     for subscriber in (settled, unsettled):
-        await tie(provider, subscriber)
+        await send_ambiguous(provider, subscriber)
         await answered(provider, subscriber, NOW - 1)
         await answered(provider, subscriber, NOW + 1, before=True)
     await answered(provider, settled, NOW)
     assert message(await check(provider)).endswith(
-        f"proves: 2, settled by asking the provider: 1; not settled for {unsettled.id}"
+        f"within their second: 2, resolved by the provider: 1; not resolved for {unsettled.id}"
     )
     await answered(provider, unsettled, NOW + 1)
     findings = await check(provider)
     assert levels(findings) == {Level.OK}
-    assert findings[0].message.endswith("proves: 2, all settled by asking the provider")
+    assert findings[0].message.endswith("within their second: 2, all resolved by the provider")
 
 
 async def test_a_pair_that_the_release_before_found_is_counted_under_its_name(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    await tie(provider, subscriber)
+    await send_ambiguous(provider, subscriber)
     async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
         await connection.execute(
             "UPDATE billing_events SET anomalies = array_replace(anomalies, 'ambiguous_order', 'undecidable_order')"
         )
-    assert f"not settled for {subscriber.id}" in message(await check(provider))
+    assert f"not resolved for {subscriber.id}" in message(await check(provider))
     events_page = (await provider.service.operator.get(f"{TENANTS}/{subscriber.id}/export")).json()["billingEvents"]
     assert len(events_page) == 2
 
@@ -342,7 +343,7 @@ async def test_tenants_that_had_drifted_are_named(provider: Provider) -> None:
 
 
 async def test_twenty_of_many_drifted_tenants_are_named_the_last_first(provider: Provider) -> None:
-    await repaired(provider, *(f"org-{number:02}" for number in range(checkup.MOST_LISTED + 5)))
+    await repaired(provider, *(f"org-{number:02}" for number in range(store.MOST_LISTED + 5)))
     await repaired(provider, "org-z", received_at=datetime.fromtimestamp(NOW + 1, UTC))
     text = message(await check(provider))
     assert ": 26 (org-z, org-00, " in text
@@ -362,7 +363,7 @@ async def test_plans_that_have_left_the_catalog_are_named(provider: Provider) ->
     assert "TENANTRY_PLANS" in remedy(findings)
 
 
-async def test_tenants_without_news_after_their_period_are_named(provider: Provider) -> None:
+async def test_stale_tenants_are_named(provider: Provider) -> None:
     silent, ended, renewed = [await provider.subscriber() for _ in range(3)]
     for subscriber in (silent, ended, renewed):
         await provider.send(events.updated(**subscriber.names, period_end=NOW))
@@ -372,12 +373,12 @@ async def test_tenants_without_news_after_their_period_are_named(provider: Provi
     )
     assert levels(await check(provider, later=24 * HOUR - timedelta(seconds=1))) == {Level.OK}
     findings = await check(provider, later=25 * HOUR)
-    assert message(findings) == f"without news more than 24 h after the end of their period: 1 ({silent.id})"
+    assert message(findings) == f"no billing event more than 24 h after the end of their period: 1 ({silent.id})"
     assert "tenantry reconcile --tenant" in remedy(findings)
     assert "webhook endpoint" in remedy(findings)
 
 
-async def test_the_patience_with_silence_is_a_setting(provider: Provider) -> None:
+async def test_the_time_until_a_tenant_is_stale_is_a_setting(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, period_end=NOW))
     impatient = billing_terms(livemode=False, period_news=HOUR)
@@ -415,12 +416,12 @@ async def test_where_tenants_are_never_compared_none_is_missed(provider: Provide
 # Raw bodies
 
 
-async def test_raw_bodies_that_stay_too_long_are_told_of(provider: Provider) -> None:
+async def test_raw_bodies_beyond_their_retention_are_reported(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, period_end=None))
     assert levels(await check(provider, later=92 * DAY - HOUR)) == {Level.OK}
     findings = await check(provider, later=92 * DAY + HOUR)
-    assert message(findings) == "days that raw bodies are kept: 90; age of the oldest one: 92"
+    assert message(findings) == "raw bodies are kept for 90 days; the oldest is 92 days old"
     assert "tenantry worker" in remedy(findings)
     assert levels(await check(provider, billing_terms(livemode=False, bodies_kept=None), later=99 * DAY)) == {Level.OK}
 
@@ -430,12 +431,12 @@ async def test_raw_bodies_that_stay_too_long_are_told_of(provider: Provider) -> 
 SINCE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW: Final = {"since": SINCE, "most": 20, "kind": "x"}
 STATEMENTS: Final[list[tuple[str, dict[str, Any]]]] = [
-    (checkup.ANOMALIES, {**WINDOW, "wrong_livemode": "x", "livemode": None}),
-    (checkup.UNKNOWN_PRICES, {**WINDOW, "known": ["price"]}),
-    (checkup.TAKEN_CUSTOMERS, WINDOW),
-    (checkup.TIES, {**WINDOW, "kinds": ["x"], "snapshot": SNAPSHOT}),
-    (checkup.DRIFTED, WINDOW),
-    (checkup.OF_THE_DAY, {"drift": "x", "ties": ["y"]}),
+    (store.ANOMALIES, {**WINDOW, "wrong_livemode": "x", "livemode": None}),
+    (store.UNKNOWN_PRICES, {**WINDOW, "known": ["price"]}),
+    (store.TAKEN_CUSTOMERS, WINDOW),
+    (store.AMBIGUITIES, {**WINDOW, "kinds": ["x"], "snapshot": SNAPSHOT}),
+    (store.DRIFTED, WINDOW),
+    (reconcile.DRIFT_AND_AMBIGUITY, {"drift": "x", "ambiguous": ["y"]}),
 ]
 
 
@@ -463,10 +464,10 @@ async def test_anomalies_are_found_by_their_index(empty: str, statement: str, pa
 
 
 async def test_modes_are_read_by_tenant(empty: str) -> None:
-    plan = await plan_of(empty, checkup.MODES, {"since": NOW, "tenants": 10_000, "most": 20})
+    plan = await plan_of(empty, store.MODES, {"since": NOW, "tenants": 10_000, "most": 20})
     assert "Index Scan Backward using billing_events_of_tenant" in plan
 
 
 async def test_the_oldest_body_is_the_first_of_its_index(empty: str) -> None:
-    plan = await plan_of(empty, checkup.OLDEST_BODY, None)
+    plan = await plan_of(empty, store.OLDEST_BODY, None)
     assert "Index Scan using billing_bodies_pkey" in plan

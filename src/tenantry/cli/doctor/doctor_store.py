@@ -1,7 +1,7 @@
-"""What a check-up reads of the database: its version and schema, and what in it needs somebody's attention."""
+"""What `doctor` reads from the database: the server, the schema, and the data that needs attention."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,15 +13,29 @@ from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, WALL_OF_TENANTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 
 MOST_LISTED: Final = 20
-MOST_ASKED: Final = 10_000
-"""Tenants whose events are looked at."""
+MOST_TENANTS_READ: Final = 10_000
+"""How many tenants' events are read."""
 
-PATIENCE: Final = 30.0
-"""Seconds that a statement may take: some look at every tenant."""
-BE_PATIENT: Final = "SELECT set_config('statement_timeout', %s, false)"
+STATEMENT_TIMEOUT: Final = 30.0
+"""Seconds that a statement may take: some read every tenant."""
+SET_STATEMENT_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, false)"
 SERVER: Final = (
     "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery()"
 )
+RESET_ROLE: Final = "SELECT set_config('role', 'none', false)"
+SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
+CONNECTION_LIMITS: Final = """
+SELECT d.datconnlimit, r.rolconnlimit,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+  FROM pg_database d, pg_roles r
+ WHERE d.datname = current_database() AND r.rolname = current_user
+"""
+# Only a superuser sees what sessions of other users wait for.
+UNCONFIRMED: Final = """
+SELECT count(*)
+  FROM pg_stat_activity
+ WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - %(longest)s
+"""
 HAS_REVISION: Final = "SELECT to_regclass('alembic_version') IS NOT NULL"
 REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 LOGIN: Final = f"""
@@ -67,21 +81,20 @@ SELECT customer_id, org_id, count(*) OVER ()
  ORDER BY customer_id, org_id
  LIMIT %(most)s
 """
-# Whatever the provider says of a later second holds whichever of the two came last. An ended tenant has no plan to get
-# wrong.
+# A later snapshot of the provider resolves the ambiguity. A deleted tenant has no plan.
 _AMBIGUOUS: Final = [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]
-TIES: Final = """
-WITH ties AS (
+AMBIGUITIES: Final = """
+WITH ambiguous AS (
        SELECT e.tenant_id,
               EXISTS (SELECT FROM billing_events s
                        WHERE s.tenant_id = e.tenant_id AND s.created >= e.created AND s.arrival > e.arrival
-                         AND s.type = %(snapshot)s) AS settled
+                         AND s.type = %(snapshot)s) AS resolved
          FROM billing_events e
         WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND e.anomalies && %(kinds)s
           AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = e.tenant_id AND t.deleted_at IS NOT NULL)),
-     unsettled AS (SELECT DISTINCT tenant_id FROM ties WHERE NOT settled)
-SELECT (SELECT count(*) FROM ties), (SELECT count(*) FROM ties WHERE settled),
-       ARRAY(SELECT tenant_id FROM unsettled ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM unsettled)
+     open AS (SELECT DISTINCT tenant_id FROM ambiguous WHERE NOT resolved)
+SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE resolved),
+       ARRAY(SELECT tenant_id FROM open ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM open)
 """
 FUTURE_DATED: Final = """
 SELECT id, tenant_id, created, count(*) OVER ()
@@ -105,12 +118,6 @@ SELECT tenant_id, count(*) OVER ()
  GROUP BY tenant_id
  ORDER BY max(received_at) DESC, tenant_id
  LIMIT %(most)s
-"""
-OF_THE_DAY: Final = """
-SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
-       count(*) FILTER (WHERE anomalies && %(ties)s)
-  FROM billing_events
- WHERE anomalies IS NOT NULL AND received_at > now() - interval '24 hours'
 """
 # By tenant, because the ledger has no index on the time alone: a month of a tenant is a few entries, but a million
 # tenants are too many to ask about.
@@ -150,8 +157,16 @@ class Server(msgspec.Struct, frozen=True):
     is_standby: bool = False
 
 
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """How many connections the database and the user may have (None: unlimited), and how many are open."""
+
+    of_database: int | None
+    of_user: int | None
+    open: int
+
+
 class Login(msgspec.Struct, frozen=True):
-    """Who is logged in to the database: whether it takes the roles of `tenantry.db.roles`, and what it may besides."""
+    """The login of the service: whether it takes the roles of `tenantry.db.roles`, and its other privileges."""
 
     name: str
     takes_roles: bool
@@ -160,7 +175,7 @@ class Login(msgspec.Struct, frozen=True):
 
 
 class OldKey(msgspec.Struct, frozen=True):
-    """An active key that was made long ago."""
+    """An active key that was created long ago."""
 
     id: str
     name: str
@@ -168,56 +183,81 @@ class OldKey(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-class Named(NamedTuple):
-    """The first 20 of those concerned, and how many they are in all."""
+class Listed(NamedTuple):
+    """The first 20 names, and how many there are in all."""
 
     first: list[str]
     number: int
 
 
-class Ties(msgspec.Struct, frozen=True):
-    """Events whose place within their second nothing proves: how many, and how many the provider has settled since.
+class Ambiguities(msgspec.Struct, frozen=True):
+    """Events in an ambiguous order: how many, and how many a later snapshot of the provider has resolved.
 
     ``open_tenants`` are the tenants of the others.
     """
 
     number: int
-    settled: int
-    open_tenants: Named
+    resolved: int
+    open_tenants: Listed
 
 
 class Anomalies(msgspec.Struct, frozen=True):
-    """What was unexpected about events: how many there were of each kind, and what is to be known of some kinds.
+    """The number of anomalies of each kind, and details of some kinds.
 
-    ``prices`` are those that no plan has, with the number of their events, the most frequent 20; ``more_prices`` is how
-    many there are besides. ``taken`` says of each customer that another tenant has which tenant was named with it.
-    ``future`` are events dated ahead of their arrival, ``accounts`` connected accounts that are not listed.
+    ``prices`` are those that no plan has, with the number of their events, the most frequent 20; ``more_prices`` counts
+    the others. ``taken`` names each customer of another tenant with the tenant that an event named. ``future`` are
+    events dated after their arrival, ``accounts`` connected accounts that are not listed.
     """
 
     counts: dict[str, int]
     prices: list[tuple[str, int]]
     more_prices: int
-    taken: Named
-    ties: Ties
-    drifted: Named
-    future: Named
-    accounts: Named
+    taken: Listed
+    ambiguities: Ambiguities
+    drifted: Listed
+    future: Listed
+    accounts: Listed
 
 
-async def be_patient(connection: Connection, seconds: float) -> None:
-    """Let each of the connection's statements take so many seconds."""
-    await connection.execute(BE_PATIENT, (f"{round(seconds * 1000)}ms",))
+async def set_statement_timeout(connection: Connection, seconds: float) -> None:
+    """Let each statement of the connection take so many seconds."""
+    await connection.execute(SET_STATEMENT_TIMEOUT, (f"{round(seconds * 1000)}ms",))
 
 
 async def read_server(connection: Connection) -> Server:
-    """The server's version, and whether it follows another."""
+    """The server's version, and whether it is a standby."""
     cursor = await connection.execute(SERVER)
     [row] = await cursor.fetchall()
     return Server(*row)
 
 
+async def reset_role(connection: Connection) -> None:
+    """Give up the session's role: PostgreSQL shows the login its own sessions and limits only."""
+    await connection.execute(RESET_ROLE)
+
+
+async def read_settings(connection: Connection, names: Sequence[str]) -> dict[str, str]:
+    """The server's settings of these names, as they are for this session, without those that it does not have."""
+    cursor = await connection.execute(SETTINGS, (list(names),))
+    return dict(await cursor.fetchall())
+
+
+async def read_connection_limits(connection: Connection) -> ConnectionLimits:
+    """The limits of connections, and how many are open."""
+    cursor = await connection.execute(CONNECTION_LIMITS)
+    [(of_database, of_user, number)] = await cursor.fetchall()
+    return ConnectionLimits(of_database if of_database >= 0 else None, of_user if of_user >= 0 else None, number)
+
+
+async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
+    """How many commits a synchronous standby has not confirmed for longer than this."""
+    cursor = await connection.execute(UNCONFIRMED, {"longest": longest})
+    [(number,)] = await cursor.fetchall()
+    return int(number)
+
+
 async def read_login(connection: Connection) -> Login:
-    """Who is logged in."""
+    """The current login."""
     cursor = await connection.execute(LOGIN, (list(SERVICE_ROLES), len(SERVICE_ROLES)))
     [row] = await cursor.fetchall()
     return Login(*row)
@@ -234,7 +274,7 @@ async def read_revision(connection: Connection) -> str | None:
 
 
 async def read_old_keys(connection: Connection, now: datetime, made_until: datetime) -> tuple[list[OldKey], int]:
-    """The active keys of living tenants that were made at ``made_until`` or before, the oldest 20; and their number."""
+    """The oldest 20 active keys that were created at ``made_until`` or before, and how many there are."""
     cursor = await connection.execute(OLD_KEYS, {"now": now, "made_until": made_until, "most": MOST_LISTED})
     rows = await cursor.fetchall()
     return [OldKey(*row[:4]) for row in rows], rows[0][4] if rows else 0
@@ -248,10 +288,9 @@ async def read_anomalies(
     livemode: bool | None,
     accounts: Collection[str] = (),
 ) -> Anomalies:
-    """What was unexpected about the events received after ``since``, as far as it still is.
+    """Anomalies of the events received after ``since``.
 
-    Prices that are known by now do not count, nor do events of the mode that is right by now (``livemode``, None where
-    that is not known), nor connected ``accounts`` that are listed by now.
+    Without prices, modes (``livemode``, None if not known) and ``accounts`` that the settings have accepted since.
     """
     window = {"since": since, "most": MOST_LISTED}
     cursor = await connection.execute(
@@ -263,13 +302,13 @@ async def read_anomalies(
     )
     prices = await cursor.fetchall()
     cursor = await connection.execute(TAKEN_CUSTOMERS, {**window, "kind": Anomaly.CUSTOMER_TAKEN.value})
-    taken = [(f"{customer_id} for {org_id}", number) for customer_id, org_id, number in await cursor.fetchall()]
-    cursor = await connection.execute(TIES, {**window, "kinds": _AMBIGUOUS, "snapshot": SNAPSHOT})
-    [(ties, settled, open_tenants, open_number)] = await cursor.fetchall()
+    taken = [(f"{customer_id} for {org_id}", total) for customer_id, org_id, total in await cursor.fetchall()]
+    cursor = await connection.execute(AMBIGUITIES, {**window, "kinds": _AMBIGUOUS, "snapshot": SNAPSHOT})
+    [(number, resolved, open_tenants, open_number)] = await cursor.fetchall()
     cursor = await connection.execute(FUTURE_DATED, {**window, "kind": Anomaly.FUTURE_DATED.value})
     future = [
-        (f"{event_id} of {tenant_id or 'no tenant'}, {from_epoch(created):%Y-%m-%d %H:%M} UTC", number)
-        for event_id, tenant_id, created, number in await cursor.fetchall()
+        (f"{event_id} of {tenant_id or 'no tenant'}, {from_epoch(created):%Y-%m-%d %H:%M} UTC", total)
+        for event_id, tenant_id, created, total in await cursor.fetchall()
     ]
     cursor = await connection.execute(
         ACCOUNTS, {**window, "kind": Anomaly.CONNECTED_ACCOUNT.value, "listed": list(accounts)}
@@ -280,45 +319,38 @@ async def read_anomalies(
         counts=counts,
         prices=[(price, count) for price, count, _ in prices],
         more_prices=prices[0][2] - len(prices) if prices else 0,
-        taken=_named(taken),
-        ties=Ties(ties, settled, Named(open_tenants, open_number)),
-        drifted=_named(await cursor.fetchall()),
-        future=_named(future),
-        accounts=_named(unlisted),
+        taken=_listed(taken),
+        ambiguities=Ambiguities(number, resolved, Listed(open_tenants, open_number)),
+        drifted=_listed(await cursor.fetchall()),
+        future=_listed(future),
+        accounts=_listed(unlisted),
     )
 
 
-def _named(rows: Sequence[Sequence[Any]]) -> Named:
-    return Named([row[0] for row in rows], rows[0][1] if rows else 0)
-
-
-async def drifts_and_ties_of_the_day(connection: Connection) -> tuple[int, int]:
-    """How many tenants had drifted from the provider, and how many events nothing could place, in the last 24 h."""
-    cursor = await connection.execute(OF_THE_DAY, {"drift": Anomaly.DRIFT.value, "ties": _AMBIGUOUS})
-    [(drifted, ties)] = await cursor.fetchall()
-    return drifted, ties
+def _listed(rows: Sequence[Sequence[Any]]) -> Listed:
+    return Listed([row[0] for row in rows], rows[0][1] if rows else 0)
 
 
 async def tenants_by_mode(connection: Connection, since: int) -> tuple[int, int]:
-    """How many living tenants had events of live mode after a second (Unix time), and how many of test mode.
+    """How many tenants had events of live mode after a second (Unix time), and how many of test mode.
 
-    Of the 10,000 tenants that had the newest events, the newest 20 events of each are looked at.
+    Reads the newest 20 events of each of the 10,000 tenants that had the newest events.
     """
-    cursor = await connection.execute(MODES, {"since": since, "tenants": MOST_ASKED, "most": MOST_LISTED})
+    cursor = await connection.execute(MODES, {"since": since, "tenants": MOST_TENANTS_READ, "most": MOST_LISTED})
     [(live, test)] = await cursor.fetchall()
     return live, test
 
 
 async def read_unmapped_plans(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
-    """The plans of living tenants that are none of the ``known`` ones, with the number of their tenants."""
+    """The plans of tenants that are not ``known``, with the number of their tenants."""
     cursor = await connection.execute(UNMAPPED_PLANS, {"known": list(known)})
     return [(plan, count) for plan, count in await cursor.fetchall()]
 
 
-async def not_compared(connection: Connection, until: datetime) -> Named:
-    """Living tenants that have had a customer since ``until`` and have not been compared with the provider since."""
+async def not_compared(connection: Connection, until: datetime) -> Listed:
+    """Tenants with a customer since ``until`` that have not been compared with the provider since."""
     cursor = await connection.execute(NOT_COMPARED, {"until": until, "most": MOST_LISTED})
-    return _named(await cursor.fetchall())
+    return _listed(await cursor.fetchall())
 
 
 async def oldest_body(connection: Connection) -> datetime | None:

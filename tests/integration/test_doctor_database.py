@@ -1,4 +1,4 @@
-"""The check-up of settings and database: what it finds, what it says to do, and what it never shows."""
+"""The checks of settings and database: what they find, the remedy, and what they never show."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -8,14 +8,14 @@ from psycopg.conninfo import make_conninfo
 
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys import new_record, new_secret
-from tenantry.cli.doctor.database import MailQueue, check_database, judge_queue, judge_revision, judge_server
-from tenantry.cli.doctor.finding import Finding, Level
-from tenantry.cli.doctor.settings import judge_catalog, judge_settings
+from tenantry.cli.doctor.database_checks import MailQueue, check_database, judge_queue, judge_revision, judge_server
+from tenantry.cli.doctor.doctor_store import MOST_LISTED, Server
+from tenantry.cli.doctor.findings import Finding, Level
+from tenantry.cli.doctor.settings_checks import judge_catalog, judge_settings
 from tenantry.db.connection import Connection
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.plans import parse_catalog
-from tenantry.jobs.checkup_store import MOST_LISTED, Server
 from tenantry.settings import SettingsError, load
 from tests.support.findings import billing_terms, free_port, levels, only
 from tests.support.postgres import PostgresServer
@@ -60,7 +60,7 @@ async def connection(emptied: str) -> AsyncIterator[Connection]:
 
 
 async def check(conninfo: str, *, sends_mail: bool = True) -> list[Finding]:
-    """All but how the server keeps what it is given: the tests' own is in haste."""
+    """All findings but durability, which the tests' server gives up for speed."""
     findings = await check_database(conninfo, billing_terms(), NOW, sends_mail=sends_mail, peppers=())
     return [finding for finding in findings if finding.subject != "durability"]
 
@@ -69,7 +69,7 @@ async def test_a_database_in_order(emptied: str) -> None:
     findings = await check(emptied)
     assert levels(findings) == {Level.OK}
     assert {finding.subject for finding in findings} == {
-        "database", "schema", "database roles", "upkeep", "size", "jobs", "API keys", "billing ledger", "tenants"
+        "database", "schema", "database roles", "jobs", "API keys", "billing ledger", "tenants"
     }  # fmt: skip
 
 
@@ -79,16 +79,16 @@ async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> N
     assert (finding.subject, finding.remedy) == ("schema", "Run `tenantry migrate`.")
 
 
-async def test_check_that_takes_too_long_is_told_of_and_the_others_go_on(emptied: str, connection: Connection) -> None:
+async def test_check_that_takes_too_long_is_skipped_and_the_others_run(emptied: str, connection: Connection) -> None:
     async with connection.transaction():
         await connection.execute("LOCK TABLE api_keys")
         findings = await check_database(
-            emptied, billing_terms(), NOW, sends_mail=True, peppers=("newest",), patience=0.2
+            emptied, billing_terms(), NOW, sends_mail=True, peppers=("newest",), statement_timeout=0.2
         )
     found = {finding.subject: finding.level for finding in findings if finding.subject != "durability"}
-    assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is found.pop("size") is Level.WARNING
+    assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is Level.WARNING
     assert found == dict.fromkeys(
-        ("database", "schema", "database roles", "upkeep", "jobs", "billing ledger", "tenants"), Level.OK
+        ("database", "schema", "database roles", "jobs", "billing ledger", "tenants"), Level.OK
     )
 
 
@@ -104,7 +104,7 @@ async def test_a_schema_of_another_release(emptied: str, connection: Connection,
 
 
 def test_a_schema_after_going_back_needs_nothing_to_be_done() -> None:
-    assert "If you went back by one release, nothing is to be done." in (judge_revision("0008", "0007").remedy or "")
+    assert "If you went back by one release, do nothing." in (judge_revision("0008", "0007").remedy or "")
 
 
 def test_a_schema_is_current_at_the_newest_revision() -> None:
@@ -116,9 +116,9 @@ def test_postgresql_15_is_the_oldest(number: int, level: Level) -> None:
     assert judge_server(Server(number, "x")).level is level
 
 
-async def test_a_database_that_is_away(emptied: str) -> None:
+async def test_a_database_that_does_not_answer(emptied: str) -> None:
     away = make_conninfo(emptied, host="127.0.0.1", port=free_port())
-    assert "nobody listens" in only(await check(away), Level.ERROR).message
+    assert "no server listens" in only(await check(away), Level.ERROR).message
 
 
 async def test_a_user_that_does_not_exist(emptied: str) -> None:
@@ -186,7 +186,9 @@ async def test_many_old_keys_are_counted(emptied: str, connection: Connection) -
         await add_key(connection, timedelta(days=400))
     findings = await check(emptied)
     assert sum(finding.subject.startswith("API key key_") for finding in findings) == MOST_LISTED
-    assert "besides those: 2" in next(finding.message for finding in findings if finding.subject == "API keys")
+    assert "more keys older than a year: 2" in next(
+        finding.message for finding in findings if finding.subject == "API keys"
+    )
 
 
 async def add_notification(connection: Connection, status: str) -> None:
@@ -208,7 +210,7 @@ async def test_without_a_mail_server_the_queue_is_counted(emptied: str, connecti
 
 async def test_notifications_that_were_given_up_are_counted(emptied: str, connection: Connection) -> None:
     await add_notification(connection, "failed")
-    assert "given up: 1" in only(await check(emptied), Level.WARNING).message
+    assert "mails given up after all attempts: 1" in only(await check(emptied), Level.WARNING).message
 
 
 def test_a_queue_that_does_not_move() -> None:

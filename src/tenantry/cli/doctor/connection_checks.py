@@ -1,0 +1,231 @@
+"""Checks of the mail server, the identity provider and the payment provider."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+import httpx2
+
+from tenantry.cli.doctor.findings import Finding, Level, Problem, ok
+from tenantry.common.json import NOT_JSON
+from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.domain.plans import Catalog
+from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.fetch import FetchError
+from tenantry.integrations.oidc.jwks import fetch_published_keys
+from tenantry.integrations.smtp import Mailer, MailError, Probed, SmtpConfig
+from tenantry.integrations.stripe.api import Price, ProviderApi, WebhookEndpoint
+
+CERTIFICATE_DAYS: Final = timedelta(days=14)
+"""How long a certificate must still be valid."""
+_ALL_TYPES: Final = "*"
+_MAIL: Final = "mail"
+_IDENTITY: Final = "identity provider"
+_PROVIDER: Final = "payment provider"
+_PRICES: Final = "prices"
+_LISTED_TYPES: Final = ", ".join(sorted(HANDLED_TYPES))
+_UNSYNCED: Final = "Plans do not follow what is paid."
+
+_MAIL_FAILS: Final = Problem(
+    _MAIL,
+    "{trouble}",
+    "Mail stays queued: owners do not learn of failed payments or leaked keys.",
+    "Check SMTP_URL, and that the mail server runs.",
+    Level.ERROR,
+)
+_MAIL_WITHOUT_TLS: Final = Problem(
+    _MAIL,
+    "{where} accepts the login without TLS",
+    "The password and every mail are sent unencrypted.",
+    "Use a mail server with TLS, and unset SMTP_ALLOW_PLAINTEXT.",
+)
+_CERTIFICATE_EXPIRES: Final = Problem(
+    _MAIL,
+    "the certificate of {where} expires on {expires:%Y-%m-%d}",
+    "After that no mail is sent.",
+    "Renew it.",
+)
+_NO_IDENTITY: Final = Problem(
+    _IDENTITY,
+    "none is set: bearer tokens are rejected, API keys work",
+    "People can sign in neither to the API nor to the dashboard.",
+    "Set OIDC_ISSUER and OIDC_AUDIENCE (and OIDC_CLIENT_ID, OIDC_CLIENT_SECRET for the dashboard).",
+)
+_AUDIENCE_IS_CLIENT: Final = Problem(
+    _IDENTITY,
+    "OIDC_AUDIENCE equals OIDC_CLIENT_ID: tokens for the client alone are ID tokens and are rejected",
+    "Users with a valid token are rejected.",
+    "Register a separate API at the identity provider and set OIDC_AUDIENCE to its identifier.",
+)
+_NO_SIGN_IN: Final = Problem(
+    _IDENTITY,
+    "{issuer} publishes no authorization_endpoint and token_endpoint",
+    "Signing in to the dashboard fails.",
+    "Set OIDC_ISSUER to a provider that signs people in, or unset OIDC_CLIENT_ID.",
+    Level.ERROR,
+)
+_IDENTITY_FAILS: Final = Problem(
+    _IDENTITY,
+    "{issuer}: {trouble}",
+    "Signing in fails, and tokens are rejected once the cached keys are a day old.",
+    "Check that OIDC_ISSUER is exactly the issuer in the provider's /.well-known/openid-configuration, and that this "
+    "machine reaches it.",
+    Level.ERROR,
+)
+_NO_PROVIDER_KEY: Final = Problem(
+    _PROVIDER,
+    "no API key is set: no checkout, no customer portal, no reconciliation, and the webhook endpoint is not checked",
+    "Tenants whose events get lost keep a plan that they may no longer have.",
+    "Set PROVIDER_SECRET_KEY.",
+)
+_PROVIDER_REFUSES: Final = Problem(
+    _PROVIDER,
+    "{trouble}",
+    "Checkouts fail, and lost events go unnoticed.",
+    "Check PROVIDER_SECRET_KEY.",
+    Level.ERROR,
+)
+_PROVIDER_UNAVAILABLE: Final = _PROVIDER_REFUSES._replace(
+    remedy="Check PROVIDER_API_BASE, and that this machine reaches it."
+)
+_ENDPOINTS_UNREADABLE: Final = Problem(
+    _PROVIDER,
+    "the API key may not read webhook endpoints: they are not checked",
+    _UNSYNCED,
+    f"Grant the restricted key that permission, or compare the event types in the provider's dashboard: "
+    f"{_LISTED_TYPES}.",
+)
+_PRICES_UNREADABLE: Final = Problem(
+    _PRICES,
+    "the API key may not read prices: they are not checked",
+    "A wrong price shows only when a customer wants to buy.",
+    "Grant the restricted key that permission, or compare the plan catalog with the provider's dashboard.",
+)
+_WRONG_PRICE: Final = Problem(
+    _PRICES,
+    "the plan {plan} has the price {price}, which {fault}",
+    "A checkout of this plan fails, and no subscription leads to it.",
+    "Correct it in the plan catalog (TENANTRY_PLANS), or create it at the provider, in the mode of the API key.",
+)
+_NO_ENDPOINT: Final = Problem(
+    _PROVIDER,
+    "has no endpoint for {url}: no event arrives",
+    _UNSYNCED,
+    f"Add it in the provider's dashboard, with the types {_LISTED_TYPES}; put its signing secret into "
+    "PROVIDER_WEBHOOK_SECRET. For a local address use `tenantry listen` instead.",
+)
+_WRONG_ENDPOINT: Final = Problem(
+    _PROVIDER,
+    "the endpoint {url} {faults}",
+    f"{_UNSYNCED} Types beyond the five cause needless work.",
+    f"Enable it in the provider's dashboard for exactly {_LISTED_TYPES}.",
+)
+
+
+async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
+    """Whether the mail server accepts the login; a missing one is reported with the mail queue."""
+    if config is None:
+        return []
+    try:
+        probed = await Mailer(config).probe()
+    except MailError as trouble:
+        return [_MAIL_FAILS.found(trouble=trouble)]
+    return judge_mail_server(config, probed, now)
+
+
+def judge_mail_server(config: SmtpConfig, probed: Probed, now: datetime) -> list[Finding]:
+    """Whether the connection to the mail server is encrypted, with a certificate that stays valid."""
+    where = f"{config.host}:{config.port}"
+    if not probed.over_tls and not config.on_loopback:
+        return [_MAIL_WITHOUT_TLS.found(where=where)]
+    if probed.good_until is not None and probed.good_until - now < CERTIFICATE_DAYS:
+        return [_CERTIFICATE_EXPIRES.found(where=where, expires=probed.good_until)]
+    return [ok(_MAIL, f"{where} accepts the login{' over TLS' if probed.over_tls else ''}")]
+
+
+async def check_identity(config: OidcConfig | None) -> list[Finding]:
+    """Whether the identity provider publishes its metadata and keys, and fits the settings."""
+    if config is None:
+        return [_NO_IDENTITY.found()]
+    audience = [_AUDIENCE_IS_CLIENT.found()] if config.audience == config.client_id else []
+    return [await _discover(config), *audience]
+
+
+async def _discover(config: OidcConfig) -> Finding:
+    try:
+        async with new_http_client() as client, asyncio.timeout(DEFAULT_TIMEOUTS.identity_provider):
+            published = await fetch_published_keys(config, client)
+    except FetchError as error:
+        trouble = str(error)
+    except NOT_JSON:
+        trouble = "the answer is neither a discovery document nor a key set"
+    except (TimeoutError, httpx2.TimeoutException):
+        trouble = "does not answer in time"
+    except (httpx2.HTTPError, OSError) as error:
+        trouble = f"cannot be reached ({type(error).__name__})"
+    else:
+        if published.by_id and config.client_id and not published.metadata.can_sign_in:
+            return _NO_SIGN_IN.found(issuer=config.issuer)
+        if published.by_id:
+            return ok(_IDENTITY, f"{config.issuer} publishes its keys")
+        trouble = "publishes no key for RS256, ES256 or EdDSA"
+    return _IDENTITY_FAILS.found(issuer=config.issuer, trouble=trouble)
+
+
+async def check_provider(api: ProviderApi | None, webhook_url: str, catalog: Catalog) -> list[Finding]:
+    """Whether the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
+    if api is None:
+        return [_NO_PROVIDER_KEY.found()]
+    try:
+        endpoints = await api.webhook_endpoints()
+        plans = {price: plan.id for plan in catalog.plans for price in plan.stripe_price_ids}
+        prices = judge_prices(plans, await api.prices(sorted(plans)))
+    except ProviderRefusedError as refusal:
+        return [_PROVIDER_REFUSES.found(trouble=refusal.detail)]
+    except ProviderUnavailableError as refusal:
+        return [_PROVIDER_UNAVAILABLE.found(trouble=refusal.detail)]
+    if endpoints is None:
+        return [_ENDPOINTS_UNREADABLE.found(), *prices]
+    return [*judge_endpoints(endpoints, webhook_url), *prices]
+
+
+def judge_prices(plans: Mapping[str, str], prices: Mapping[str, Price | None] | None) -> list[Finding]:
+    """Whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
+    if prices is None:
+        return [_PRICES_UNREADABLE.found()]
+    found = [
+        _WRONG_PRICE.found(plan=plans[price_id], price=price_id, fault=fault)
+        for price_id, price in prices.items()
+        if (fault := _fault_of(price))
+    ]
+    return found or ([ok(_PRICES, f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
+
+
+def _fault_of(price: Price | None) -> str | None:
+    if price is None:
+        return "the provider does not know"
+    if not price.recurring:
+        return "is not recurring"
+    return None if price.active else "is archived"
+
+
+def judge_endpoints(endpoints: Collection[WebhookEndpoint], webhook_url: str) -> list[Finding]:
+    """Whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2."""
+    ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
+    return [_judge_endpoint(endpoint) for endpoint in ours] or [_NO_ENDPOINT.found(url=webhook_url)]
+
+
+def _judge_endpoint(endpoint: WebhookEndpoint) -> Finding:
+    enabled = set(endpoint.enabled_events)
+    missing = set() if _ALL_TYPES in enabled else HANDLED_TYPES - enabled
+    surplus = enabled - HANDLED_TYPES
+    faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
+    faults += [f"lacks {', '.join(sorted(missing))}"] if missing else []
+    faults += [f"sends needless {', '.join(sorted(surplus))}"] if surplus else []
+    if faults:
+        return _WRONG_ENDPOINT.found(url=endpoint.url, faults="; ".join(faults))
+    return ok(_PROVIDER, f"sends the five event types to {endpoint.url}")

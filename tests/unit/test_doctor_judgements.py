@@ -1,0 +1,155 @@
+"""How doctor judges a server, its jobs and the settings; each problem with why it matters."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pytest
+
+from tenantry.cli.doctor.database_checks import judge_connections, judge_durability, judge_jobs, judge_writing
+from tenantry.cli.doctor.doctor_store import ConnectionLimits
+from tenantry.cli.doctor.findings import Finding, Level
+from tenantry.cli.doctor.settings_checks import judge_address, judge_secrets, judge_traces
+from tenantry.common.secret import Secret
+from tenantry.jobs.runs_store import JobRuns
+from tests.support.findings import levels, only
+
+NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
+DURABLE: Final = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
+SERVER: Final = {"max_connections": "100", "superuser_reserved_connections": "3", "reserved_connections": "2"}
+
+
+def problem(findings: list[Finding], level: Level = Level.WARNING) -> Finding:
+    """The one finding, with the reason and the remedy."""
+    return only(findings, level)
+
+
+# Durability
+
+
+@pytest.mark.parametrize("value", ["on", "local", "remote_write", "remote_apply"])
+def test_synchronous_commit_in_any_form_is_fine(value: str) -> None:
+    assert levels(judge_durability({**DURABLE, "synchronous_commit": value})) == {Level.OK}
+
+
+@pytest.mark.parametrize("name", sorted(DURABLE))
+def test_a_setting_that_may_lose_acknowledged_changes_is_named(name: str) -> None:
+    finding = problem(judge_durability({**DURABLE, name: "off"}))
+    assert finding.message == f"{name} is off"
+    assert f"SET {name} = on" in (finding.remedy or "")
+
+
+def test_a_read_only_primary_is_an_error() -> None:
+    settings = {"transaction_read_only": "on", "in_hot_standby": "off"}
+    assert problem(judge_writing(settings), Level.ERROR).message == "is read-only"
+
+
+def test_another_encoding_is_an_error() -> None:
+    assert problem(judge_writing({"server_encoding": "LATIN1"}), Level.ERROR).message == "has the encoding LATIN1"
+    assert judge_writing({"server_encoding": "UTF8", "transaction_read_only": "off"}) == []
+
+
+# Connections
+
+
+@pytest.mark.parametrize(
+    ("limits", "needed", "level", "most"),
+    [
+        (ConnectionLimits(None, None, 7), 95, Level.OK, "95 available (max_connections, less those reserved)"),
+        (ConnectionLimits(None, None, 7), 96, Level.WARNING, "95 available (max_connections, less those reserved)"),
+        (ConnectionLimits(20, None, 7), 21, Level.WARNING, "20 available (the limit of the database)"),
+        (ConnectionLimits(20, 10, 7), 11, Level.WARNING, "10 available (the limit of the user)"),
+        (ConnectionLimits(20, 10, 7), 10, Level.OK, "10 available (the limit of the user)"),
+    ],
+)
+def test_needed_connections_are_compared_with_the_lowest_limit(
+    limits: ConnectionLimits, needed: int, level: Level, most: str
+) -> None:
+    finding = judge_connections(SERVER, limits, needed)
+    assert finding.level is level
+    assert finding.message == f"this set-up needs up to {needed}, 7 open now, {most}"
+
+
+def test_a_server_before_16_reserves_none_for_others() -> None:
+    server = {"max_connections": "10", "superuser_reserved_connections": "3"}
+    assert judge_connections(server, ConnectionLimits(None, None, 0), 7).level is Level.OK
+
+
+# Jobs
+
+
+def test_an_overdue_job_is_reported_with_its_queue_and_the_workers() -> None:
+    finding = problem(judge_jobs({"mail": 600.0, "maintenance": 200.0}, [], NOW, workers=0))
+    assert finding.message == "a job in the queue mail has been due for 10 min"
+    assert "running now: 0" in (finding.remedy or "")
+
+
+def test_a_job_that_has_not_succeeded_lately_is_reported() -> None:
+    long_ago, lately = NOW - timedelta(hours=4), NOW - timedelta(hours=2)
+    runs = [
+        JobRuns("remove_old_data", 5, 3, long_ago),
+        JobRuns("requeue_stalled_jobs", 5, 0, lately),
+        JobRuns("look_for_silent_tenants", 0, 1, None),
+    ]
+    assert problem(judge_jobs({}, runs, NOW, workers=1)).message == "remove_old_data last succeeded 4 h ago"
+
+
+def test_jobs_in_order() -> None:
+    assert levels(judge_jobs({"mail": 3.0}, [], NOW, workers=1)) == {Level.OK}
+
+
+# The settings
+
+
+@pytest.mark.parametrize(
+    ("address", "level"),
+    [
+        ("https://api.example", Level.OK),
+        ("http://127.0.0.1:3001", Level.OK),
+        ("http://[::1]:3001", Level.OK),
+        ("http://localhost:3001", Level.OK),
+        ("http://api.example", Level.WARNING),
+        ("http://10.0.0.7:3001", Level.WARNING),
+    ],
+)
+def test_an_address_for_others_must_be_https(address: str, level: Level) -> None:
+    assert levels(judge_address(address, is_demo=False)) == {level}
+
+
+def test_the_demo_has_no_address_to_judge() -> None:
+    assert judge_address("http://api.example", is_demo=True) == []
+
+
+def test_one_secret_in_two_variables_is_reported_without_being_shown() -> None:
+    shared, own = Secret("the-same-secret-0123456789abcdef"), Secret("another-secret-0123456789abcdefg")
+    finding = problem(judge_secrets([("API_KEY_PEPPER", shared), ("SESSION_SECRET", shared), ("OPERATOR_TOKEN", own)]))
+    assert finding.message == "API_KEY_PEPPER and SESSION_SECRET hold the same secret"
+    assert "the-same" not in repr(finding)
+
+
+def test_one_secret_twice_in_one_variable_is_reported() -> None:
+    finding = problem(judge_secrets([("API_KEY_PEPPER", Secret("the-same-secret-0123456789abcdef"))] * 2))
+    assert finding.message == "API_KEY_PEPPER contains the same secret twice"
+    assert "the-same" not in repr(finding)
+
+
+def test_one_secret_in_two_variables_is_reported_as_shared_though_one_repeats_it() -> None:
+    shared = Secret("the-same-secret-0123456789abcdef")
+    finding = problem(
+        judge_secrets([("API_KEY_PEPPER", shared), ("API_KEY_PEPPER", shared), ("SESSION_SECRET", shared)])
+    )
+    assert finding.message == "API_KEY_PEPPER and SESSION_SECRET hold the same secret"
+
+
+def test_a_short_secret_is_reported_without_being_shown() -> None:
+    finding = problem(judge_secrets([("OIDC_CLIENT_SECRET", Secret("hunter2"))]))
+    assert finding.message.startswith("OIDC_CLIENT_SECRET is shorter")
+    assert "hunter2" not in repr(finding)
+
+
+def test_different_secrets_are_fine() -> None:
+    assert levels(judge_secrets([("A", Secret("a" * 16)), ("B", Secret("b" * 16))])) == {Level.OK}
+
+
+def test_requested_traces_without_opentelemetry_are_reported() -> None:
+    assert "tenantry[otel]" in (problem(judge_traces(are_wanted=True, can_be_made=False)).remedy or "")
+    assert judge_traces(are_wanted=True, can_be_made=True) == judge_traces(are_wanted=False, can_be_made=False) == []
