@@ -4,7 +4,7 @@ import uvicorn
 
 from bench.support import PEPPER
 from tenantry.cli import processes
-from tenantry.common import collector
+from tenantry.common import process as collector
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.settings import load
 

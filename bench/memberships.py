@@ -15,9 +15,9 @@ from typing import Final
 import psycopg
 
 from tenantry.auth.authentication_store import UserQuery, find_seats
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.projects import Window
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 

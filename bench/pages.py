@@ -22,7 +22,7 @@ import httpx2
 import psycopg
 
 from bench import support
-from tenantry.common.cursor import Position, encode
+from tenantry.common.encoding import Position, encode
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, running_dashboard
 
 EVENTS: Final = 1_000_000

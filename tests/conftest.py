@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tenantry.common.collector import set_for_serving
+from tenantry.common.process import set_for_serving
 from tests.support import figures
 from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server

@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 from bench.fuzz.target import Target, hold, only_text, parts, text
 from tenantry.api.pages.reference import takes_gzip
 from tenantry.auth.authentication import bearer, wanted_organization
-from tenantry.common import cursor
+from tenantry.common import encoding as cursor
 from tenantry.common.clock import system_clock
-from tenantry.common.cursor import BadCursorError, Position
+from tenantry.common.encoding import BadCursorError, Position
 from tenantry.common.logs import redact
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.sign_in import safe_path

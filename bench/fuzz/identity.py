@@ -8,16 +8,13 @@ from typing import Any, Final
 import httpx2
 
 from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
-from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.config import OidcConfig
-from tenantry.integrations.oidc.fetch import FetchError
-from tenantry.integrations.oidc.jwks import ALGORITHMS, PublishedKeys, fetch_published_keys
+from tenantry.integrations.oidc.claims import Claims, OidcConfig
+from tenantry.integrations.oidc.jwks import ALGORITHMS, FetchError, PublishedKeys, fetch_published_keys
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.sign_in import Begun, SignIn, SignInFailedError
+from tenantry.integrations.oidc.sign_in import Begun, SignIn, SignInFailedError, UserInfo
 from tenantry.integrations.oidc.tokens import TokenVerifier
-from tenantry.integrations.oidc.userinfo import UserInfo
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, USERINFO, Issuer, SigningKey, signing_key
 
 _ISSUER: Final = "https://issuer.example"

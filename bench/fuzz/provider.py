@@ -15,8 +15,8 @@ from tenantry.integrations.stripe.decode import (
     decode_event,
     decode_subscription,
 )
-from tenantry.integrations.stripe.lists import read_page, second_asked
 from tenantry.integrations.stripe.signature import SignatureVerifier, sign
+from tenantry.integrations.stripe.transport import read_page, second_asked
 from tenantry_sdk import webhooks
 from tests.support import events
 

@@ -16,8 +16,7 @@ from tenantry import __version__
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.memberships import MembershipService
 from tenantry.accounts.overview import OverviewService
-from tenantry.accounts.owner_address import OwnerAddresses
-from tenantry.accounts.owner_confirmation import OwnerConfirmations
+from tenantry.accounts.owner_addresses import OwnerAddresses, OwnerConfirmations
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
@@ -45,33 +44,29 @@ from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import LedgerNews
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.reads import BillingService
-from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.reconcile import Reconciler, SilenceWatch
 from tenantry.billing.replay import ReplayService
-from tenantry.billing.stale_tenants import SilenceWatch
-from tenantry.common.clock import Clock, system_clock
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
 from tenantry.dashboard.billing import is_way_to_provider
 from tenantry.dashboard.event_stream import is_stream
 from tenantry.dashboard.routes import Dashboard, DashboardParts
 from tenantry.dashboard.sign_in import CALLBACK
-from tenantry.db.batch_metrics import LaneWatch
+from tenantry.db.batcher import LaneWatch
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.oidc.sign_in import SignIn
-from tenantry.integrations.oidc.userinfo import UserInfo
+from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.jobs.database_metrics import DatabaseGauges, Known
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.runs import JobRuns
-from tenantry.jobs.tasks import PERIODIC, TASKS, Work
+from tenantry.jobs.tasks import PERIODIC, TASKS, JobRuns, Work
 from tenantry.notifications.delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_timeouts import Limits
@@ -79,7 +74,7 @@ from tenantry.server.dispatch import Front, HotRoutes
 from tenantry.server.health import health_routes
 from tenantry.server.metrics import Metrics
 from tenantry.server.request_log import WatchedFront
-from tenantry.server.shutdown import Ending
+from tenantry.server.run import Ending
 from tenantry.settings import Settings
 
 _SAMPLED_EVERY: Final = 5.0

@@ -10,19 +10,18 @@ import httpx2
 import psycopg
 
 from tenantry.auth import rate_limits_store as rate_limits
-from tenantry.auth.admission import Admission
-from tenantry.auth.authentication import AcceptInvitation, Authenticator
+from tenantry.auth.authentication import AcceptInvitation, Admission, Authenticator
 from tenantry.auth.last_used import KeyUse
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import Policy
-from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import Claims, TokenVerifier
 

@@ -17,8 +17,8 @@ import psutil
 import psycopg
 import pytest
 
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs.queue import JobQueue
 from tests.support.commands import SECRETS, Running, running
 from tests.support.deployment import Deployment, deployed

@@ -12,8 +12,7 @@ import httpx2
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from tenantry.common.clock import system_clock
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS, system_clock
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry_devkit.local.stories import STORIES
 from tenantry_devkit.simulator.asgi import Receive, Scope, Send

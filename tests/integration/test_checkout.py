@@ -10,9 +10,9 @@ import pytest
 from tenantry.accounts import tenants_store as tenants
 from tenantry.billing.checkout import CheckoutService, provider_key
 from tenantry.common.secret import Secret
+from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import (

@@ -10,8 +10,8 @@ from tenantry.accounts import tenants_store as tenants
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys import new_record, new_secret
 from tenantry.common.clock import system_clock
+from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import Pepper
 from tests.support.app import PEPPER, running_app

@@ -20,10 +20,10 @@ from sqlalchemy.pool import NullPool
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.common.clock import system_clock
+from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.migrate import MIGRATIONS, grant, migrate
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
-from tenantry.db.scope import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService

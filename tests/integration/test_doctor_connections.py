@@ -20,7 +20,7 @@ from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog
-from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import Probed, parse_smtp_url
 from tenantry.integrations.stripe.api import ProviderApi, WebhookEndpoint
 from tests.support.findings import free_port, levels, only

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from tenantry.auth.api_keys_store import Use
 from tenantry.auth.authentication import Authenticator
 from tenantry.auth.last_used import KeyUse
+from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.api_keys import Pepper
 from tests.support.app import PEPPER
 from tests.support.billing import rows

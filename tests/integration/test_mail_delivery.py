@@ -8,9 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.notifications.delivery import MailDeferredError, MailService, RetrySchedule, standard_schedule

@@ -14,13 +14,12 @@ import pytest
 import yaml
 
 from tenantry.common.clock import system_clock
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs.database_metrics import DatabaseGauges
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.runs import JobRuns
-from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, Work
+from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, JobRuns, Work
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase
@@ -331,7 +330,7 @@ async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once
 
 
 PROCESS: Final = """
-from tenantry.db.usage import PoolUsage
+from tenantry.db.database import PoolUsage
 from tenantry.server.metrics import Metrics
 metrics = Metrics(several_processes=True)
 metrics.set_pool("ordinary", PoolUsage(in_use=1, idle=2, most=5, waiting=0, waits=3, waited=0.5, timeouts=0))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.accounts.owner_address import OwnerAddresses
+from tenantry.accounts.owner_addresses import OwnerAddresses
 from tenantry.db.database import Database
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.jobs.queue import JobQueue
@@ -246,7 +246,7 @@ async def test_what_was_noticed_is_kept_while_the_database_does_not_let_us_write
     async with noticing(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
         await rows(service.conninfo, "REVOKE ALL ON audit_events FROM tenantry_batch")
-        with watched("tenantry.accounts.owner_address") as log:
+        with watched("tenantry.accounts.owner_addresses") as log:
             await addresses.write()
         await rows(service.conninfo, "GRANT INSERT ON audit_events TO tenantry_batch")
         await addresses.write()

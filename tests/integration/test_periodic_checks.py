@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tenantry.billing.stale_tenants import SilenceWatch
+from tenantry.billing.reconcile import SilenceWatch
 from tenantry.common.clock import system_clock
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work

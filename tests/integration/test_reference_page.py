@@ -18,8 +18,7 @@ from tenantry.api.openapi_schemas import EXAMPLES
 from tenantry.api.pages.reference import PATH
 from tenantry.dashboard.look import ASSETS, POLICY
 from tenantry.integrations.stripe.signature import SignatureVerifier
-from tenantry.server.error_codes import all_codes
-from tenantry.server.problems import STATUSES
+from tenantry.server.problems import STATUSES, all_codes
 from tests.support.app import OPERATOR_TOKEN, WEBHOOK_SECRET
 from tests.support.required import debian_program
 from tests.support.service import Caller, JsonObject, Service

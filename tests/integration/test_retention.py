@@ -8,10 +8,9 @@ from typing import Any, Final
 import pytest
 
 from tenantry.billing.explain import ExplainService
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, Lane, for_writes
 from tenantry.db.failover_detection import Succession
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import Removed, RetentionService

@@ -10,9 +10,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
+from tenantry.db.connection import API, BATCH, PEOPLE, READ
 from tenantry.db.migrate import migrate
 from tenantry.db.roles import EDITION, FUNCTIONS, ROLES, TABLES, WALLS
-from tenantry.db.scope import API, BATCH, PEOPLE, READ
 from tests.support.postgres import PostgresServer
 from tests.support.rows import ONE, add_rows
 

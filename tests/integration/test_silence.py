@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 from tenantry.billing import reconcile_store as store
-from tenantry.billing.stale_tenants import SilenceWatch
+from tenantry.billing.reconcile import SilenceWatch
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import MONTH, NOW
@@ -112,7 +112,7 @@ async def test_those_who_wait_longest_are_named_in_the_log(
     provider: Provider, watch: SilenceWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [await subscriber(provider, period_end=LONG_AGO - age * HOUR) for age in (1, 3, 2)]
-    with caplog.at_level(logging.WARNING, "tenantry.billing.stale_tenants"):
+    with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
         await watch.look()
     named = ", ".join(made[place].id for place in (1, 2, 0))
     assert caplog.messages == [f"tenants whose period ended more than 24 h ago without news: 3 ({named})"]

@@ -11,7 +11,7 @@ from litestar import Litestar, route
 from litestar.handlers import BaseRouteHandler
 
 from tenantry.api.guards import Connection, Credential, RouteGuard
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.protocol import LeanProtocol
 from tests.contract.test_openapi import LEAK_REPORT, WEBHOOK, operations

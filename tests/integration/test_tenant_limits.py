@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tenantry.auth.authentication_store import UserQuery, find_seats
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.projects import Window
 from tests.support.app import running_app
 from tests.support.members import MEMBERS, OWN, accept_path, add_member, join, own_path, path_of, remove_member

@@ -9,10 +9,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, OF_PEOPLE, PEOPLE, READ, TENANT, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.roles import ROLES, TABLES, WALLS
-from tenantry.db.scope import ACROSS_TENANTS, API, BATCH, OF_PEOPLE, PEOPLE, READ, TENANT, of_tenant
 from tests.support.postgres import PostgresServer
 from tests.support.rows import BODY_OF, ONE, OWNER_OF, TWO, add_rows
 

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.migrate import migrate
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support import events

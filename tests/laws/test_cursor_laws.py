@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantry.common.cursor import BadCursorError, Position, decode, encode
+from tenantry.common.encoding import BadCursorError, Position, decode, encode
 
 ids = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=100)
 

@@ -14,11 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members import MemberService, seat_owner
-from tenantry.accounts.members_store import Filter
+from tenantry.accounts.members_store import Filter, User
 from tenantry.accounts.memberships import MembershipService
-from tenantry.accounts.memberships_store import User
+from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rate_limits_store import SESSION
-from tenantry.common.timeouts import Timeouts
+from tenantry.common.clock import Timeouts
 from tenantry.db.database import Database
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError

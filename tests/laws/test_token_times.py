@@ -13,7 +13,7 @@ from tenantry.integrations.oidc.checks import (
     are_timely,
     first_failure,
 )
-from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 
 CONFIG = OidcConfig("https://id.example", "api")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry_sdk import AsyncTenantry, Pager, Secret, Tenantry
 from tenantry_sdk._retry import Backoff
 from tests.support.app import client_of, make_app

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from tenantry.server.error_codes import ErrorCode, all_codes
+from tenantry.server.problems import ErrorCode, all_codes
 from tenantry_sdk import Project, errors
 from tenantry_sdk._request import Response
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 import httpx2
 
 from tenantry.app import build_app
-from tenantry.common.clock import Clock, system_clock
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.settings import Settings, load
 from tenantry.variables import EMBEDDED

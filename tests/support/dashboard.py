@@ -19,8 +19,8 @@ import uvicorn
 from tenantry.app import build_app
 from tenantry.auth.api_keys_store import Use
 from tenantry.auth.last_used import KeyUse
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.secret import Secret
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.server.load_shedding import SheddingProtocol

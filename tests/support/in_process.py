@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI
 
 from tenantry.asgi import Principal, Tenantry, TenantryMiddleware, principal_of
 from tenantry.asgi.fastapi import install, require
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.support.app import PEPPER, client_of, lifespan
 from tests.support.issuer import AUDIENCE, CLIENT_ID

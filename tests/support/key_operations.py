@@ -28,8 +28,8 @@ from tenantry.accounts import tenants_store as tenants
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.authentication import Authenticator
+from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import of_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_at
 from tenantry.domain.audit import BY_OPERATOR

@@ -6,9 +6,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from tenantry.db.connection import Connection
-from tenantry.db.scope import of_tenant
-from tenantry.domain.notices import payment_failed
+from tenantry.db.connection import Connection, of_tenant
+from tenantry.domain.owner_mails import payment_failed
 from tenantry.notifications import notices_store as notices
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

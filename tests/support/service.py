@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tests.integration.test_webhook_failures import check_hanging, migrated_server
 
 

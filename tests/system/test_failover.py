@@ -15,10 +15,9 @@ import pytest
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.doctor_store import count_unconfirmed
 from tenantry.cli.doctor.findings import Finding, Level
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
-from tenantry.db.scope import ACROSS_TENANTS
 from tests.support import events
 from tests.support.commands import SECRETS, running
 from tests.support.database_server import HASTE, Pair, server_folder

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tests.support.database_link import database_link
 from tests.support.tenants import add_acme

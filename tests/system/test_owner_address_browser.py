@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tenantry.accounts.owner_confirmation import CONFIRM_PATH, token_digest
+from tenantry.accounts.owner_addresses import CONFIRM_PATH, token_digest
 from tests.support.browser import Watched
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer

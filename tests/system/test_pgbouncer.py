@@ -9,8 +9,8 @@ from typing import Final
 import psycopg
 import pytest
 
+from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.deployment import WORKERS, deployed
 from tests.support.pgbouncer import SERVER_CONNECTIONS, PgBouncer, running_pgbouncer

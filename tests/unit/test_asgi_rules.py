@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.asgi.rules import Paths, path_of, scope_rule
+from tenantry.asgi.middleware import Paths, path_of, scope_rule
 
 TABLE = scope_rule(
     {

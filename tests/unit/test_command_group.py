@@ -135,7 +135,10 @@ def test_command_that_uses_a_service_imports_nothing_of_the_service(command: lis
     modules = imported_by(*command, "--profile", "nobody", folder=tmp_path)
     ours = {name for name in modules if name.startswith("tenantry.")}
     assert "tenantry.cli.api.target" in ours
-    assert {name for name in ours if not name.startswith("tenantry.cli")} == {"tenantry.common", "tenantry.common.json"}
+    assert {name for name in ours if not name.startswith("tenantry.cli")} == {
+        "tenantry.common",
+        "tenantry.common.encoding",
+    }
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tenantry.common.clock import to_micros
-from tenantry.common.cursor import BadCursorError, Position, decode, encode
+from tenantry.common.encoding import BadCursorError, Position, decode, encode
 from tenantry.db.pagination import parse_time_cursor, to_page
 from tenantry.domain.errors import InvalidCursorError
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantry.domain.display_text import LONGEST, display_text
+from tenantry.domain.names import LONGEST, display_text
 
 LINKS = re.compile(
     r"""(?ix) [a-z][a-z0-9+.-]*:\S      # a scheme

@@ -14,7 +14,6 @@ from litestar.handlers import HTTPRouteHandler
 from tenantry.api.app import build_api
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import NotFoundError
-from tenantry.server.anonymous_throttle import AT_ONCE, PER_SECOND
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -30,6 +29,7 @@ from tenantry.server.asgi_types import (
 )
 from tenantry.server.dispatch import IS_HEAD, REQUEST_ID, Front, HotRoutes
 from tenantry.server.metrics import Metrics
+from tenantry.server.rate_limits import AT_ONCE, PER_SECOND
 from tests.support.app import client_of
 from tests.support.logs import watched
 

@@ -6,7 +6,7 @@ import pytest
 
 from tenantry.integrations.oidc.checks import Times
 from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.proven import MAX_BYTES, MAX_ENTRIES, Proof, ProvenTokens, token_digest
+from tenantry.integrations.oidc.tokens import MAX_BYTES, MAX_ENTRIES, Proof, ProvenTokens, token_digest
 from tests.support.issuer import signing_key
 
 LENGTH = 700

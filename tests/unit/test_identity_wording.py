@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from tenantry.integrations.oidc.wording import as_json, moment, span
+from tenantry.integrations.oidc.claims import as_json, moment, span
 
 NOW = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tenantry.common.ids import new_id
+from tenantry.common.encoding import new_id
 
 
 def test_ids_sort_in_the_order_in_which_they_were_made() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tenantry.domain.notices import (
+from tenantry.domain.owner_mails import (
     AddressChangedData,
     Confirmation,
     DigestData,

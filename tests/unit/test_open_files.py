@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from tenantry.common.open_files import KEPT
+from tenantry.common.process import KEPT
 
 TOLD = """
 import resource
-from tenantry.common.open_files import allow_connections
+from tenantry.common.process import allow_connections
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 print(allow_connections({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """

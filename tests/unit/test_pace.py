@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.common.pace import Pace
+from tenantry.common.clock import Pace
 
 
 def test_a_few_go_at_once_and_the_others_one_after_the_other() -> None:

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tenantry.db import lock_retry as patience
+from tenantry.db import migrate as patience
 
 
 @pytest.mark.parametrize("error", [psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected])

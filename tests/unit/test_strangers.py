@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tenantry.server.anonymous_throttle import AT_ONCE, Strangers
+from tenantry.server.rate_limits import AT_ONCE, Strangers
 
 
 async def test_a_few_are_refused_at_once_and_more_than_that_wait() -> None:

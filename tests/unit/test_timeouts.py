@@ -1,6 +1,6 @@
 """The time limits of production: each ends before the one that contains it, and all within 5 s."""
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 
 
 def test_what_a_request_waits_for_ends_before_the_request_and_that_within_5_s() -> None:

@@ -11,15 +11,12 @@ from tenantry.accounts.tenants_store import TenantRow
 from tenantry.audit import trail as audit
 from tenantry.auth.reauthorization import as_of_now
 from tenantry.common.clock import Clock, to_micros
-from tenantry.common.cursor import Position
-from tenantry.common.ids import new_id
-from tenantry.db.connection import Connection
+from tenantry.common.encoding import Position, new_id
+from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.listing import MOST_RECORDS_LOOKED_AT
-from tenantry.db.pagination import parse_time_cursor, time_end, to_page, to_sought_page
-from tenantry.db.scope import of_tenant
+from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.domain import members as rules
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.audit import Action, Author
@@ -32,7 +29,7 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.members import Member, MemberStatus, Ownership, Writer
-from tenantry.domain.owner_addresses import OwnerAddress
+from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.pages import Page, SoughtPage
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Tenant

@@ -3,18 +3,17 @@
 from datetime import datetime
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts import memberships_store as memberships
+from tenantry.accounts import members_store as memberships
 from tenantry.accounts.members import check_may_be_less, locked, store_change
-from tenantry.accounts.memberships_store import User
+from tenantry.accounts.members_store import User
 from tenantry.accounts.tenants_store import TenantRow
 from tenantry.common.clock import Clock, to_micros
-from tenantry.common.cursor import Position
-from tenantry.db.connection import Connection
+from tenantry.common.encoding import Position
+from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import parse_time_cursor, to_page
-from tenantry.db.scope import OF_PEOPLE, of_tenant
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.errors import NotFoundError
@@ -36,7 +35,7 @@ class MembershipService:
         """A page of a user's memberships and invitations, newest first. Raises `InvalidCursorError`."""
         after = parse_time_cursor(cursor)
         async with self._database.transaction(OF_PEOPLE) as connection:
-            rows = await memberships.read_page(connection, user, status, limit=limit, after=after)
+            rows = await memberships.read_own_page(connection, user, status, limit=limit, after=after)
         page = to_page(rows, limit, lambda row: Position(to_micros(row[1]), row[0].id))
         return Page([membership for membership, _ in page.data], page.next_cursor)
 

@@ -15,9 +15,8 @@ from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.reads import BillingEventView, view
 from tenantry.common.clock import Clock
-from tenantry.db.connection import Connection
+from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE

@@ -7,7 +7,7 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
-from tenantry.db.listing import MOST_LOOKED_AT
+from tenantry.db.pagination import MOST_LOOKED_AT
 
 REQUESTS: Final = "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
 FAILED_INVOICE: Final = f"""

@@ -11,15 +11,13 @@ from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
 from tenantry.billing import ledger_store as billing
 from tenantry.common.clock import Clock, to_micros
-from tenantry.common.cursor import Position
-from tenantry.common.cursor import encode as encode_cursor
-from tenantry.common.ids import new_id
-from tenantry.db.connection import Connection
+from tenantry.common.encoding import Position, new_id
+from tenantry.common.encoding import encode as encode_cursor
+from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import parse_time_cursor, to_page
-from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError

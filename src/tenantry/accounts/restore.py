@@ -20,8 +20,8 @@ from tenantry.auth import sessions_store as sessions
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing import replay_store as replay
 from tenantry.common.clock import Clock
+from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError

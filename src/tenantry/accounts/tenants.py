@@ -7,12 +7,12 @@ from typing import Any, Protocol
 import msgspec
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts import memberships_store as memberships
+from tenantry.accounts import members_store as memberships
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members import seat_owner
-from tenantry.accounts.memberships_store import User
-from tenantry.accounts.owner_confirmation import verify_as_operator
+from tenantry.accounts.members_store import User
+from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.accounts.tenants_store import TenantRow
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
@@ -21,14 +21,12 @@ from tenantry.billing import ledger
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.reads import BillingEventView, view
 from tenantry.common.clock import Clock, to_micros
-from tenantry.common.cursor import Position
-from tenantry.common.ids import new_id
-from tenantry.db.connection import Connection
+from tenantry.common.encoding import Position, new_id
+from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import parse_time_cursor, to_page
-from tenantry.db.scope import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
@@ -43,7 +41,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.domain.members import check_user_id
 from tenantry.domain.names import check_name, is_printable_name
-from tenantry.domain.owner_addresses import same_address
+from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import FREE
 from tenantry.domain.projects import Project

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
-from tenantry.domain.owner_addresses import OwnerAddress
+from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import Tenant
 
 _COLUMNS: Final = (

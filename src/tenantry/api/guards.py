@@ -13,8 +13,7 @@ from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
-from tenantry.auth.admission import Admission, kind_of
-from tenantry.auth.authentication import Authenticator, bearer, wanted_organization
+from tenantry.auth.authentication import Admission, Authenticator, bearer, kind_of, wanted_organization
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim

@@ -16,7 +16,7 @@ from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotenc
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, MemberStatus
-from tenantry.domain.owner_addresses import same_address
+from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant
 

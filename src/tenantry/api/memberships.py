@@ -7,8 +7,8 @@ from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
 
+from tenantry.accounts.members_store import User
 from tenantry.accounts.memberships import MembershipService
-from tenantry.accounts.memberships_store import User
 from tenantry.api.author import user_author
 from tenantry.api.guards import Access, AnyRequest, CallerClaims, idempotency_claim, user_claimant
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit

@@ -20,10 +20,18 @@ from tenantry.api.openapi_schemas import EXAMPLES, FIELDS, IDENTITY, PAGE_FIELDS
 from tenantry.domain import errors
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project
-from tenantry.server import error_codes
 from tenantry.server import load_shedding as shedding
-from tenantry.server.error_codes import INVALID_REQUEST, RATE_LIMITED, ErrorCode, all_codes, by_status, codes_of
-from tenantry.server.problems import MEDIA_TYPE, Problem
+from tenantry.server import problems as error_codes
+from tenantry.server.problems import (
+    INVALID_REQUEST,
+    MEDIA_TYPE,
+    RATE_LIMITED,
+    ErrorCode,
+    Problem,
+    all_codes,
+    by_status,
+    codes_of,
+)
 
 PATH: Final = "/api/v1/openapi.json"
 REF_PREFIX: Final = "#/components/schemas/"

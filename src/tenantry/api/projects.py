@@ -14,7 +14,7 @@ from tenantry.accounts.projects import ProjectService, page_of, window_after
 from tenantry.api.author import principal_author
 from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim
 from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
-from tenantry.auth.admission import Admission
+from tenantry.auth.authentication import Admission
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project, Window

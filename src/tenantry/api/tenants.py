@@ -14,7 +14,7 @@ from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, header
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.auth.authentication import bearer
 from tenantry.domain.errors import ValidationError
-from tenantry.domain.owner_addresses import same_address
+from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant, is_tenant_id
 

@@ -3,10 +3,8 @@
 For any ASGI application that shares the service's database. `tenantry.asgi.fastapi` has what FastAPI adds.
 """
 
-from tenantry.asgi.middleware import TenantryMiddleware
-from tenantry.asgi.rules import ScopeRule
+from tenantry.asgi.middleware import ScopeRule, TenantryMiddleware, optional_principal_of, principal_of
 from tenantry.asgi.tenantry import SchemaMismatchError, Tenantry
-from tenantry.asgi.visit import optional_principal_of, principal_of
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.settings import AuthenticationSettings, SettingsError
 

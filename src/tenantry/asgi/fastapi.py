@@ -11,10 +11,8 @@ from fastapi.requests import HTTPConnection
 from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
 
-from tenantry.asgi.middleware import TenantryMiddleware
-from tenantry.asgi.rules import accepted_modes, check_scope
+from tenantry.asgi.middleware import TenantryMiddleware, accepted_modes, check_scope, visit_of
 from tenantry.asgi.tenantry import Tenantry
-from tenantry.asgi.visit import visit_of
 from tenantry.domain.access import Principal
 from tenantry.server.problems import MEDIA_TYPE, Problem
 

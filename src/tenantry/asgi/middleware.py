@@ -1,19 +1,177 @@
-"""The middleware: nobody comes past it whom the service would refuse, and the refusals are the service's."""
+"""Which requests need a credential, and which scope: decided by method and path alone, refusing where in doubt."""
 
 import logging
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from tenantry.asgi import rules
-from tenantry.asgi.rules import Paths, ScopeRule
 from tenantry.asgi.tenantry import Tenantry
-from tenantry.asgi.visit import PRINCIPAL, VISIT, Visit, visit_of
-from tenantry.domain.errors import DomainError
+from tenantry.domain.access import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
+from tenantry.domain.errors import DomainError, MissingCredentialError, RateLimitedError
+from tenantry.domain.rate_limits import Standing
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send, header_of, request_id_of
 from tenantry.server.dispatch import REQUEST_ID, internal_error
-from tenantry.server.problems import STATUSES, Refusal, refuse_domain_error
-from tenantry.server.security_headers import SAFEGUARDS
+from tenantry.server.problems import STATUSES, Header, Refusal, refuse_domain_error
+from tenantry.server.rate_limits import rate_headers
+from tenantry.server.responses import SAFEGUARDS
+
+ScopeRule = Callable[[str, str], str | None]
+"""From method (``WEBSOCKET`` for a websocket) and path to the scope needed, or None for any credential."""
+
+WEBSOCKET: Final = "WEBSOCKET"
+
+
+class Paths:
+    """Paths given exactly, or by a prefix that ends in ``/``; ``/`` alone is the root and nothing below it."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._exact = frozenset(_checked(path) for path in paths)
+        self._prefixes = tuple(path for path in self._exact if is_prefix(path))
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._exact or (path.startswith(self._prefixes) and is_plain(path))
+
+
+def is_prefix(path: str) -> bool:
+    """Whether a path in a table stands for all below it."""
+    return path.endswith("/") and path != "/"
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path can only mean what it says: no ``..``, empty segment, backslash or NUL leads elsewhere."""
+    segments = path[1:].removesuffix("/").split("/")
+    return not any(segment in ("", ".", "..") or "\\" in segment or "\0" in segment for segment in segments)
+
+
+def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) -> ScopeRule:
+    """The rule that ``scopes`` stands for.
+
+    A table maps method and path (exact, or a prefix that ends in ``/``) to a scope; the longest prefix counts, and
+    HEAD goes by GET where the same path has no entry for HEAD. What the table does not list needs everything, ``*:*``.
+    Raises `ValueError` for a table with a faulty entry.
+    """
+    if scopes is None:
+        return lambda _method, _path: None
+    if callable(scopes):
+        return scopes
+    return _Table(scopes)
+
+
+def check_scope(scope: str | None) -> str | None:
+    """The scope, as it is; raises `ValueError` for a text that is none."""
+    if scope is not None and not is_scope(scope):
+        raise ValueError(f"{scope!r} is not a scope: it must be <resource>:<action>")
+    return scope
+
+
+def accepted_modes(name: str) -> frozenset[Mode]:
+    """The modes that ``live``, ``test`` or ``any`` accepts; raises `ValueError` for any other name."""
+    modes = ACCEPTED_MODES.get(name)
+    if modes is None:
+        raise ValueError(f"{name!r} is not a mode: it must be live, test or any")
+    return modes
+
+
+def path_of(scope: Mapping[str, Any]) -> str:
+    """The path below the address at which the application is mounted (``root_path``)."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
+
+
+class _Table:
+    def __init__(self, scopes: Mapping[tuple[str, str], str | None]) -> None:
+        self._exact = {(method.upper(), _checked(path)): check_scope(scope) for (method, path), scope in scopes.items()}
+        self._prefixes = sorted({path for _, path in self._exact if is_prefix(path)}, key=len, reverse=True)
+
+    def __call__(self, method: str, path: str) -> str | None:
+        methods = ("HEAD", "GET") if method == "HEAD" else (method,)
+        prefixes = [prefix for prefix in self._prefixes if path.startswith(prefix)] if is_plain(path) else []
+        for listed in (path, *prefixes):
+            for wanted in methods:
+                if (wanted, listed) in self._exact:
+                    return self._exact[wanted, listed]
+        return ANYTHING
+
+
+def _checked(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} is not a path: it must begin with /")
+    return path
+
+
+# One request on its way through the application: its id, and who sends it, as soon as that is known
+
+
+PRINCIPAL: Final = "tenantry.principal"
+"""Where the ASGI scope holds the caller; None where nobody was asked for."""
+VISIT: Final = "tenantry.visit"
+
+
+class HasScope(Protocol):
+    """A request or websocket of a framework."""
+
+    @property
+    def scope(self) -> MutableMapping[str, Any]:
+        """The ASGI scope."""
+
+
+class Visit:
+    """A request or websocket that came through the middleware."""
+
+    __slots__ = ("app", "principal", "request_id", "standing", "started", "tenantry")
+
+    def __init__(self, tenantry: Tenantry, request_id: bytes) -> None:
+        self.tenantry = tenantry
+        self.request_id = request_id
+        self.principal: Principal | None = None
+        self.standing: Standing = ()
+        self.started = False
+        """Whether the answer has begun."""
+        self.app: object = None
+        """The framework's application whose refusals the middleware sees; None for one that wraps it from outside."""
+
+    def headers_over(self, headers: Iterable[Header]) -> list[Header]:
+        """The headers of an answer, with the request's id and the caller's limits in place of any of these names."""
+        ours = [(b"x-request-id", self.request_id), *rate_headers(self.standing)]
+        names = {name for name, _ in ours}
+        return [*((name, value) for name, value in headers if name.lower() not in names), *ours]
+
+    async def admit(self, scope: Scope) -> Principal:
+        """Who sends this. Asked once: whoever asks again gets the same answer. Raises the refusals of the service."""
+        if self.principal is None:
+            try:
+                admitted = await self.tenantry.admit(scope)
+            except RateLimitedError as error:
+                self.standing = error.standing
+                raise
+            self.principal, self.standing = admitted.principal, admitted.standing
+        scope[PRINCIPAL] = self.principal
+        return self.principal
+
+
+def visit_of(scope: Mapping[str, Any]) -> Visit | None:
+    """The visit that a middleware has begun."""
+    visit = scope.get(VISIT)
+    return visit if isinstance(visit, Visit) else None
+
+
+def optional_principal_of(request: Mapping[str, Any] | HasScope) -> Principal | None:
+    """The caller of a request (or its ASGI scope); None where no credential was needed and none was sent."""
+    scope = request if isinstance(request, Mapping) else request.scope
+    principal = scope.get(PRINCIPAL)
+    return principal if isinstance(principal, Principal) else None
+
+
+def principal_of(request: Mapping[str, Any] | HasScope) -> Principal:
+    """The caller of a request (or its ASGI scope). Without one it raises `MissingCredentialError`: 401."""
+    principal = optional_principal_of(request)
+    if principal is None:
+        raise MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
+    return principal
+
+
+# The middleware: nobody comes past it whom the service would refuse, and the refusals are the service's
+
 
 _IDENTITY: Final = frozenset(
     {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}
@@ -55,8 +213,8 @@ class TenantryMiddleware:
         self._tenantry = tenantry
         self._public = Paths(public)
         self._optional = optional
-        self._scope_needed = rules.scope_rule(scopes)
-        self._accepted_modes = rules.accepted_modes(mode)
+        self._scope_needed = scope_rule(scopes)
+        self._accepted_modes = accepted_modes(mode)
         self._on_demand = on_demand
         self._owns_lifespan = owns_lifespan
 
@@ -108,10 +266,10 @@ class TenantryMiddleware:
     async def _check(self, visit: Visit, scope: Scope) -> None:
         if self._on_demand:
             return
-        path = rules.path_of(scope)
+        path = path_of(scope)
         if path in self._public:
             return
-        needed = rules.check_scope(self._scope_needed(scope.get("method", rules.WEBSOCKET), path))
+        needed = check_scope(self._scope_needed(scope.get("method", WEBSOCKET), path))
         if needed is None and self._optional and not _has_credential(scope):
             return
         principal = await visit.admit(scope)

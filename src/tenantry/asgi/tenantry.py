@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple, Self
 
-from tenantry.auth.admission import Admitted
+from tenantry.auth.authentication import Admitted
 from tenantry.auth_components import AuthenticationParts, is_current, schema_revision
-from tenantry.common.clock import Clock, system_clock
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError

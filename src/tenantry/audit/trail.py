@@ -9,13 +9,10 @@ import msgspec
 from tenantry.audit import trail_store as audit
 from tenantry.audit.trail_store import Filter, Names, read_all
 from tenantry.common.clock import to_micros
-from tenantry.common.cursor import Position
-from tenantry.common.ids import new_id
-from tenantry.db.connection import Connection
+from tenantry.common.encoding import Position, new_id
+from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.listing import MOST_LOOKED_AT
-from tenantry.db.pagination import parse_time_cursor, time_end, to_page, to_sought_page
-from tenantry.db.scope import of_tenant
+from tenantry.db.pagination import MOST_LOOKED_AT, parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author, differences

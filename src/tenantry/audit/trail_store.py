@@ -8,7 +8,7 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from tenantry.db.connection import Connection
-from tenantry.db.listing import Listing
+from tenantry.db.pagination import Listing
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
 _COLUMNS: Final = "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"

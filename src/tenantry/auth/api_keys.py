@@ -14,15 +14,12 @@ from tenantry.auth.api_keys_store import Filter
 from tenantry.auth.reauthorization import as_of_now
 from tenantry.billing import ledger_store as billing
 from tenantry.common.clock import Clock, to_micros
-from tenantry.common.cursor import Position
-from tenantry.common.ids import new_id
-from tenantry.db.connection import Connection
+from tenantry.common.encoding import Position, new_id
+from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.listing import MOST_RECORDS_LOOKED_AT
-from tenantry.db.pagination import parse_time_cursor, time_end, to_page, to_sought_page
-from tenantry.db.scope import of_tenant
+from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.listing import MOST_RECORDS_LOOKED_AT, Listing
+from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, Listing
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus, status_at

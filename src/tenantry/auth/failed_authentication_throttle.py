@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from tenantry.common.pace import Pace
+from tenantry.common.clock import Pace
 from tenantry.domain.errors import (
     ApiKeyExpiredError,
     ApiKeyRevokedError,

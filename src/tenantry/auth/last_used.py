@@ -8,8 +8,8 @@ import psycopg
 
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys_store import Use
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 
 INTERVAL: Final = 5.0

@@ -12,11 +12,10 @@ from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth import authentication_store as access
 from tenantry.common.clock import Clock
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain import api_keys as rules
-from tenantry.domain import notices
+from tenantry.domain import owner_mails as notices
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, ValidationError

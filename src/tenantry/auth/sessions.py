@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from tenantry.accounts import memberships_store as memberships
-from tenantry.accounts.memberships_store import User
+from tenantry.accounts import members_store as memberships
+from tenantry.accounts.members_store import User
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.sessions_store import Claimed, TenantOfUser
 from tenantry.common.clock import Clock
+from tenantry.db.connection import OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import OF_PEOPLE, of_tenant
 from tenantry.domain import sessions as rules
 from tenantry.domain.access import Role
 from tenantry.domain.pages import Page

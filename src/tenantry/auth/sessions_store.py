@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.accounts.members_store import BINDS_OWNER
-from tenantry.accounts.memberships_store import User
+from tenantry.accounts.members_store import BINDS_OWNER, User
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.domain.sessions import Session

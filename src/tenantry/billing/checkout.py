@@ -11,9 +11,9 @@ from tenantry.accounts.tenants_store import TenantRow
 from tenantry.audit import trail as audit
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
+from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.scope import of_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (

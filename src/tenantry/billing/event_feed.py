@@ -9,8 +9,8 @@ from typing import Final
 import psycopg
 
 from tenantry.billing import event_feed_store as news
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError, OverloadedError
 
 INTERVAL: Final = 1.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tenantry.db.connection import Connection
-from tenantry.db.listing import MOST_LOOKED_AT
+from tenantry.db.pagination import MOST_LOOKED_AT
 
 _SECONDS: Final = 4 * 86_400
 _LATELY: Final = f"""

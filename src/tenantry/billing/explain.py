@@ -13,14 +13,12 @@ from tenantry.billing.ledger_store import LedgerRecord
 from tenantry.billing.reads import BillingEventView, BillingFields, view
 from tenantry.billing.replay import Field, compare
 from tenantry.common.clock import from_epoch
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS, of_tenant
 from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.fold import Reach, Refold, Refolded
 from tenantry.domain.billing.ledger import Account
-from tenantry.domain.billing.refold import Refold, Refolded
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.billing.timeline import Reach
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.tenants import Tenant, is_tenant_id
 

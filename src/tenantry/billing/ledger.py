@@ -11,7 +11,7 @@ import msgspec
 
 from tenantry.billing import ledger_store as billing
 from tenantry.db.connection import Connection
-from tenantry.domain import notices
+from tenantry.domain import owner_mails as notices
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.ledger import Arrival, Entry, Question, Standing
 from tenantry.domain.billing.settlement import (

@@ -11,9 +11,9 @@ import msgspec
 from tenantry.billing import reconcile_store as store
 from tenantry.billing.ingest import DUPLICATE, FAILED, HandlingFailedError, WebhookService
 from tenantry.common.clock import Clock
-from tenantry.common.ids import new_id
+from tenantry.common.encoding import new_id
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.domain.billing.settlement import gives_way

@@ -9,11 +9,10 @@ from tenantry.billing import event_feed_store as news
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_store import LedgerRecord
 from tenantry.common.clock import from_epoch
-from tenantry.common.cursor import Position
+from tenantry.common.encoding import Position
+from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.listing import MOST_LOOKED_AT
-from tenantry.db.pagination import End, parse_cursor, to_page, to_sought_page
-from tenantry.db.scope import ACROSS_TENANTS, of_tenant
+from tenantry.db.pagination import MOST_LOOKED_AT, End, parse_cursor, to_page, to_sought_page
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.state import BillingState

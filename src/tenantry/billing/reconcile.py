@@ -16,10 +16,9 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.missed_events import MissedEvent, MissedEvents
 from tenantry.billing.reconcile_store import Asked, LinkedTenant
 from tenantry.common.clock import Clock
-from tenantry.common.ids import new_id
-from tenantry.db.connection import Connection
+from tenantry.common.encoding import new_id
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, Fact
 from tenantry.domain.billing.ledger import Account, Arrival
 from tenantry.domain.billing.snapshot import Answer, snapshot
@@ -433,3 +432,34 @@ async def _in_groups(items: AsyncIterator[Item], size: int) -> AsyncIterator[lis
             group = []
     if group:
         yield group
+
+
+# Tenants that should have had news: their paid period is over, and nothing has come since
+
+
+SILENT_TENANTS: Final = "silent_tenants"
+"""The finding's name."""
+
+
+class SilenceWatch:
+    """Looks for tenants whose period ended longer than ``patience`` ago without news: a lost event, a dead endpoint."""
+
+    def __init__(self, database: Database, patience: timedelta, clock: Clock) -> None:
+        self._database = database
+        self._patience = patience
+        self._clock = clock
+
+    async def look(self) -> int:
+        """Count them for the metrics, and name them in the log. Raises `DatabaseUnavailableError`."""
+        now = self._clock()
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            silent, number = await store.silent_tenants(
+                connection, int((now - self._patience).timestamp()), _MOST_NAMED
+            )
+            await store.record_finding(connection, SILENT_TENANTS, number, now)
+        if silent:
+            logger.warning(
+                "tenants whose period ended more than %d h ago without news: %d (%s)",
+                self._patience // timedelta(hours=1), number, ", ".join(tenant.id for tenant in silent),
+            )  # fmt: skip
+        return number

@@ -19,7 +19,7 @@ from tenantry.cli.on_database import on_database
 from tenantry.cli.text import counted, printable
 from tenantry.cli.times import Moment
 from tenantry.common.clock import system_clock
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import AuditEvent

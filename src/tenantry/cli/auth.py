@@ -17,7 +17,7 @@ from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tenantry.settings import SettingsError, load_identity

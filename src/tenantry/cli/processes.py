@@ -23,7 +23,10 @@ from uvicorn.config import STARTUP_FAILURE
 
 from tenantry.cli.exit_codes import fail
 from tenantry.cli.supervisor import Supervisor
-from tenantry.common import backoff, collector, logs, open_files
+from tenantry.common import clock as backoff
+from tenantry.common import logs
+from tenantry.common import process as collector
+from tenantry.common import process as open_files
 from tenantry.server.accept_loop import Loop
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.load_shedding import SheddingProtocol

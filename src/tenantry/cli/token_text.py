@@ -11,10 +11,8 @@ from rich.text import Text
 
 from tenantry.auth.explain_token import Explanation, Standing
 from tenantry.cli.text import printable, shown
-from tenantry.integrations.oidc.claims import reach
-from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig, as_json, moment, reach
 from tenantry.integrations.oidc.explain import Result, Step
-from tenantry.integrations.oidc.wording import as_json, moment
 from tenantry.server.problems import STATUSES
 
 _STYLES: Final = {Result.OK: "green", Result.FAILED: "bold red", Result.NOT_REACHED: "dim"}

@@ -15,7 +15,7 @@ from litestar.params import PathParameter, QueryParameter
 from tenantry.api.parameters import Cursor
 from tenantry.billing.reads import BillingService
 from tenantry.billing.replay import MOST_AT_ONCE, Recent, ReplayService
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry.dashboard.billing_words import (
     TYPES,
     LedgerWords,

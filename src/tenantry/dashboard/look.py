@@ -20,7 +20,7 @@ from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.notices import Notice, Notices
 from tenantry.dashboard.visitor import Visitor
 from tenantry.dashboard.words import shown_name
-from tenantry.domain.display_text import display_text
+from tenantry.domain.names import display_text
 
 ASSETS: Final = "/assets"
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

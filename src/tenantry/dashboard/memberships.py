@@ -6,8 +6,8 @@ from typing import Final
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 
+from tenantry.accounts.members_store import User
 from tenantry.accounts.memberships import MembershipService
-from tenantry.accounts.memberships_store import User
 from tenantry.api.author import user_author
 from tenantry.api.guards import AnyRequest
 from tenantry.api.memberships import MembershipId

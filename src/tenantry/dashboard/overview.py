@@ -7,7 +7,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry.accounts.overview import Overview, OverviewService
-from tenantry.accounts.owner_confirmation import OwnerConfirmations
+from tenantry.accounts.owner_addresses import OwnerConfirmations
 from tenantry.common.clock import Clock
 from tenantry.dashboard.api_keys.desk import may_replace
 from tenantry.dashboard.billing_words import LedgerWords

@@ -7,7 +7,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
-from tenantry.accounts.owner_confirmation import CONFIRM_PATH, OwnerConfirmations, Resent
+from tenantry.accounts.owner_addresses import CONFIRM_PATH, OwnerConfirmations, Resent
 from tenantry.api.author import unknown_author
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.forms import read_form

@@ -13,7 +13,7 @@ from tenantry import __version__
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.memberships import MembershipService
 from tenantry.accounts.overview import OverviewService
-from tenantry.accounts.owner_confirmation import OwnerConfirmations
+from tenantry.accounts.owner_addresses import OwnerConfirmations
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
 from tenantry.api.guards import AnyRequest

@@ -16,7 +16,7 @@ from tenantry.dashboard.cookies import Cookies, Pending
 from tenantry.dashboard.look import Look
 from tenantry.dashboard.visitor import Door, NotSignedInError, is_head, recognized_visitor
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.integrations.oidc.fetch import FetchError
+from tenantry.integrations.oidc.jwks import FetchError
 from tenantry.integrations.oidc.sign_in import (
     Person,
     PersonNeededError,

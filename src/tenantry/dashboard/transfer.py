@@ -29,7 +29,7 @@ from tenantry.dashboard.notices import Notice
 from tenantry.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.members import MemberStatus
-from tenantry.domain.owner_addresses import same_address
+from tenantry.domain.owner_mails import same_address
 
 PATH: Final = ORG + "/settings/transfer"
 _WORDS: Final = {"userId": USER_ID_WORDS, "ownerEmail": "One e-mail address, such as billing@example.com."}

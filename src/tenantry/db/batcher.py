@@ -1,8 +1,4 @@
-"""Grouping: requests that wait while a batch is in flight form the next one.
-
-No timer: a lone request goes at once. An item only ever joins a batch that has not begun, so whatever
-was committed before the item came in is seen by the statements that serve it.
-"""
+"""What can be seen of a lane's work from outside."""
 
 import asyncio
 from collections import deque
@@ -11,10 +7,31 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
-from tenantry.common.tracing import Trace
-from tenantry.db.batch_metrics import UNWATCHED, LaneWatch
+from tenantry.common.clock import DEFAULT_TIMEOUTS
+from tenantry.common.tracing import Trace, Tracing
 from tenantry.domain.errors import DatabaseUnavailableError
+
+Observe = Callable[[int, float, float], None]
+"""Told of each batch: how many items it has, how long the first of them waited, and how long it took; in seconds."""
+
+
+def _look_away(_items: int, _waited: float, _took: float) -> None:
+    """Nobody wants to know."""
+
+
+class LaneWatch(msgspec.Struct, frozen=True):
+    """Who is told of a lane's batches; ``name`` is the lane's. With ``tracing`` they are spans, too."""
+
+    name: str
+    observe: Observe = _look_away
+    tracing: Tracing | None = None
+
+
+UNWATCHED: Final = LaneWatch("")
+
+
+# Grouping: requests that wait while a batch is in flight form the next one
+
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

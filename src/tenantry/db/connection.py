@@ -1,4 +1,7 @@
-"""A connection that takes several statements in one go."""
+"""Whose rows a transaction is about, and the database role that it is carried out in.
+
+The roles themselves, and what each may, are in `tenantry.db.roles`.
+"""
 
 import asyncio
 import select
@@ -12,8 +15,36 @@ from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.waiting import wait_async
 
-from tenantry.db.scope import ACROSS_TENANTS, TENANT, Scope
 from tenantry.db.statements import TEXT, Call, Statement
+
+API: Final = "tenantry_api"
+PEOPLE: Final = "tenantry_people"
+BATCH: Final = "tenantry_batch"
+READ: Final = "tenantry_read"
+TENANT: Final = "tenantry.tenant_id"
+"""The setting of a transaction that names the tenant whose rows it meets."""
+
+
+class Scope(NamedTuple):
+    """What a transaction may meet: a role, and for the role of the API the tenant."""
+
+    role: str
+    tenant_id: str = ""
+
+
+def of_tenant(tenant_id: str) -> Scope:
+    """One tenant's rows: the database shows no others, and takes none in."""
+    return Scope(API, tenant_id)
+
+
+OF_PEOPLE: Final = Scope(PEOPLE)
+"""What belongs to a person rather than to a tenant: sessions, and which tenants the person belongs to."""
+ACROSS_TENANTS: Final = Scope(BATCH)
+"""Many tenants' rows in one statement: batches, jobs, and the operator's commands."""
+
+
+# A connection that takes several statements in one go
+
 
 Rows = list[tuple[Any, ...]]
 Result = TypeVar("Result")

@@ -1,24 +1,57 @@
-"""Connections and transactions."""
+"""How a pool of connections is used."""
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
-from tenantry.db.batch_metrics import UNWATCHED, LaneWatch
-from tenantry.db.connection import Connection
+from tenantry.db.batcher import UNWATCHED, LaneWatch
+from tenantry.db.connection import Connection, Scope
 from tenantry.db.failover_detection import Succession
 from tenantry.db.roles import ARE_UP, TAKE_BATCH
-from tenantry.db.scope import Scope
 from tenantry.db.statements import TEXT, Statement
-from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.domain.errors import DatabaseUnavailableError
+
+
+class PoolUsage(NamedTuple):
+    """The connections of a pool at a moment, and what was counted since the moment before."""
+
+    in_use: int
+    idle: int
+    most: int
+    """How many it may open."""
+    waiting: int
+    """Requests that wait for a connection."""
+    waits: int
+    """Requests that had to wait, and, below, for how many seconds in all."""
+    waited: float
+    timeouts: int
+    """Requests that were given none."""
+
+
+def usage_of(pool: AsyncConnectionPool[Any]) -> PoolUsage:
+    """How the pool is used; what is counted is counted since it was last asked."""
+    stats = pool.pop_stats()
+    size, idle = stats["pool_size"], stats["pool_available"]
+    return PoolUsage(
+        in_use=size - idle,
+        idle=idle,
+        most=stats["pool_max"],
+        waiting=stats["requests_waiting"],
+        waits=stats.get("requests_queued", 0),
+        waited=stats.get("requests_wait_ms", 0) / 1000,
+        timeouts=stats.get("requests_errors", 0),
+    )
+
+
+# Connections and transactions
+
 
 _RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody waits long once the database is back
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)

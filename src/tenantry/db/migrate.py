@@ -1,11 +1,8 @@
-"""Bringing a database's schema up to date.
+"""Changing tables that are in use: waiting briefly for a lock, and trying again."""
 
-Two histories: our own tables (Alembic, `migrations/`) and the job queue's, whose SQL comes with
-procrastinate and is applied file by file as new releases bring new files. The release before goes on running
-meanwhile: what a migration may do is in docs/decisions/0031.
-"""
-
+import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +10,35 @@ import psycopg
 
 from tenantry.db import roles
 from tenantry.db.database import for_writes
-from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, patiently
+
+SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
+"""How long a statement waits for a lock: whoever wants the table after it waits behind it."""
+_PAUSE: Final = 3.0
+_TRIES: Final = 100
+"""A transaction that runs for some minutes, such as a backup, is outlasted."""
+
+logger = logging.getLogger(__name__)
+
+
+def patiently(change: Callable[[], None]) -> None:
+    """Make a change, again where it has not got its locks in time; it leaves nothing of a try that failed.
+
+    Raises `psycopg.errors.LockNotAvailable` or `DeadlockDetected` when it has been tried for some minutes.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            change()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            if not left:
+                raise
+            logger.warning("a migration waits for a table that is in use; it tries again in %g s", _PAUSE)
+            time.sleep(_PAUSE)
+        else:
+            return
+
+
+# Bringing a database's schema up to date
+
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time

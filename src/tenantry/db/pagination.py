@@ -1,12 +1,13 @@
-"""Cutting what the store gave into pages."""
+"""Lists, page by page: the statements of a page and its cursor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from tenantry.common import cursor
+from tenantry.common import encoding as cursor
 from tenantry.common.clock import from_micros, to_micros
-from tenantry.common.cursor import Position
+from tenantry.common.encoding import Position
+from tenantry.db.connection import Connection
 from tenantry.domain.errors import InvalidCursorError
 from tenantry.domain.pages import Page, SoughtPage
 
@@ -65,3 +66,71 @@ class End(NamedTuple):
 def time_end(end: tuple[datetime, str] | None, looked_at: int) -> End | None:
     """The end of a look at so many rows whose key is a time."""
     return None if end is None else End(Position(to_micros(end[0]), end[1]), end[0], looked_at)
+
+
+# Lists by an index, newest first, and the bound on what a filter that no index helps with may cost
+
+
+MOST_LOOKED_AT: Final = 5000
+"""So many entries of a ledger or a trail are looked at for one page of a filtered list, where that is bounded."""
+MOST_RECORDS_LOOKED_AT: Final = 10_000
+"""So many keys or members, which are fewer and closer together."""
+
+
+class Listing(NamedTuple):
+    """What is read of a table, and the two columns of the index that it is sorted by, each from high to low.
+
+    ``most`` is how many rows `seek` looks at, and ``made_of`` which columns it needs for what is read and filtered,
+    where the reader may not read all of them.
+    """
+
+    columns: str
+    table: str
+    key: str
+    tie: str = "id"
+    most: int = MOST_LOOKED_AT
+    made_of: str = "*"
+
+    @property
+    def _order(self) -> str:
+        return f"ORDER BY {self.key} DESC, {self.tie} DESC"
+
+    async def read(
+        self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
+    ) -> list[tuple[Any, ...]]:
+        """The rows that fit both conditions; one more than ``limit`` if there are more."""
+        cursor = await connection.execute(
+            f"SELECT {self.columns} FROM {self.table} AS k WHERE {condition} AND ({filtered}) "  # noqa: S608  # our own
+            f"{self._order} LIMIT %(limit)s",
+            {**values, "limit": limit + 1},
+        )
+        return await cursor.fetchall()
+
+    async def seek(
+        self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
+    ) -> "Sought":
+        """The same, of the first ``most`` rows that fit ``condition``, for which there must be an index.
+
+        How many these are is a part of the statement, for a plan that is kept would not count with a parameter.
+        """
+        source = f"FROM {self.table} WHERE {condition} {self._order}"
+        cursor = await connection.execute(
+            f"SELECT {self.columns} FROM (SELECT {self.made_of} {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
+            f"WHERE {filtered} {self._order} LIMIT %(limit)s",
+            {**values, "limit": limit + 1},
+        )
+        rows = await cursor.fetchall()
+        if len(rows) > limit:
+            return Sought(rows, None)
+        cursor = await connection.execute(
+            f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values
+        )
+        last = await cursor.fetchall()
+        return Sought(rows, last[0] if len(last) > 1 else None)
+
+
+class Sought(NamedTuple):
+    """The rows that were found, and the position of the last row that was looked at, if there are more after it."""
+
+    rows: list[tuple[Any, ...]]
+    end: tuple[Any, ...] | None

@@ -12,8 +12,8 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import sql
 
-from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, patiently
-from tenantry.db.scope import API, BATCH, PEOPLE, READ, TENANT
+from tenantry.db.connection import API, BATCH, PEOPLE, READ, TENANT
+from tenantry.db.migrate import SET_LOCK_TIMEOUT, patiently
 from tenantry.db.statements import Statement
 
 SERVICE_ROLES: Final = (API, PEOPLE, BATCH)

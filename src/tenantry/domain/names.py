@@ -1,6 +1,7 @@
-"""Which characters the names of tenants, projects and API keys may contain."""
+"""Names that users choose: which characters they may contain, and how a mail shows them."""
 
 import re
+import unicodedata
 from typing import Final
 
 from tenantry.domain.errors import ValidationError
@@ -23,3 +24,38 @@ def check_name(name: str, present: str | None = None) -> None:
     """Raise `ValidationError` for a name with a refused character, unless it equals the ``present`` name."""
     if name != present and not is_printable_name(name):
         raise ValidationError(("name", NAME_RULE))
+
+
+# Text that users chose, made safe to show in a mail
+
+
+LONGEST: Final = 60
+"""Characters of a name that a mail shows."""
+_LONGEST_INPUT: Final = 1000
+# Invisible, although Unicode does not count them as format characters: fillers, blanks, variation selectors.
+_INVISIBLE: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f]")
+_NOT_SHOWN: Final = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
+# Seven digits are the shortest phone number that mail programs recognize.
+_PHONE_LIKE: Final = re.compile(r"\d(?:[\s()\[\]./\\+*#_,:;\u2010-\u2015\u00b7-]{0,3}\d){6,}")
+_SLASHES: Final = re.compile(r"[/\\]{2,}")
+_INNER_DOT: Final = re.compile(r"[.\u3002](?=\S)")
+_INNER_COLON: Final = re.compile(r":(?=\S)")
+
+
+def display_text(text: str, fallback: str = "(no name)") -> str:
+    """Return ``text`` as one line of at most `LONGEST` characters that no mail program turns into a link.
+
+    A dot inside a word becomes ``[.]``, ``@`` becomes ``[at]``, a colon inside a word ``[:]``; a phone number becomes
+    ``[number]``. Characters that are invisible or change the direction of the text are left out.
+    """
+    text = unicodedata.normalize("NFKC", text[:_LONGEST_INPUT])
+    text = "".join(" " if letter.isspace() else letter for letter in text)
+    text = "".join(letter for letter in text if unicodedata.category(letter) not in _NOT_SHOWN)
+    text = " ".join(_INVISIBLE.sub("", text).split())
+    text = _PHONE_LIKE.sub("[number]", text)
+    text = _SLASHES.sub("/", text)
+    text = _INNER_DOT.sub("[.]", text)
+    text = _INNER_COLON.sub("[:]", text).replace("@", "[at]")
+    if len(text) > LONGEST:
+        text = text[: LONGEST - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+    return text or fallback

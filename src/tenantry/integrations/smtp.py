@@ -21,8 +21,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
-from tenantry.domain.display_text import display_text
-from tenantry.domain.notices import AddressChangedData, Confirmation, KeyLeakedData, PaymentFailure, PendingMail
+from tenantry.domain.names import display_text
+from tenantry.domain.owner_mails import AddressChangedData, Confirmation, KeyLeakedData, PaymentFailure, PendingMail
 
 _TIMEOUT: Final = 10.0
 _LONGEST_DELIVERY: Final = 60.0

@@ -8,10 +8,9 @@ import psycopg
 
 from tenantry.billing import ledger_store as billing
 from tenantry.billing import reconcile_store as reconcile
-from tenantry.billing.stale_tenants import SILENT_TENANTS
-from tenantry.db.connection import Connection
+from tenantry.billing.reconcile import SILENT_TENANTS
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store as jobs
 from tenantry.notifications import notices_store as notices

@@ -13,13 +13,12 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.types import JSONDict
 
-from tenantry.common import backoff
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common import clock as backoff
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
 from tenantry.db.connection import Connection
-from tenantry.db.database import OUTGROWN, new_pool, take_role, with_statement_timeout
+from tenantry.db.database import OUTGROWN, PoolUsage, new_pool, take_role, usage_of, with_statement_timeout
 from tenantry.db.failover_detection import Succession
-from tenantry.db.usage import PoolUsage, usage_of
 from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store as jobs

@@ -8,9 +8,8 @@ from typing import Final
 import msgspec
 
 from tenantry.common.clock import Clock
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.jobs import retention_store as retention
 
 _MOST_ROUNDS: Final = 500

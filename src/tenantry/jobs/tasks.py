@@ -1,9 +1,7 @@
-"""The tasks: what a job's name means.
-
-A task finds what it works with in the `Work` that the worker was started with.
-"""
+"""Counting how jobs go, for the metrics: in the database, since whoever runs jobs may answer no requests."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
@@ -11,17 +9,52 @@ from typing import Final, cast
 from uuid import UUID
 
 import msgspec
+import psycopg
 from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
 from procrastinate.jobs import Job
 
-from tenantry.billing.reconcile import Reconciler
-from tenantry.billing.stale_tenants import SilenceWatch
-from tenantry.common import backoff
+from tenantry.billing.reconcile import Reconciler, SilenceWatch
+from tenantry.common import clock as backoff
 from tenantry.common.tracing import Tracing
-from tenantry.domain.errors import ProviderRefusedError
+from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.db.database import Database
+from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
+from tenantry.jobs import runs_store as jobs
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.runs import JobRuns
 from tenantry.notifications.delivery import MailDeferredError, MailService
+
+logger = logging.getLogger(__name__)
+
+
+class JobRuns:
+    """Counts runs of tasks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def of(self, task: str) -> AsyncIterator[None]:
+        """Count the block as a run of this task; it goes as it goes, whether or not it can be counted.
+
+        One that is cancelled counts as none.
+        """
+        try:
+            yield
+        except Exception:
+            await self._record(task, succeeded=False)
+            raise
+        await self._record(task, succeeded=True)
+
+    async def _record(self, task: str, *, succeeded: bool) -> None:
+        try:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
+                await jobs.record_run(connection, task, succeeded=succeeded)
+        except (DatabaseUnavailableError, psycopg.Error) as error:
+            logger.info("a run of %s is not counted: %s", task, error.__cause__ or error)
+
+
+# The tasks: what a job's name means
+
 
 MAIL: Final = "mail"
 MAINTENANCE: Final = "maintenance"

@@ -6,21 +6,22 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from tenantry.accounts.owner_confirmation import CONFIRM_PATH, token_digest
-from tenantry.common import backoff
+from tenantry.accounts.owner_addresses import CONFIRM_PATH, token_digest
+from tenantry.common import clock as backoff
 from tenantry.common.clock import Clock
-from tenantry.db.connection import Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
-from tenantry.domain.notices import (
+from tenantry.domain.owner_mails import (
+    CONFIRMATION_VALID,
     OWNER_ADDRESS_CONFIRMATION,
     AddressChangedData,
     Confirmation,
     DigestData,
     KeyLeakedData,
+    OwnerAddress,
     PendingMail,
+    same_address,
 )
-from tenantry.domain.owner_addresses import CONFIRMATION_VALID, OwnerAddress, same_address
 from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, compose
 from tenantry.notifications import notices_store as notices
 from tenantry.notifications import owner_mails_store as owner_mails

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.domain.notices import (
+from tenantry.domain.owner_mails import (
     KEY_LEAKED,
     OWNER_ADDRESS_CONFIRMATION,
     KeyLeakedData,

@@ -6,24 +6,21 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID, uuid4
 
-from tenantry.db.connection import Connection
-from tenantry.db.scope import ACROSS_TENANTS
-from tenantry.domain.notices import (
+from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.domain.owner_mails import (
+    CONFIRMATIONS_PER_DAY,
+    CONFIRMATIONS_PER_HOUR,
     KEY_LEAKED,
+    NOTICE_WINDOW,
+    NOTICES_PER_HOUR,
     OWNER_ADDRESS_CHANGED,
     OWNER_ADDRESS_CONFIRMATION,
     SECURITY_DIGEST,
     AddressChangedData,
     DigestData,
     KeyLeakedData,
-    SecurityNotice,
-)
-from tenantry.domain.owner_addresses import (
-    CONFIRMATIONS_PER_DAY,
-    CONFIRMATIONS_PER_HOUR,
-    NOTICE_WINDOW,
-    NOTICES_PER_HOUR,
     OwnerAddress,
+    SecurityNotice,
     limit_key,
     same_address,
 )

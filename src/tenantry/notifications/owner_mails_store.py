@@ -7,8 +7,10 @@ from uuid import UUID
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.domain.notices import (
+from tenantry.domain.owner_mails import (
+    DIGEST_DETAILS,
     KEY_LEAKED,
+    NOTICES_PER_HOUR,
     OWNER_ADDRESS_CONFIRMATION,
     SECURITY_DIGEST,
     AddressChangedData,
@@ -16,7 +18,6 @@ from tenantry.domain.notices import (
     KeyLeakedData,
     SecurityNotice,
 )
-from tenantry.domain.owner_addresses import DIGEST_DETAILS, NOTICES_PER_HOUR
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 LATEST_NOTICES: Final = """

@@ -9,7 +9,7 @@ import msgspec
 from litestar import Request
 from litestar.exceptions import HTTPException, SerializationException
 
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import ValidationError
 
 _PLACE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)

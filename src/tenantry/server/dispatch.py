@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.methods import METHODS
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
 from tenantry.domain.errors import DomainError
-from tenantry.server.anonymous_throttle import Strangers, is_stranger
 from tenantry.server.asgi_types import (
     HOT_DOOR,
     OUTCOME,
@@ -31,14 +30,13 @@ from tenantry.server.asgi_types import (
     request_id_of,
 )
 from tenantry.server.client_timeouts import COUNTED, WATCH, Limits, Watch
-from tenantry.server.error_codes import UNSUPPORTED_MEDIA_TYPE
+from tenantry.server.load_shedding import GATE, Gate
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import GATE, Gate
-from tenantry.server.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_domain_error
-from tenantry.server.rate_limits import headers_of
-from tenantry.server.request_timing import Arrival
-from tenantry.server.security_headers import lacking, safeguards
-from tenantry.server.shutdown import ENDING, Ending
+from tenantry.server.problems import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, VARIES, Refusal, refuse, refuse_domain_error
+from tenantry.server.rate_limits import Strangers, headers_of, is_stranger
+from tenantry.server.request_log import Arrival
+from tenantry.server.responses import lacking, safeguards
+from tenantry.server.run import ENDING, Ending
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""

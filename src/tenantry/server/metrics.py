@@ -19,8 +19,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tenantry import __version__
-from tenantry.db.batch_metrics import Observe
-from tenantry.db.usage import PoolUsage
+from tenantry.db.batcher import Observe
+from tenantry.db.database import PoolUsage
 from tenantry.jobs.database_metrics import Known
 
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"

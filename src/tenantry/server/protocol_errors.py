@@ -13,9 +13,8 @@ from tenantry.server.client_timeouts import (
     MOST_PIPELINED,
     MOST_TARGET,
 )
-from tenantry.server.error_codes import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT
-from tenantry.server.problems import refuse
-from tenantry.server.security_headers import SAFEGUARDS
+from tenantry.server.problems import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT, refuse
+from tenantry.server.responses import SAFEGUARDS
 
 
 class Unfit(NamedTuple):

@@ -1,17 +1,59 @@
-"""Letting a request in, and telling its sender what is left (draft-ietf-httpapi-ratelimit-headers-10)."""
+"""Rate limits over HTTP: headers and answers, and the throttle of anonymous clients."""
 
+import asyncio
 from collections.abc import Callable
 from functools import lru_cache
+from time import monotonic
 from typing import Final
 
-from tenantry.auth.admission import Admission, Admitted
+from tenantry.auth.authentication import Admission, Admitted
+from tenantry.common.clock import Pace
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.projects import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, Standing
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.server.asgi_types import CALLER, Scope
-from tenantry.server.problems import Header
+from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Scope
+from tenantry.server.problems import CREDENTIAL, Header
+
+PER_SECOND: Final = 200
+"""Refusals of strangers that leave a process in a second."""
+AT_ONCE: Final = 50
+LONGEST: Final = 2.0
+"""Seconds that one of them waits at most."""
+_KNOWN: Final = (CALLER, CLAIMS, OPERATOR)
+
+
+def is_stranger(scope: Scope) -> bool:
+    """Whether who sent this request has shown no credential, neither a good one nor one that was refused for itself."""
+    return not any(mark in scope for mark in _KNOWN) and scope.get(OUTCOME) not in CREDENTIAL
+
+
+class Strangers:
+    """Holds what is refused to somebody who has shown no credential: an unknown address, a signature that is not right.
+
+    It is what `services.refusals` does for credentials, for the same reason, with a pace of its own: so that no flood
+    of the one makes those of the other wait.
+    """
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._pace = Pace(PER_SECOND, at_once=AT_ONCE, longest=LONGEST)
+        self._now = now
+        self.waiting = 0
+        """Refusals that wait for their turn."""
+
+    async def hold(self) -> None:
+        """Wait for the turn of a refusal."""
+        if seconds := self._pace.wait(self._now()):
+            self.waiting += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.waiting -= 1
+
+
+# Letting a request in, and telling its sender what is left (draft-ietf-httpapi-ratelimit-headers-10)
+
 
 _STANDING: Final = "tenantry.standing"
 _KNOWN_POLICIES: Final = 1024

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import msgspec
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
 from tests.support.emptying import Empty, emptying

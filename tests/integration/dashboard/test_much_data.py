@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tenantry.accounts.projects import MOST_COUNTED
-from tenantry.db.listing import MOST_LOOKED_AT, MOST_RECORDS_LOOKED_AT
+from tenantry.db.pagination import MOST_LOOKED_AT, MOST_RECORDS_LOOKED_AT
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
 

@@ -10,8 +10,8 @@ import httpx2
 import msgspec
 import pytest
 
+from tenantry.common.clock import Timeouts
 from tenantry.common.secret import Secret
-from tenantry.common.timeouts import Timeouts
 from tenantry.dashboard.cookies import MOST_PENDING
 from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.integrations.http_client import new_http_client

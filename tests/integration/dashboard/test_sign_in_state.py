@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.db.database import Database
 from tenantry.integrations.oidc.sign_in import MOST_REDEMPTIONS
 from tenantry.jobs.retention import RetentionService

@@ -15,8 +15,8 @@ from tenantry.accounts.tenants import TenantService, TenantWishes
 from tenantry.auth.api_keys import OPERATOR, ApiKeyService
 from tenantry.billing import ledger_store as billing
 from tenantry.common.clock import from_epoch
+from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.scope import ACROSS_TENANTS
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError

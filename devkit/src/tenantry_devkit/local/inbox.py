@@ -7,8 +7,8 @@ from typing import Final
 import httpx2
 import msgspec
 
-from tenantry.common.json import NOT_JSON
-from tenantry.domain.display_text import display_text
+from tenantry.common.encoding import NOT_JSON
+from tenantry.domain.names import display_text
 
 _PATH: Final = "/inbox/messages.json"
 _PATIENCE: Final = 10.0

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry.integrations.stripe.api import MOST_EVENT_TYPES, ORG_ID, ProviderApi
 
 ALL_TYPES: Final = "*"

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import httpx2
 import msgspec
 
-from tenantry.common.backoff import exponential
-from tenantry.common.clock import Clock, system_clock
+from tenantry.common.clock import Clock, exponential, system_clock
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry_devkit.local.addresses import host_and_port
 from tenantry_devkit.local.endpoint import Answer, Endpoint

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import httpx2
 import msgspec
 
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.addresses import EVENTS_PATH, TENANTS_PATH, WHOAMI_PATH

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.api.parameters import Parameters
 from tenantry_devkit.simulator.asgi import Answer, Request
 from tenantry_devkit.simulator.engine import Engine

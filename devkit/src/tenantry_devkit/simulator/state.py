@@ -5,7 +5,7 @@ Not part of it: misbehaviour that was asked for, idempotency keys, and the seed.
 
 import msgspec
 
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.clock import Task
 from tenantry_devkit.simulator.delivery import Delivery
 from tenantry_devkit.simulator.engine import Engine

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from tenantry.common.clock import system_clock
-from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, SigningKey, mint_access_token
 from tenantry_devkit.testing.masking import Credential
 

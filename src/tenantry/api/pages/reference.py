@@ -18,7 +18,7 @@ from tenantry.api.openapi_operations import GROUPS
 from tenantry.api.pages.outline import Outline
 from tenantry.common.templates import page_templates
 from tenantry.dashboard.look import Look
-from tenantry.server.error_codes import all_codes
+from tenantry.server.problems import all_codes
 
 PATH: Final = "/docs"
 _DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"

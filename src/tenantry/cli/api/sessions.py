@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.cli.exit_codes import FAILED, CommandError
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry_sdk import FileStore, KeyringStore, Secret, Token, TokenStore
 from tenantry_sdk.errors import ConfigurationError
 

@@ -8,15 +8,14 @@ from typing import Final
 import httpx2
 
 from tenantry.cli.doctor.findings import Finding, Level, Problem, ok
-from tenantry.common.json import NOT_JSON
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS
+from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.oidc.config import OidcConfig
-from tenantry.integrations.oidc.fetch import FetchError
-from tenantry.integrations.oidc.jwks import fetch_published_keys
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.jwks import FetchError, fetch_published_keys
 from tenantry.integrations.smtp import Mailer, MailError, Probed, SmtpConfig
 from tenantry.integrations.stripe.api import Price, ProviderApi, WebhookEndpoint
 

@@ -13,7 +13,7 @@ import msgspec
 from tenantry.cli.api.target import checked_address, is_loopback
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError
 from tenantry.cli.text import printable
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry_sdk import Secret, Token
 
 _OK: Final = 200

@@ -14,11 +14,20 @@ import msgspec
 from joserfc.jwk import Key
 from joserfc.util import urlsafe_b64decode
 
-from tenantry.integrations.oidc.claims import Claims, Header, Payload, decode, reach, verified_email
-from tenantry.integrations.oidc.config import OidcConfig
+from tenantry.integrations.oidc.claims import (
+    Claims,
+    Header,
+    OidcConfig,
+    Payload,
+    as_json,
+    decode,
+    moment,
+    reach,
+    span,
+    verified_email,
+)
 from tenantry.integrations.oidc.jwks import ALGORITHMS
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.wording import as_json, moment, span
 
 MAX_TOKEN_BYTES: Final = 8192
 LEEWAY_SECONDS: Final = 30

@@ -1,12 +1,73 @@
-"""What a token says, as types, and how it is read: JWT (RFC 7519) in JWS compact form (RFC 7515)."""
+"""Which identity provider is trusted, and where its tokens say what we need."""
 
 import json
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import msgspec
 from joserfc.util import urlsafe_b64decode
+
+
+class OidcConfig(msgspec.Struct, frozen=True):
+    """The identity provider of one deployment.
+
+    ``issuer`` and ``audience`` are compared exactly with the token's ``iss`` and ``aud``. ``client_id`` is
+    that of the dashboard: a token for it alone is an ID token and refused, so ``audience`` must differ from it.
+    The claim names are tried as they stand, then as a path of member names joined by dots.
+    ``allow_http`` lets a plain-http issuer that is not on loopback pass; its keys can then be forged on the way.
+    """
+
+    issuer: str
+    audience: str
+    client_id: str | None = None
+    org_claim: str = "org_id"
+    role_claim: str = "org_role"
+    allow_http: bool = False
+
+
+# How the values of a token are written for people
+
+
+_MOST_SHOWN: Final = 120
+_UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def as_json(value: object) -> str:
+    """A value of a token as JSON, cut to what fits a line."""
+    if value is msgspec.UNSET:
+        return "none"
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "nested deeply"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"
+
+
+def moment(seconds: float, now: float) -> str:
+    """A time of a token beside its distance to the present: ``2026-01-01T13:00:00Z, in 59 min 30 s``."""
+    try:
+        shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return as_json(seconds)
+    distance = int(seconds - now)
+    if not distance:
+        return f"{shown}, now"
+    return f"{shown}, in {span(distance)}" if distance > 0 else f"{shown}, {span(-distance)} ago"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two biggest units: ``1 h``, ``59 min 30 s``."""
+    parts, rest = [], int(seconds)
+    for unit, size in _UNITS:
+        if rest >= size:
+            parts.append(f"{rest // size} {unit}")
+            rest %= size
+    return " ".join(parts[:2]) or "0 s"
+
+
+# What a token says, as types, and how it is read: JWT (RFC 7519) in JWS compact form (RFC 7515)
+
 
 _MAX_EMAIL: Final = 254
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")

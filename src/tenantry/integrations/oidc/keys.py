@@ -9,12 +9,11 @@ from typing import Final
 import httpx2
 from joserfc.jwk import Key
 
-from tenantry.common.json import NOT_JSON
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS
+from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.integrations.oidc.config import OidcConfig
-from tenantry.integrations.oidc.fetch import FetchError
-from tenantry.integrations.oidc.jwks import Metadata, PublishedKeys, fetch_published_keys
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.jwks import FetchError, Metadata, PublishedKeys, fetch_published_keys
 
 _log = logging.getLogger(__name__)
 

@@ -6,14 +6,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tenantry.common.clock import Clock, system_clock
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, system_clock
 from tenantry.common.secret import Secret
-from tenantry.common.timeouts import DEFAULT_TIMEOUTS
 from tenantry.common.tracing import Tracing
 from tenantry.domain.billing.snapshot import Answer, Subscription
 from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
-from tenantry.integrations.stripe.lists import MOST_PER_PAGE, Page, read_page, second_asked
-from tenantry.integrations.stripe.refusals import is_unknown_customer, refusal, unusable
+from tenantry.integrations.stripe.transport import (
+    MOST_PER_PAGE,
+    Page,
+    is_unknown_customer,
+    read_page,
+    refusal,
+    second_asked,
+    unusable,
+)
 
 if TYPE_CHECKING:
     from stripe import StripeClient

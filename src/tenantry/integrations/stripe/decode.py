@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from tenantry.common.clock import EPOCH_MAX
-from tenantry.common.json import NOT_JSON
+from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent, Fact
 from tenantry.domain.billing.snapshot import Subscription
