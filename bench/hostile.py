@@ -301,10 +301,7 @@ async def _measure(
     """What was missed, and why."""
     keys = support.load(conninfo)
     missed: dict[str, Sequence[str]] = {}
-    async with (
-        running_issuer() as issuer,
-        _served(conninfo, folder, issuer) as (port, pid),
-    ):
+    async with running_issuer() as issuer, _served(conninfo, folder, issuer) as (port, pid):
         names = [kind.name for kind in kinds(port, issuer, seconds)]
         if unknown := [word for word in only if not any(word in name for name in names)]:
             sys.exit(f"bench: no such attack: {', '.join(unknown)}")

@@ -33,11 +33,7 @@ id = "free"
 id = "pro"
 stripe_price_id = "price_pro"
 """
-PATHS: Final = {
-    Job.WEBHOOK: webhooks.PATH,
-    Job.LIST: projects.PATH,
-    Job.VERIFY: f"{auth.VERIFY_PREFIX}projects:read",
-}
+PATHS: Final = {Job.WEBHOOK: webhooks.PATH, Job.LIST: projects.PATH, Job.VERIFY: f"{auth.VERIFY_PREFIX}projects:read"}
 _ISSUER_SECONDS: Final = 30
 _PACKAGES: Final = ("uvicorn", "uvloop", "httptools", "psycopg", "msgspec")
 

@@ -56,11 +56,7 @@ def _commands(command: click.Command, path: str, parent: click.Context | None) -
 
 def configuration() -> str:
     """Each environment variable of the service."""
-    parts = [
-        _MADE,
-        "# Settings\n",
-        f"{_filled(_SETTINGS)}\n",
-    ]
+    parts = [_MADE, "# Settings\n", f"{_filled(_SETTINGS)}\n"]
     for section in variables.SECTIONS:
         parts.append(f"## {section.title}\n")
         parts += [f"{_filled(section.about)}\n"] if section.about else []

@@ -88,11 +88,7 @@ class Site:
     """What runs, and the ways to harm it."""
 
     def __init__(
-        self,
-        kind: Database,
-        folder: Path,
-        options: Sequence[str],
-        machines: Sequence[Machine | None] = (None, None),
+        self, kind: Database, folder: Path, options: Sequence[str], machines: Sequence[Machine | None] = (None, None)
     ) -> None:
         """``machines`` are those of a primary and a standby."""
         self.kind = kind

@@ -5,15 +5,7 @@ import sys
 
 import atheris
 
-INSTRUMENTED = [
-    "tenantry",
-    "tenantry_sdk",
-    "joserfc",
-    "authlib",
-    "opentelemetry",
-    "uvicorn",
-    "tomllib",
-]
+INSTRUMENTED = ["tenantry", "tenantry_sdk", "joserfc", "authlib", "opentelemetry", "uvicorn", "tomllib"]
 
 
 def main() -> None:

@@ -306,12 +306,7 @@ TARGETS: Final = (
         words=_NAMES,
     ),
     Target(
-        name="jwks",
-        meets="a key set, of the provider",
-        check=check_keys,
-        seeds=_keys_seeds,
-        words=_NAMES,
-        largest=8192,
+        name="jwks", meets="a key set, of the provider", check=check_keys, seeds=_keys_seeds, words=_NAMES, largest=8192
     ),
     Target(
         name="discovery",

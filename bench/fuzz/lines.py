@@ -14,8 +14,9 @@ from bench.fuzz.target import Finding, Target, at_once, hold
 from tenantry.domain.errors import PayloadTooLargeError
 from tenantry.server.asgi_types import AsgiApp, RawAnswer, RawRequest, Receive, Scope, Send
 from tenantry.server.dispatch import IS_HEAD, Front, HotRoutes
-from tenantry.server.load_shedding import Gate, SheddingProtocol
+from tenantry.server.load_shedding import SheddingProtocol
 from tenantry.server.metrics import Metrics
+from tenantry.server.overload_detection import Gate
 
 _TURNS: Final = 8
 """Of the event loop, after which nothing more happens without further bytes."""

@@ -9,6 +9,7 @@ import stripe
 from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
 from tenantry.common.clock import EPOCH_MAX, system_clock
 from tenantry.domain.errors import ProviderUnavailableError
+from tenantry.integrations.stripe.answers import read_page, second_asked
 from tenantry.integrations.stripe.decode import (
     NotAnEventError,
     NotASubscriptionError,
@@ -16,7 +17,6 @@ from tenantry.integrations.stripe.decode import (
     decode_subscription,
 )
 from tenantry.integrations.stripe.signature import SignatureVerifier, sign
-from tenantry.integrations.stripe.transport import read_page, second_asked
 from tenantry_sdk import webhooks
 from tests.support import events
 

@@ -8,20 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.fuzz.target import Target, hold, parts, text
-from tenantry.cli.api.profiles import read_config
-from tenantry.cli.api.sessions import FaultySessionError, Sessions
 from tenantry.cli.exit_codes import CommandError
+from tenantry.cli.sessions import FaultySessionError, Sessions
+from tenantry.cli.target import read_config
 from tenantry.cli.text import lines, printable
 from tenantry_sdk import ApiKey, FileStore, Page, Project, Secret, Tenant
 from tenantry_sdk._request import Response, is_whole
 from tenantry_sdk._retry import retry_after
 from tenantry_sdk._tokens import RefreshToken, as_token, endpoint_of, token_of
-from tenantry_sdk.errors import (
-    ConfigurationError,
-    TokenRefreshError,
-    UnreadableAnswerError,
-    error_of,
-)
+from tenantry_sdk.errors import ConfigurationError, TokenRefreshError, UnreadableAnswerError, error_of
 
 _NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _KINDS: Final[tuple[Any, ...]] = (Any, ApiKey, Project, Tenant, Page[ApiKey])

@@ -74,7 +74,7 @@ from tenantry.server.dispatch import Front, HotRoutes
 from tenantry.server.health import health_routes
 from tenantry.server.metrics import Metrics
 from tenantry.server.request_log import WatchedFront
-from tenantry.server.run import Ending
+from tenantry.server.shutdown import Ending
 from tenantry.settings import Settings
 
 _SAMPLED_EVERY: Final = 5.0

@@ -188,9 +188,7 @@ DATABASE_POOL_SIZE: Final = Number(
     "paths, one for what is fetched from the provider, two for the job queue.",
 )
 TENANTRY_DATA_DIR: Final = Word(
-    name="TENANTRY_DATA_DIR",
-    default=".tenantry",
-    meaning="The folder of the embedded database and of the demo.",
+    name="TENANTRY_DATA_DIR", default=".tenantry", meaning="The folder of the embedded database and of the demo."
 )
 
 HOST: Final = Word(
@@ -287,9 +285,7 @@ PROVIDER_API_BASE: Final = Address(
     name="PROVIDER_API_BASE", default="https://api.stripe.com", meaning="Where the provider's API is."
 )
 TENANTRY_PLANS: Final = Variable(
-    name="TENANTRY_PLANS",
-    default_text="the package's own",
-    meaning="The path of the plan catalog.",
+    name="TENANTRY_PLANS", default_text="the package's own", meaning="The path of the plan catalog."
 )
 SUBSCRIPTIONS: Final = Choice(
     name="SUBSCRIPTIONS",
@@ -338,13 +334,10 @@ RAW_BODY_DAYS: Final = Number(
 )
 
 OIDC_ISSUER: Final = Variable(
-    name="OIDC_ISSUER",
-    bounds="https; http on loopback",
-    meaning="The issuer, exactly as tokens name it in `iss`.",
+    name="OIDC_ISSUER", bounds="https; http on loopback", meaning="The issuer, exactly as tokens name it in `iss`."
 )
 OIDC_AUDIENCE: Final = Variable(
-    name="OIDC_AUDIENCE",
-    meaning="The audience of access tokens for this API; required with `OIDC_ISSUER`.",
+    name="OIDC_AUDIENCE", meaning="The audience of access tokens for this API; required with `OIDC_ISSUER`."
 )
 OIDC_CLIENT_ID: Final = Variable(
     name="OIDC_CLIENT_ID",
@@ -353,17 +346,13 @@ OIDC_CLIENT_ID: Final = Variable(
     "token, and refused by the API.",
 )
 OIDC_CLIENT_SECRET: Final = SecretText(
-    name="OIDC_CLIENT_SECRET",
-    shortest=_GIVEN,
-    meaning="That client's secret. Unset: a public client, by PKCE alone.",
+    name="OIDC_CLIENT_SECRET", shortest=_GIVEN, meaning="That client's secret. Unset: a public client, by PKCE alone."
 )
 OIDC_ORG_CLAIM: Final = Word(
     name="OIDC_ORG_CLAIM", default="org_id", meaning="The claim that names the tenant; dots reach into objects."
 )
 OIDC_ROLE_CLAIM: Final = Word(
-    name="OIDC_ROLE_CLAIM",
-    default="org_role",
-    meaning="The claim that names the role: `owner`, `admin`, `member`.",
+    name="OIDC_ROLE_CLAIM", default="org_role", meaning="The claim that names the role: `owner`, `admin`, `member`."
 )
 OIDC_EMAIL_SUBJECTS: Final = Flag(
     name="OIDC_EMAIL_SUBJECTS",

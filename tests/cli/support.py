@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tenantry.cli.api.waits import Waits
+from tenantry.cli.api_client import Waits
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY
 from tests.sdk.support import Served
 from tests.support import command_runner
@@ -166,12 +166,7 @@ class Terminal(NamedTuple):
 
 
 async def on_terminal(
-    home: Home,
-    values: Mapping[str, str],
-    *arguments: str,
-    answer: str = "",
-    columns: int = 80,
-    captured: bool = False,
+    home: Home, values: Mapping[str, str], *arguments: str, answer: str = "", columns: int = 80, captured: bool = False
 ) -> Terminal:
     """A command with these variables on a pseudo-terminal of this width, at which ``answer`` is typed.
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tenantry.cli.api.failures import failure_of
-from tenantry.cli.api.target import Flags, Surroundings
+from tenantry.cli.api_client import failure_of
+from tenantry.cli.target import Flags, Surroundings
 from tenantry_sdk import errors
 from tests.cli.stand_in import GOOD, TOKEN, WHOAMI, Reply, StandIn, signed_in, stand_in
 from tests.cli.support import Home

@@ -123,10 +123,7 @@ async def test_request_is_as_the_standards_want_it(entrance: Entrance) -> None:
 
 
 async def test_answers_of_others_are_turned_away_and_the_right_one_counts(entrance: Entrance) -> None:
-    async with (
-        entrance.logging_in("--no-browser") as command,
-        outside() as client,
-    ):
+    async with entrance.logging_in("--no-browser") as command, outside() as client:
         address = await address_in(command)
         query = parse_qs(urlsplit(address).query)
         callback, state = query["redirect_uri"][0], query["state"][0]
@@ -149,10 +146,7 @@ async def test_refusal_of_the_provider_ends_the_sign_in(entrance: Entrance) -> N
         ("iss={issuer}", "holds no code"),
         ("code=made-up&iss={issuer}", "gave no token"),
     ):
-        async with (
-            entrance.logging_in("--no-browser") as command,
-            outside() as client,
-        ):
+        async with entrance.logging_in("--no-browser") as command, outside() as client:
             query = parse_qs(urlsplit(await address_in(command)).query)
             given = answer.format(issuer=entrance.companion.issuer)
             await client.get(f"{query['redirect_uri'][0]}?{given}&state={query['state'][0]}")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.api.client import Api
-from tenantry.cli.api.sessions import Session, Sessions
-from tenantry.cli.api.target import Flags, Surroundings
+from tenantry.cli.api_client import Api
+from tenantry.cli.sessions import Session, Sessions
+from tenantry.cli.target import Flags, Surroundings
 from tenantry_sdk import Secret, Token, errors
 from tests.cli.signing_in import KEYRING, Entrance, outside, with_keyring
 from tests.cli.stand_in import GOOD, REVOKE, TOKEN, Reply, StandIn, kept, signed_in, stand_in

@@ -126,11 +126,7 @@ async def check_full_run(
     figures.record(
         record_property,
         "Secrets of a full run, in logs, answers, database, mails",
-        {
-            "searches": secrets.searches,
-            "secrets": len(secrets.known),
-            "bytes": sum(map(len, secrets.places.values())),
-        },
+        {"searches": secrets.searches, "secrets": len(secrets.known), "bytes": sum(map(len, secrets.places.values()))},
         {"found": len(secrets.traces())},
     )
 

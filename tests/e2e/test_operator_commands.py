@@ -81,10 +81,7 @@ async def test_secret_is_alone_on_stdout_and_works(tmp_path: Path, with_tenant: 
             "WHERE left(start, 13) = ANY(%s) ORDER BY created_at",
             ([secret[:13], test.out[:13]],),
         ).fetchall()
-    assert [row[:3] for row in rows] == [
-        ("OWNER", "live", ["*:*"]),
-        ("SCOPED", "test", ["projects:read", "a:b"]),
-    ]
+    assert [row[:3] for row in rows] == [("OWNER", "live", ["*:*"]), ("SCOPED", "test", ["projects:read", "a:b"])]
     assert rows[1][3].startswith(("2098-12-31", "2099-01-01"))
     assert {row[4] for row in rows} == {"operator"}
 

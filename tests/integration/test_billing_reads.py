@@ -49,12 +49,7 @@ async def test_entry_says_what_an_event_did(service: Service) -> None:
     org = await service.organization()
     event = await upgraded(service, org)
     entry = (await org.owner.get(f"{LEDGER}/{event['id']}")).json()
-    before = {
-        "plan": "free",
-        "subscriptionStatus": "none",
-        "currentPeriodEnd": None,
-        "cancelAtPeriodEnd": False,
-    }
+    before = {"plan": "free", "subscriptionStatus": "none", "currentPeriodEnd": None, "cancelAtPeriodEnd": False}
     after = {**before, "plan": "pro", "subscriptionStatus": "active", "currentPeriodEnd": "2026-01-31T12:00:00Z"}
     assert entry == {
         "id": event["id"],

@@ -180,10 +180,7 @@ async def test_without_a_provider_key() -> None:
 
 
 async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> None:
-    provider.endpoints = [
-        endpoint(1, "https://elsewhere.example/", ["*"]),
-        endpoint(2, HOOK, sorted(ev.HANDLED_TYPES)),
-    ]
+    provider.endpoints = [endpoint(1, "https://elsewhere.example/", ["*"]), endpoint(2, HOOK, sorted(ev.HANDLED_TYPES))]
     assert levels(await checked(provider)) == {Level.OK}
 
 

@@ -46,11 +46,7 @@ async def _reason(verifier: TokenVerifier, token: str, caplog: pytest.LogCapture
     ],
 )
 async def test_it_is_refused_for_the_right_reason(
-    issuer: Issuer,
-    verifier: TokenVerifier,
-    caplog: pytest.LogCaptureFixture,
-    reason: str,
-    forge: Forge,
+    issuer: Issuer, verifier: TokenVerifier, caplog: pytest.LogCaptureFixture, reason: str, forge: Forge
 ) -> None:
     assert (await _reason(verifier, forge(issuer), caplog)).startswith(f"bearer token refused: {reason}")
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tenantry.auth.explain_token import Explanation, explain_token
-from tenantry.cli.token_text import as_document, lines
+from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier

@@ -36,9 +36,7 @@ async def test_a_removed_members_known_token_is_refused_at_once(service: Service
     await _refused(user, 403, "no_organization")
 
 
-async def test_a_suspended_tenants_known_token_is_refused_at_once_and_let_in_again_afterwards(
-    service: Service,
-) -> None:
+async def test_a_suspended_tenants_known_token_is_refused_at_once_and_let_in_again_afterwards(service: Service) -> None:
     org = await service.organization()
     user = service.user(org=org.id)
     await _let_in(user)

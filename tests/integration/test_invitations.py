@@ -6,17 +6,7 @@ import psycopg
 import pytest
 
 from tests.support.billing import until_blocked
-from tests.support.members import (
-    MEMBERS,
-    OWN,
-    accept_path,
-    add_member,
-    join,
-    own_path,
-    owned,
-    path_of,
-    remove_member,
-)
+from tests.support.members import MEMBERS, OWN, accept_path, add_member, join, own_path, owned, path_of, remove_member
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Caller, Organization, Service, refusal
 
 NOT_FOUND = (404, "not_found")

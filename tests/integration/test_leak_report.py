@@ -16,15 +16,7 @@ from tests.support.app import PEPPER
 from tests.support.database_link import database_link
 from tests.support.logs import watched
 from tests.support.postgres import PostgresServer
-from tests.support.service import (
-    KEYS,
-    PROJECTS,
-    Key,
-    Organization,
-    Service,
-    refusal,
-    running_service,
-)
+from tests.support.service import KEYS, PROJECTS, Key, Organization, Service, refusal, running_service
 from tests.support.smtp import LOOPBACK, MailServer, running
 
 REPORT: Final = f"{KEYS}/report-leak"

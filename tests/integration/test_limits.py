@@ -257,11 +257,7 @@ async def test_body_of_very_many_chunks_is_refused(line: Line, application: Appl
 
 @pytest.mark.parametrize(
     ("begin", "more"),
-    [
-        (b"0\r\n", b"a: b\r\n" * 1024),
-        (b"0\r\na: ", b"b" * 8192),
-        (b"1;a=", b"b" * 8192),
-    ],
+    [(b"0\r\n", b"a: b\r\n" * 1024), (b"0\r\na: ", b"b" * 8192), (b"1;a=", b"b" * 8192)],
     ids=["fields behind it", "a field behind it", "extension of a chunk"],
 )
 async def test_what_comes_with_a_chunked_body_without_end_is_refused(line: Line, begin: bytes, more: bytes) -> None:

@@ -429,9 +429,7 @@ async def test_one_tenant_asks_for_three_confirmations_an_hour(fresh_service: Se
         assert len(await post.queued(org.id)) == 4
 
 
-async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six_a_day(
-    fresh_service: Service,
-) -> None:
+async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six_a_day(fresh_service: Service) -> None:
     service = fresh_service
     spellings = ("victim@x.example", "Victim@X.example", "vic.tim@x.example", "victim+{}@x.example")
     counts = []

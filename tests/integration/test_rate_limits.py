@@ -12,17 +12,7 @@ import pytest
 from tests.support.app import running_app
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import rate_headers, set_plan, tenant_of, write_catalog
-from tests.support.service import (
-    KEYS,
-    PROJECTS,
-    TENANTS,
-    VERIFY,
-    WHOAMI,
-    Caller,
-    Service,
-    refusal,
-    running_service,
-)
+from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY, WHOAMI, Caller, Service, refusal, running_service
 
 ANYTHING: Final = f"{VERIFY}-"
 LIMITED: Final = (429, "rate_limited")

@@ -15,17 +15,7 @@ from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
 from tests.support.events import MONTH, NOW
 from tests.support.facts import CATALOG
-from tests.support.replays import (
-    ALL,
-    HOUR,
-    LATER,
-    damage,
-    fields,
-    replay,
-    replay_one,
-    replaying,
-    with_history,
-)
+from tests.support.replays import ALL, HOUR, LATER, damage, fields, replay, replay_one, replaying, with_history
 from tests.support.service import Service
 
 

@@ -82,8 +82,7 @@ async def test_asset_is_of_use_to_pages_of_ours_alone(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base_url", "expected"),
-    [("https://api.example.com", ["max-age=31536000"]), ("http://127.0.0.1:3001", [])],
+    ("base_url", "expected"), [("https://api.example.com", ["max-age=31536000"]), ("http://127.0.0.1:3001", [])]
 )
 async def test_who_comes_by_https_is_told_to_stay_there(emptied: str, base_url: str, expected: list[str]) -> None:
     async with running_app(emptied, BASE_URL=base_url) as client:

@@ -489,10 +489,7 @@ async def test_identity_provider_out_of_reach_is_503_for_tokens_alone(service: S
 async def test_without_an_identity_provider_tokens_are_refused(service: Service) -> None:
     org = await service.organization()
     token = service.user(org=org.id, role="owner")
-    async with (
-        running_service(service.conninfo, OIDC_ISSUER="") as other,
-        every_door(other, OIDC_ISSUER="") as doors,
-    ):
+    async with running_service(service.conninfo, OIDC_ISSUER="") as other, every_door(other, OIDC_ISSUER="") as doors:
         for door in doors:
             assert refusal(await door.get(by(token))) == (401, "invalid_credential"), door.kind
             await let_in(door, by(org.owner))

@@ -9,8 +9,9 @@ import pytest
 import uvloop
 
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tenantry.server.load_shedding import GATE, Gate, SheddingProtocol
+from tenantry.server.load_shedding import SheddingProtocol
 from tenantry.server.metrics import Metrics
+from tenantry.server.overload_detection import GATE, Gate
 from tests.support.http_line import Line
 from tests.support.serving import served
 

@@ -20,16 +20,7 @@ from tests.support.emptying import SharedDatabase
 from tests.support.http_line import Line
 from tests.support.issuer import running_issuer
 from tests.support.members import add_member, path_of
-from tests.support.service import (
-    KEYS,
-    PROJECTS,
-    TENANTS,
-    Caller,
-    ManualClock,
-    Organization,
-    Service,
-    identity_settings,
-)
+from tests.support.service import KEYS, PROJECTS, TENANTS, Caller, ManualClock, Organization, Service, identity_settings
 from tests.support.serving import served
 from tests.support.slow_request import SlowRequest
 

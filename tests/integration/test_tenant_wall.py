@@ -166,8 +166,7 @@ def test_no_row_can_be_made_for_another_tenant(filled: str, privileged: psycopg.
 
 
 @pytest.mark.parametrize(
-    ("table", "column"),
-    [(table, column) for table, column in OWNER_OF.items() if column in ("org_id", "tenant_id")],
+    ("table", "column"), [(table, column) for table, column in OWNER_OF.items() if column in ("org_id", "tenant_id")]
 )
 def test_no_row_can_be_handed_to_another_tenant(privileged: psycopg.Connection, table: str, column: str) -> None:
     name_tenant(privileged, ONE)

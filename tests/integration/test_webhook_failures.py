@@ -231,9 +231,7 @@ async def check_hanging(server: EmbeddedServer, caplog: pytest.LogCaptureFixture
         with caplog.at_level(logging.CRITICAL + 1), paused(server):
             async with asyncio.timeout(5):
                 answers = await asyncio.gather(
-                    *(provider.post(failure) for failure in failures),
-                    owner.get(PROJECTS),
-                    owner.get(tenant_path),
+                    *(provider.post(failure) for failure in failures), owner.get(PROJECTS), owner.get(tenant_path)
                 )
             assert {answer.status_code for answer in answers} == {503}
             async with asyncio.timeout(5):

@@ -76,10 +76,7 @@ async def test_an_event_of_the_other_mode_is_ignored_and_counted(provider: Provi
     before = await counted(provider, "tenantry_webhook_anomalies_total", kind="ignored_livemode")
     await provider.send(events.updated(**subscriber.names, event_id="evt_1"))
     stored = await provider.stored("evt_1") or {}
-    assert (stored["outcome"], stored["reason"]) == (
-        "ignored",
-        "Ignored: test mode, and PROVIDER_LIVEMODE is live.",
-    )
+    assert (stored["outcome"], stored["reason"]) == ("ignored", "Ignored: test mode, and PROVIDER_LIVEMODE is live.")
     assert await provider.state(subscriber) == ("free", "none")
     assert await counted(provider, "tenantry_webhook_anomalies_total", kind="ignored_livemode") == before + 1
 

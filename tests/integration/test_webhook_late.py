@@ -12,9 +12,9 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.billing.fold import Reach
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.timeline import Reach
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
 from tests.support import events

@@ -133,9 +133,7 @@ async def test_a_parked_failure_whose_invoice_was_paid_is_not_told_although_anot
     stranger = provider.stranger()
     due = events.failed(customer=stranger.customer, invoice_id="in_2", created=NOW + 2)
     await provider.send(
-        events.failed(customer=stranger.customer),
-        events.succeeded(customer=stranger.customer, created=NOW + 1),
-        due,
+        events.failed(customer=stranger.customer), events.succeeded(customer=stranger.customer, created=NOW + 1), due
     )
     await provider.arrives(stranger, stripeCustomerId=stranger.customer)
     assert await told(provider, stranger) == [due["id"]]

@@ -8,7 +8,7 @@ import pytest
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
 from tenantry.db.statements import Call
-from tenantry.domain.billing.fold import Reach
+from tenantry.domain.billing.timeline import Reach
 
 CALLS: list[Call] = [
     billing.LOCK_ACCOUNTS(["a"], ["c"]),

@@ -8,7 +8,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
-from tenantry.domain.billing.fold import refold
+from tenantry.domain.billing.refold import refold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tests.support.facts import ANY, NEWEST, deleted, failed, observed, succeeded, updated
 from tests.support.ledger import Ledger

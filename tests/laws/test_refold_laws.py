@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
-from tenantry.domain.billing.fold import Refold, begin, corrected, refold, tip
+from tenantry.domain.billing.refold import Refold, corrected, refold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.timeline import begin, tip
 from tests.support.facts import ANY, NEWEST
 from tests.support.ledger import CUSTOMER, TENANT, Ledger
 

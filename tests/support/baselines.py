@@ -29,7 +29,4 @@ def created_watermark(kept: Kept, event: BillingEvent, policy: BillingPolicy) ->
     return kept if event.created <= kept.newest else last_arrival_wins(kept, event, policy)
 
 
-BASELINES: Final[Mapping[str, Rule]] = {
-    "last arrival wins": last_arrival_wins,
-    "created watermark": created_watermark,
-}
+BASELINES: Final[Mapping[str, Rule]] = {"last arrival wins": last_arrival_wins, "created watermark": created_watermark}

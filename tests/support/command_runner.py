@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 from click.testing import BytesIOCopy, CliRunner
 
 from tenantry.cli import main
-from tenantry.cli.api.waits import Waits
+from tenantry.cli.api_client import Waits
 from tenantry_sdk._retry import Backoff
 from tests.support.commands import Done
 
@@ -86,11 +86,7 @@ async def running(*arguments: str, folder: Path, waits: Waits = QUICK, **values:
 
 
 async def invoke_async(
-    *arguments: str,
-    folder: Path,
-    given: str | bytes | None = None,
-    typed: str | None = None,
-    **values: str,
+    *arguments: str, folder: Path, given: str | bytes | None = None, typed: str | None = None, **values: str
 ) -> Done:
     """The same for a command that ends by itself; ``given`` is its standard input.
 

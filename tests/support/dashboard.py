@@ -259,11 +259,7 @@ async def started_dashboard(
     async with AsyncExitStack() as stack:
         companion = stack.enter_context(
             Companion(
-                folder,
-                users=_USERS,
-                audience=AUDIENCE,
-                client_id=CLIENT_ID,
-                client_secret=Secret(_CLIENT_SECRET),
+                folder, users=_USERS, audience=AUDIENCE, client_id=CLIENT_ID, client_secret=Secret(_CLIENT_SECRET)
             )
         )
         listeners = [stack.enter_context(socket.create_server((LOOPBACK, 0)))]

@@ -49,12 +49,7 @@ class DatabaseServer:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        options: Sequence[str] = (),
-        *,
-        wal: Path | None = None,
-        machine: Machine | None = None,
+        self, folder: Path, options: Sequence[str] = (), *, wal: Path | None = None, machine: Machine | None = None
     ) -> None:
         self.data = folder / "data"
         self.sockets = folder / "run"
@@ -193,10 +188,7 @@ class Pair:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        options: Sequence[str] = (),
-        machines: Sequence[Machine | None] = (None, None),
+        self, folder: Path, options: Sequence[str] = (), machines: Sequence[Machine | None] = (None, None)
     ) -> None:
         self.both = [
             DatabaseServer(_made(folder / name), options, machine=machine)

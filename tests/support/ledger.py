@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.fold import Reach
 from tenantry.domain.billing.ledger import Account, Arrival, Standing
 from tenantry.domain.billing.settlement import Need, Settlement, reaches, tenant_of, useless, wants_link
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, telling_everything
+from tenantry.domain.billing.timeline import Reach
 from tests.support.facts import account
 
 TENANT: Final = "acme"

@@ -101,8 +101,4 @@ async def tenant_of(service: Service, plan: str = "free") -> Organization:
 
 def rate_headers(answer: httpx2.Response) -> tuple[str | None, str | None, str | None]:
     """``RateLimit-Policy``, ``RateLimit`` and ``Retry-After``."""
-    return (
-        answer.headers.get("ratelimit-policy"),
-        answer.headers.get("ratelimit"),
-        answer.headers.get("retry-after"),
-    )
+    return (answer.headers.get("ratelimit-policy"), answer.headers.get("ratelimit"), answer.headers.get("retry-after"))

@@ -47,12 +47,7 @@ class Caller:
             self._headers["Authorization"] = f"Bearer {credential}"
 
     async def call(
-        self,
-        method: str,
-        path: str,
-        json: object = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        **more: Any,
+        self, method: str, path: str, json: object = None, headers: Mapping[str, str | bytes] | None = None, **more: Any
     ) -> httpx2.Response:
         merged = [
             (name.encode(), text if isinstance(text, bytes) else text.encode())

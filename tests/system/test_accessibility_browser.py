@@ -22,18 +22,7 @@ from tests.support import events
 from tests.support.accessibility import COLOR_RULES, axe, faults_of
 from tests.support.app import make_settings
 from tests.support.browser import Watched
-from tests.support.dashboard import (
-    ACME,
-    ADAM,
-    AT_ACME,
-    AT_BETA,
-    BERTA,
-    BETA,
-    MIA,
-    OLIVIA,
-    Dashboard,
-    running_dashboard,
-)
+from tests.support.dashboard import ACME, ADAM, AT_ACME, AT_BETA, BERTA, BETA, MIA, OLIVIA, Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
 from tests.support.provider_api import KEY, running_provider
 from tests.support.serving import served

@@ -294,10 +294,7 @@ async def test_mails_to_a_stranger(target: Target, record_property: RecordProper
 async def test_admins_lower_and_throw_out_claimed_owners(target: Target, record_property: RecordProperty) -> None:
     service = target.service
     org = await service.organization()
-    attackers = [
-        service.user("admin", org=org.id, role="admin"),
-        (await service.key(org.owner, org.id, "*:*")).caller,
-    ]
+    attackers = [service.user("admin", org=org.id, role="admin"), (await service.key(org.owner, org.id, "*:*")).caller]
     owners = [service.user(f"owner-{number}", org=org.id, role="owner") for number in range(2 * ATTACKERS)]
     for number in range(len(owners)):
         attacker = attackers[number % 2]

@@ -10,12 +10,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from tests.e2e.test_stopping import (
-    FOR_EVER,
-    check_kernel_queue,
-    check_request_under_way,
-    check_second_signal,
-)
+from tests.e2e.test_stopping import FOR_EVER, check_kernel_queue, check_request_under_way, check_second_signal
 from tests.support.commands import still_running
 from tests.support.deployment import WORKERS, deployed
 from tests.support.stopping import Connect, Upload, connecting

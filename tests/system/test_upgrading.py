@@ -161,10 +161,7 @@ async def test_release_before_works_on_the_new_schema_as_the_owner_of_its_tables
 
 
 async def test_both_releases_work_beside_each_other(database_url: str, tmp_path: Path, release_before: Path) -> None:
-    async with (
-        service(database_url, tmp_path, release_before) as old,
-        service(database_url, tmp_path) as new,
-    ):
+    async with service(database_url, tmp_path, release_before) as old, service(database_url, tmp_path) as new:
         await settled(database_url, tmp_path, old, new)
 
 

@@ -116,8 +116,7 @@ def test_owner_has_several_spellings(scopes: tuple[str, ...], level: AccessLevel
 
 
 @pytest.mark.parametrize(
-    ("scopes", "level"),
-    [((), None), ((), SCOPED), (("OWNER",), SCOPED), (("OWNER", "a:b"), None), (("a:b",), OWNER)],
+    ("scopes", "level"), [((), None), ((), SCOPED), (("OWNER",), SCOPED), (("OWNER", "a:b"), None), (("a:b",), OWNER)]
 )
 def test_contradictions_and_nothing_are_refused(scopes: tuple[str, ...], level: AccessLevel | None) -> None:
     with pytest.raises(ValidationError) as refusal:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.domain.billing.fold import Refold, Refolded, corrected, refold
+from tenantry.domain.billing.refold import Refold, Refolded, corrected, refold
 from tenantry.domain.billing.state import BillingState
 from tests.support.facts import ANY, account, deleted, failed, updated
 

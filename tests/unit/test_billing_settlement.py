@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.fold import Reach
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
 from tenantry.domain.billing.settlement import Gaps, Need, Settlement, anomalies, gaps, reaches, useless
 from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.timeline import Reach
 from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, observed, succeeded, updated
 
 NOW = datetime.fromtimestamp(1000, UTC)

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.fold import Placement, Reach, Timeline, begin, place, reach, tip
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, place, reach, tip
 from tests.support.facts import ANY, account, deleted, failed, succeeded, updated
 
 FRESH = BillingState()

@@ -5,19 +5,14 @@ from datetime import UTC, datetime, timedelta, timezone
 import click
 import pytest
 
-from tenantry.cli.times import Duration, Moment, ago, day, minute
+from tenantry.cli.text import Duration, Moment, ago, day, minute
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
     ("text", "length"),
-    [
-        ("90d", timedelta(days=90)),
-        ("1h30m", timedelta(minutes=90)),
-        ("0s", timedelta()),
-        ("2w", timedelta(weeks=2)),
-    ],
+    [("90d", timedelta(days=90)), ("1h30m", timedelta(minutes=90)), ("0s", timedelta()), ("2w", timedelta(weeks=2))],
 )
 def test_length_of_time(text: str, length: timedelta) -> None:
     assert Duration().convert(text, None, None) == length

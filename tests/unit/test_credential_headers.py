@@ -4,12 +4,7 @@ import pytest
 
 from tenantry.api.auth import header_text
 from tenantry.auth.authentication import bearer, wanted_organization
-from tenantry.domain.errors import (
-    InvalidCredentialError,
-    MissingCredentialError,
-    NoOrganizationError,
-    OrgMismatchError,
-)
+from tenantry.domain.errors import InvalidCredentialError, MissingCredentialError, NoOrganizationError, OrgMismatchError
 
 
 @pytest.mark.parametrize("value", [b"Bearer abc", b"bearer abc", b"BEARER abc", b"Bearer  abc ", b"Bearer \tabc"])
@@ -56,8 +51,7 @@ def test_what_is_no_tenant_id_is_no_organization(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
-    [("user_1", b"user_1"), ("a b", b"a?b"), ("é\r\n", b"???"), ("a" * 300, b"a" * 256), ("", b"")],
+    ("text", "shown"), [("user_1", b"user_1"), ("a b", b"a?b"), ("é\r\n", b"???"), ("a" * 300, b"a" * 256), ("", b"")]
 )
 def test_header_to_a_gateway_is_visible_ascii_of_256_bytes(text: str, shown: bytes) -> None:
     assert header_text(text) == shown

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tenantry.cli.api.waits import Waits
+from tenantry.cli.api_client import Waits
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, CommandError
-from tenantry.cli.sign_in.device_flow import EXPIRED, Polling
-from tenantry.cli.sign_in.provider import Answer
+from tenantry.cli.sign_in_flows import EXPIRED, Polling
+from tenantry.cli.sign_in_provider import Answer
 
 GOOD = Answer(200, {"access_token": "a", "token_type": "bearer", "expires_in": 60, "refresh_token": "r"})
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenantry.server.load_shedding import ALWAYS, AT_FIRST, WAIT, Gate
 from tenantry.server.metrics import Metrics
+from tenantry.server.overload_detection import ALWAYS, AT_FIRST, WAIT, Gate
 
 
 class Watch:

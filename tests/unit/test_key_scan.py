@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tenantry.auth.key_scan import LINE_REACH, LeakedKey, ScanResult, find_in_stream, scan
-from tenantry.cli.keys.scan import excluded_by
+from tenantry.cli.key_scan import excluded_by
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
 from tenantry.domain.key_scan import find_keys, may_hold_key

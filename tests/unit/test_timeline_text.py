@@ -12,8 +12,8 @@ from rich.console import Console
 from tenantry.billing.explain import Explanation, StateView
 from tenantry.billing.reads import BillingEventView, BillingFields
 from tenantry.billing.replay import Field
+from tenantry.cli.ledger import show
 from tenantry.cli.progress import progress
-from tenantry.cli.timeline import show
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.tenants import Tenant
 

@@ -207,11 +207,7 @@ OPERATIONS: Final[dict[str, Note]] = {
         "Makes an active member the tenant's owner: `ownerId`, the role owner, and the address for billing mail. The "
         "owner before becomes admin, if a member. Only an OWNER may do this.",
         "The tenant as it is now.",
-        (
-            errors.ScopeEscalationError,
-            errors.ModeMismatchError,
-            errors.IdentityProviderNotConfiguredError,
-        ),
+        (errors.ScopeEscalationError, errors.ModeMismatchError, errors.IdentityProviderNotConfiguredError),
     ),
     "listMembers": Note(
         _MEMBERS,
@@ -242,12 +238,7 @@ OPERATIONS: Final[dict[str, Note]] = {
         "Counts from the member's next request on. A higher role is like giving it; a lower one needs no more than the "
         "scope, except that only an OWNER changes an owner.",
         "The member as it is now.",
-        (
-            errors.ScopeEscalationError,
-            errors.ModeMismatchError,
-            errors.MemberNotActiveError,
-            errors.LastOwnerError,
-        ),
+        (errors.ScopeEscalationError, errors.ModeMismatchError, errors.MemberNotActiveError, errors.LastOwnerError),
     ),
     "deleteMember": Note(
         _MEMBERS,

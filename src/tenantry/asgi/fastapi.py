@@ -20,14 +20,8 @@ _SCHEME: Final = "tenantry"
 _SCHEMA_PREFIX: Final = "Tenantry"
 _REFERENCE: Final = f"#/components/schemas/{_SCHEMA_PREFIX}{{name}}"
 _REFUSALS: Final = {
-    HTTPStatus.UNAUTHORIZED: (
-        "There is no credential, or it is not valid; `code` says which.",
-        ("WWW-Authenticate",),
-    ),
-    HTTPStatus.FORBIDDEN: (
-        "The credential does not allow this; `code` says why.",
-        ("WWW-Authenticate",),
-    ),
+    HTTPStatus.UNAUTHORIZED: ("There is no credential, or it is not valid; `code` says which.", ("WWW-Authenticate",)),
+    HTTPStatus.FORBIDDEN: ("The credential does not allow this; `code` says why.", ("WWW-Authenticate",)),
     HTTPStatus.TOO_MANY_REQUESTS: (
         "A limit of the caller's plan is reached; `Retry-After` says when to come again.",
         ("Retry-After", "RateLimit", "RateLimit-Policy"),
@@ -82,9 +76,7 @@ def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     own = [] if scope is None else [str(check_scope(scope))]
 
     async def principal(
-        connection: HTTPConnection,
-        asked: SecurityScopes,
-        _scheme: Annotated[None, Security(_scheme, scopes=own)],
+        connection: HTTPConnection, asked: SecurityScopes, _scheme: Annotated[None, Security(_scheme, scopes=own)]
     ) -> Principal:
         visit = visit_of(connection.scope)
         if visit is None or visit.app is not connection.app:

@@ -13,7 +13,7 @@ from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send, header_of,
 from tenantry.server.dispatch import REQUEST_ID, internal_error
 from tenantry.server.problems import STATUSES, Header, Refusal, refuse_domain_error
 from tenantry.server.rate_limits import rate_headers
-from tenantry.server.responses import SAFEGUARDS
+from tenantry.server.security_headers import SAFEGUARDS
 
 ScopeRule = Callable[[str, str], str | None]
 """From method (``WEBSOCKET`` for a websocket) and path to the scope needed, or None for any credential."""

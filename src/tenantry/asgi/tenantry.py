@@ -37,11 +37,7 @@ class Tenantry:
     """
 
     def __init__(
-        self,
-        settings: AuthenticationSettings,
-        *,
-        clock: Clock = system_clock,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        self, settings: AuthenticationSettings, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> None:
         self._settings = settings
         self._clock = clock

@@ -59,12 +59,7 @@ async def insert(connection: Connection, event: AuditEvent) -> None:
 
 
 async def read_page(
-    connection: Connection,
-    org_id: str,
-    wanted: Filter,
-    *,
-    limit: int,
-    after: tuple[datetime | None, str | None],
+    connection: Connection, org_id: str, wanted: Filter, *, limit: int, after: tuple[datetime | None, str | None]
 ) -> list[AuditEvent]:
     """A tenant's entries after a position, newest first, and one more than ``limit`` if there are more."""
     asked, after = _asked(wanted, after)
@@ -73,12 +68,7 @@ async def read_page(
 
 
 async def seek_page(
-    connection: Connection,
-    org_id: str,
-    wanted: Filter,
-    *,
-    limit: int,
-    after: tuple[datetime | None, str | None],
+    connection: Connection, org_id: str, wanted: Filter, *, limit: int, after: tuple[datetime | None, str | None]
 ) -> tuple[list[AuditEvent], tuple[datetime, str] | None]:
     """The same, of the next `MOST_LOOKED_AT` entries where there is no index for all that is asked.
 

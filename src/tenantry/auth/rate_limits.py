@@ -49,13 +49,7 @@ class _Entry:
 class RateLimiter:
     """Counts requests against the limits of their tenants' plans. `run` gives back what is not used."""
 
-    def __init__(
-        self,
-        lane: Lane,
-        catalog: Catalog,
-        clock: Clock,
-        refused: Callable[[Policy], None],
-    ) -> None:
+    def __init__(self, lane: Lane, catalog: Catalog, clock: Clock, refused: Callable[[Policy], None]) -> None:
         """``refused`` is told whose limit a refused request was over."""
         deadline = lane.timeouts.rate_limits
         self._lane = lane

@@ -119,11 +119,7 @@ class SessionService:
             asked = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
             user = User(session.issuer, session.subject)
             tenants, total = await sessions.few_of_user(
-                connection,
-                user,
-                _claimed(claims),
-                first=(asked, session.tenant_id, claims.org_id),
-                most=MOST_AT_HAND,
+                connection, user, _claimed(claims), first=(asked, session.tenant_id, claims.org_id), most=MOST_AT_HAND
             )
             invitations = await memberships.count_invitations(connection, user)
             known = tenant_id if any(one.id == tenant_id and not one.suspended for one in tenants) else None

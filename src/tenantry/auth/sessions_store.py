@@ -180,7 +180,6 @@ async def named_of_user(
     with the id ``after``, and one more than ``limit``.
     """
     cursor = await connection.execute(
-        _NAMED,
-        {**user._asdict(), **claimed._asdict(), "text": text, "after": after, "most": limit + 1},
+        _NAMED, {**user._asdict(), **claimed._asdict(), "text": text, "after": after, "most": limit + 1}
     )
     return [TenantOfUser(*row) for row in await cursor.fetchall()]

@@ -16,9 +16,10 @@ from tenantry.common.clock import from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.domain.billing.fold import Reach, Refold, Refolded
 from tenantry.domain.billing.ledger import Account
+from tenantry.domain.billing.refold import Refold, Refolded
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.timeline import Reach
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.tenants import Tenant, is_tenant_id
 

@@ -108,10 +108,7 @@ async def _read(connection: Connection, events: Sequence[BillingEvent], policy: 
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
         await billing.lock_names(
-            connection,
-            claimed_customers=held.links,
-            missing_tenants=held.tenants,
-            missing_customers=held.customers,
+            connection, claimed_customers=held.links, missing_tenants=held.tenants, missing_customers=held.customers
         )
 
 

@@ -17,9 +17,9 @@ from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing
 from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, MOMENTS, TEXT, TEXTS, Call, Statement, Type
 from tenantry.domain.billing.events import Anomaly, BillingEvent
-from tenantry.domain.billing.fold import Reach
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
 from tenantry.domain.billing.state import BillingState, KnownSubscription
+from tenantry.domain.billing.timeline import Reach
 
 ARRIVALS_PER_BATCH: Final = 1024
 ACCOUNT_COLUMNS: Final = (

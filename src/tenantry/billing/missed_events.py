@@ -57,12 +57,7 @@ class MissedEvents:
     """
 
     def __init__(
-        self,
-        database: Database,
-        provider: ProviderApi,
-        webhooks: WebhookService,
-        clock: Clock,
-        policy: BillingPolicy,
+        self, database: Database, provider: ProviderApi, webhooks: WebhookService, clock: Clock, policy: BillingPolicy
     ) -> None:
         self._database = database
         self._provider = provider
@@ -71,12 +66,7 @@ class MissedEvents:
         self._policy = policy
 
     async def since(
-        self,
-        second: int,
-        *,
-        until: int | None = None,
-        only: Container[str | None] | None = None,
-        dry_run: bool,
+        self, second: int, *, until: int | None = None, only: Container[str | None] | None = None, dry_run: bool
     ) -> AsyncGenerator[Part, None]:
         """What is missed since a second (Unix time), of these tenants ``only``, taken in unless it is a ``dry_run``.
 

@@ -59,13 +59,7 @@ class BillingService:
         return Page([view(row) for row in page.data], page.next_cursor)
 
     async def seek_events(
-        self,
-        principal: Principal,
-        limit: int,
-        cursor: str | None,
-        *,
-        event_type: str | None,
-        outcome: Outcome | None,
+        self, principal: Principal, limit: int, cursor: str | None, *, event_type: str | None, outcome: Outcome | None
     ) -> SoughtPage[BillingEventView]:
         """A page of the events of one type and outcome, where these are given. Raises `InvalidCursorError`."""
         after = _parse_cursor(cursor)

@@ -19,10 +19,11 @@ from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import Fact
-from tenantry.domain.billing.fold import Reach, Refold, Refolded, corrected
 from tenantry.domain.billing.ledger import Account, Arrival, Question
+from tenantry.domain.billing.refold import Refold, Refolded, corrected
 from tenantry.domain.billing.settlement import useless
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, telling_everything
+from tenantry.domain.billing.timeline import Reach
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event

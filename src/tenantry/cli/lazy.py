@@ -3,10 +3,10 @@
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 Lazy = Mapping[str, tuple[str, str]]
 """By a command's name: its module, with ``:attribute`` where that is not the name itself, and a line of help."""
@@ -92,6 +92,33 @@ class LazyGroup(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
+_WORDS = 'COMP_WORDS="${COMP_WORDS[*]}"'
+_LINE = 'COMP_WORDS="${COMP_LINE:0:COMP_POINT}"'
+
+
+class WholeLineBash(BashComplete):
+    """click's completion for bash, given the line up to the cursor.
+
+    Bash splits words at colons and equals signs before a completion sees them, also the address in
+    ``--base-url http://...``. So this reads the line as it was typed.
+    """
+
+    source_template: ClassVar[str] = BashComplete.source_template.replace(_WORDS, _LINE)
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The whole words before the cursor, and the one that it is in."""
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)[1:]
+        if not words or line[-1].isspace():
+            return words, ""
+        return words[:-1], words[-1]
+
+
+def complete_whole_lines() -> None:
+    """Let click complete for bash like this."""
+    add_completion_class(WholeLineBash)
+
+
 def _takes_profile(command: click.Command) -> bool:
     """Whether a command, or those of a group that are known only by name yet, may have a profile."""
     return isinstance(command, LazyGroup) or any(param.name == "profile" for param in command.params)
@@ -103,7 +130,5 @@ class Root(LazyGroup):
     def main(self, *args: Any, **more: Any) -> Any:  # noqa: ANN401  # as click has it
         """Run a command, or complete one where a shell asks for that."""
         if COMPLETE_VARIABLE in os.environ:
-            from tenantry.cli.bash_completion import complete_whole_lines  # noqa: PLC0415  # no command needs it
-
             complete_whole_lines()
         return super().main(*args, **more)

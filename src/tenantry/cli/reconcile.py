@@ -18,8 +18,7 @@ from tenantry.billing.reconcile import EVENTS_KEPT, Backfill, Comparison, Reconc
 from tenantry.cli.exit_codes import FAILED, fail
 from tenantry.cli.on_database import exit_code, on_database
 from tenantry.cli.progress import progress
-from tenantry.cli.text import Value, counted, printable, shown
-from tenantry.cli.times import Moment
+from tenantry.cli.text import Moment, Value, counted, printable, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database

@@ -1,6 +1,10 @@
-"""``tenantry serve``: the service."""
+"""``tenantry serve`` and ``worker``."""
 
+import asyncio
 import logging
+import signal
+import socket
+from typing import Final
 
 import click
 import psycopg
@@ -8,9 +12,22 @@ import psycopg
 from tenantry.cli.environment import database, fail_on_settings, migrated
 from tenantry.cli.exit_codes import fail
 from tenantry.cli.processes import end_on_sigterm, run_server, say
-from tenantry.cli.service_manager import tell_ready
 from tenantry.common import logs
-from tenantry.settings import Settings, SettingsError, load, read_environment
+from tenantry.settings import Settings, SettingsError, export_telemetry, inherited, load, read_environment
+
+_SOCKET: Final = "NOTIFY_SOCKET"
+
+
+def tell_ready() -> None:
+    """Say so to whoever asked for it by NOTIFY_SOCKET. Nobody may have; one that is gone does not matter."""
+    path = inherited([_SOCKET]).get(_SOCKET, "")
+    if not path.startswith(("/", "@")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+        try:
+            manager.sendto(b"READY=1", f"\0{path[1:]}" if path[0] == "@" else path)
+        except OSError:
+            return
 
 
 @click.command()
@@ -58,3 +75,42 @@ def _look_at_schema(settings: Settings, conninfo: str) -> None:
         found = "There is no schema yet" if revision is None else f"The schema is at {revision}"
         needs = f"{found}, and this release needs {newest}. It is not ready before `tenantry migrate` has run."
         say(settings, needs, logging.WARNING)
+
+
+@click.command()
+def worker() -> None:
+    """Run the background jobs (mail, retention) without serving requests."""
+    values = read_environment()
+    try:
+        settings = load(values)
+    except SettingsError as error:
+        fail_on_settings(error)
+    logs.configure_service(settings.log_format, settings.secrets())
+    export_telemetry(values)
+    end_on_sigterm()
+    with database(values) as conninfo:
+        migrated(conninfo)
+        asyncio.run(_run(settings, conninfo))
+        say(settings, "worker: stopped")
+
+
+async def _run(settings: Settings, conninfo: str) -> None:
+    from tenantry.app import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
+
+    jobs = asyncio.ensure_future(run_jobs(settings, conninfo))
+    at_once = asyncio.Event()
+
+    def end() -> None:
+        if jobs.cancelling():
+            at_once.set()
+            return
+        jobs.cancel()
+        say(settings, "worker: ending; jobs under way have 15 s")
+
+    # an exception raised by a signal's handler could break off the loop anywhere, a cancelled task ends in order
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    say(settings, "worker: running the jobs; Ctrl-C stops")
+    await asyncio.wait((jobs, asyncio.ensure_future(at_once.wait())), return_when=asyncio.FIRST_COMPLETED)
+    if jobs.done() and not jobs.cancelled():
+        jobs.result()

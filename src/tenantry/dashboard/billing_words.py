@@ -54,8 +54,7 @@ ANOMALIES: Final = {
         "Connected account", "Events of this connected account are ignored until PROVIDER_ACCOUNTS lists it."
     ),
     Anomaly.FUTURE_DATED: Words(
-        "Dated ahead",
-        "Its date is over an hour after it came in, so it counts as newer than what comes until then.",
+        "Dated ahead", "Its date is over an hour after it came in, so it counts as newer than what comes until then."
     ),
     Anomaly.CUSTOMER_TAKEN: Words("Customer taken", "The customer belongs to another organization, and stays there."),
     Anomaly.AMBIGUOUS_ORDER: Words(

@@ -19,10 +19,7 @@ SCOPE: Final = "billing:read"
 HEARTBEAT: Final = 15.0
 """Seconds after which something is sent, also where there is no news; and it is seen to that the visitor may stay."""
 _LARGEST: Final = 2**62
-_BYES: Final = {
-    Standing.UNPROVED: "event: bye\ndata: renew\n\n",
-    Standing.GONE: "event: bye\ndata: over\n\n",
-}
+_BYES: Final = {Standing.UNPROVED: "event: bye\ndata: renew\n\n", Standing.GONE: "event: bye\ndata: over\n\n"}
 
 
 def is_stream(path: str) -> bool:

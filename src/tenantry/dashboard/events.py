@@ -16,20 +16,11 @@ from tenantry.api.parameters import Cursor
 from tenantry.billing.reads import BillingService
 from tenantry.billing.replay import MOST_AT_ONCE, Recent, ReplayService
 from tenantry.common.encoding import NOT_JSON
-from tenantry.dashboard.billing_words import (
-    TYPES,
-    LedgerWords,
-    difference,
-)
+from tenantry.dashboard.billing_words import TYPES, LedgerWords, difference
 from tenantry.dashboard.look import Look
 from tenantry.dashboard.visitor import ORG, Door, SignedIn, Visitor
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.errors import (
-    DatabaseUnavailableError,
-    DomainError,
-    NotFoundError,
-    OverloadedError,
-)
+from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, OverloadedError
 from tenantry.domain.plans import Catalog
 from tenantry.server.problems import STATUSES
 

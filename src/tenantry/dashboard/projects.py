@@ -37,10 +37,7 @@ SECTION: Final = "/projects"
 PATH: Final = ORG + SECTION
 _ONE: Final = PATH + "/{project_id:str}"
 _ON_A_PAGE: Final = 50
-_WORDS: Final = {
-    "name": "At most 200 characters.",
-    "description": "At most 2000 characters.",
-}
+_WORDS: Final = {"name": "At most 200 characters.", "description": "At most 2000 characters."}
 _OVERTAKEN: Final = (
     "Somebody else changed this meanwhile. Now it is: {}. Save again to have what is typed here instead."
 )
@@ -87,12 +84,7 @@ def _reading(projects: ProjectService, door: Door, look: Look, catalog: Catalog)
 
 def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) -> list[HTTPRouteHandler]:
     def show(
-        visitor: Visitor,
-        typed: dict[str, str],
-        project: Project | None,
-        *,
-        faults: dict[str, str],
-        refusal: str = "",
+        visitor: Visitor, typed: dict[str, str], project: Project | None, *, faults: dict[str, str], refusal: str = ""
     ) -> Response[str]:
         return look.page(
             "project_form.html",

@@ -17,13 +17,7 @@ from tenantry.dashboard.look import Look
 from tenantry.dashboard.visitor import Door, NotSignedInError, is_head, recognized_visitor
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.oidc.jwks import FetchError
-from tenantry.integrations.oidc.sign_in import (
-    Person,
-    PersonNeededError,
-    SignIn,
-    SignInFailedError,
-    TooManySignInsError,
-)
+from tenantry.integrations.oidc.sign_in import Person, PersonNeededError, SignIn, SignInFailedError, TooManySignInsError
 from tenantry.server.dispatch import REQUEST_ID
 from tenantry.server.problems import RETRY_AFTER
 

@@ -15,11 +15,7 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 async def once(
-    connection: Connection,
-    claim: Claim | None,
-    kind: type[Answer],
-    now: datetime,
-    act: Callable[[], Awaitable[Answer]],
+    connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime, act: Callable[[], Awaitable[Answer]]
 ) -> tuple[Answer, bool]:
     """Run ``act`` in the connection's transaction, or give the answer that it gave the first time.
 

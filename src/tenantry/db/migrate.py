@@ -1,8 +1,6 @@
-"""Changing tables that are in use: waiting briefly for a lock, and trying again."""
+"""Bringing a database's schema up to date."""
 
-import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -10,35 +8,7 @@ import psycopg
 
 from tenantry.db import roles
 from tenantry.db.database import for_writes
-
-SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
-"""How long a statement waits for a lock: whoever wants the table after it waits behind it."""
-_PAUSE: Final = 3.0
-_TRIES: Final = 100
-"""A transaction that runs for some minutes, such as a backup, is outlasted."""
-
-logger = logging.getLogger(__name__)
-
-
-def patiently(change: Callable[[], None]) -> None:
-    """Make a change, again where it has not got its locks in time; it leaves nothing of a try that failed.
-
-    Raises `psycopg.errors.LockNotAvailable` or `DeadlockDetected` when it has been tried for some minutes.
-    """
-    for left in reversed(range(_TRIES)):
-        try:
-            change()
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-            if not left:
-                raise
-            logger.warning("a migration waits for a table that is in use; it tries again in %g s", _PAUSE)
-            time.sleep(_PAUSE)
-        else:
-            return
-
-
-# Bringing a database's schema up to date
-
+from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time
@@ -73,8 +43,8 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
         try:
             before, newest = current_revision(connection), newest_revision(migrations)
             if before is None or before < newest:
-                patiently(lambda: _upgrade(conninfo, migrations))
-            patiently(lambda: _upgrade_queue(connection))
+                retry_on_lock_timeout(lambda: _upgrade(conninfo, migrations))
+            retry_on_lock_timeout(lambda: _upgrade_queue(connection))
             after = max(before or newest, newest)
             if after == newest_revision() and roles.are_made(connection) and roles.may_build(connection):
                 roles.build(connection)

@@ -43,10 +43,7 @@ def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) ->
 
 
 def to_sought_page(
-    rows: list[Row],
-    limit: int,
-    position: Callable[[Row], Position],
-    end: "End | None",
+    rows: list[Row], limit: int, position: Callable[[Row], Position], end: "End | None"
 ) -> SoughtPage[Row]:
     """The same of a list for which only so many rows were looked at; ``end`` is the last of these."""
     page = to_page(rows, limit, position)

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from tenantry.db.connection import API, BATCH, PEOPLE, READ, TENANT
-from tenantry.db.migrate import SET_LOCK_TIMEOUT, patiently
+from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 from tenantry.db.statements import Statement
 
 SERVICE_ROLES: Final = (API, PEOPLE, BATCH)
@@ -235,9 +235,8 @@ def build(connection: Connection) -> None:
     """Give the roles what they may, and put up the wall.
 
     Does nothing where that is done for the schema as it is, nor where a later release has done it.
-    The roles exist, and whoever is connected, in autocommit mode, owns the tables. Each table is settled by itself, so
-    that none is held for longer than its own statements take; others are let through as in `patiently`, whose error it
-    raises.
+    The roles must exist, and the connected user owns the tables, in autocommit mode. Each table is changed in its own
+    transaction, so that other statements wait for no more than one. Raises what `retry_on_lock_timeout` raises.
     """
     mark = f"{EDITION} {_scalar(connection, _SCHEMA)}"
     found = connection.execute(_BUILT).fetchone()
@@ -273,10 +272,7 @@ def _membership(roles: list[str], login: str, server_version: int) -> list[sql.C
     names, grantee = sql.SQL(", ").join(map(sql.Identifier, roles)), sql.Identifier(login)
     if server_version >= _WITHOUT_INHERITING:
         return [sql.SQL("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE").format(names, grantee)]
-    return [
-        sql.SQL("ALTER ROLE {} NOINHERIT").format(grantee),
-        sql.SQL("GRANT {} TO {}").format(names, grantee),
-    ]
+    return [sql.SQL("ALTER ROLE {} NOINHERIT").format(grantee), sql.SQL("GRANT {} TO {}").format(names, grantee)]
 
 
 def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
@@ -329,7 +325,7 @@ def _carry_out(connection: Connection, statements: Iterable[sql.Composed]) -> No
             for statement in planned:
                 connection.execute(statement)
 
-    patiently(change)
+    retry_on_lock_timeout(change)
 
 
 def _edition(built_as: str) -> int:

@@ -65,8 +65,7 @@ MARK_ATTEMPT: Final = {
     "notifications": _MARK_ATTEMPT.format(table="notifications", given_up="'failed'"),
     # Users choose the address of a confirmation: one that cannot be delivered is not the operator's trouble.
     "owner_mails": _MARK_ATTEMPT.format(
-        table="owner_mails",
-        given_up=f"CASE type WHEN '{OWNER_ADDRESS_CONFIRMATION}' THEN 'dropped' ELSE 'failed' END",
+        table="owner_mails", given_up=f"CASE type WHEN '{OWNER_ADDRESS_CONFIRMATION}' THEN 'dropped' ELSE 'failed' END"
     ),
 }
 _GIVE_UP: Final = "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"

@@ -95,12 +95,7 @@ async def latest_notices(connection: Connection, tenant_id: str, since: datetime
     """When a tenant's latest security notices after ``since`` were or are due, newest first; as many as an hour has."""
     cursor = await connection.execute(
         LATEST_NOTICES,
-        {
-            "tenant": tenant_id,
-            "since": since,
-            "confirmation": OWNER_ADDRESS_CONFIRMATION,
-            "most": NOTICES_PER_HOUR,
-        },
+        {"tenant": tenant_id, "since": since, "confirmation": OWNER_ADDRESS_CONFIRMATION, "most": NOTICES_PER_HOUR},
     )
     return [row[0] for row in await cursor.fetchall()]
 
@@ -111,13 +106,7 @@ async def count_confirmations(
     """Confirmations since ``hour`` for a tenant, and to an address since ``hour`` and since ``day``."""
     cursor = await connection.execute(
         COUNT_CONFIRMATIONS,
-        {
-            "tenant": tenant_id,
-            "key": limit_key,
-            "hour": hour,
-            "day": day,
-            "confirmation": OWNER_ADDRESS_CONFIRMATION,
-        },
+        {"tenant": tenant_id, "key": limit_key, "hour": hour, "day": day, "confirmation": OWNER_ADDRESS_CONFIRMATION},
     )
     row = await cursor.fetchone()
     return (row[0], row[1], row[2]) if row else (0, 0, 0)

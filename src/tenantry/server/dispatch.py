@@ -30,13 +30,13 @@ from tenantry.server.asgi_types import (
     request_id_of,
 )
 from tenantry.server.client_timeouts import COUNTED, WATCH, Limits, Watch
-from tenantry.server.load_shedding import GATE, Gate
 from tenantry.server.metrics import Metrics
+from tenantry.server.overload_detection import GATE, Gate
 from tenantry.server.problems import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, VARIES, Refusal, refuse, refuse_domain_error
 from tenantry.server.rate_limits import Strangers, headers_of, is_stranger
-from tenantry.server.request_log import Arrival
-from tenantry.server.responses import lacking, safeguards
-from tenantry.server.run import ENDING, Ending
+from tenantry.server.request_timing import Arrival
+from tenantry.server.security_headers import lacking, safeguards
+from tenantry.server.shutdown import ENDING, Ending
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""

@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from tenantry.jobs.database_metrics import Known
 from tenantry.server.metrics import Metrics, render_known
-from tenantry.server.run import Ending
+from tenantry.server.shutdown import Ending
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns what is wrong, or None."""

@@ -1,88 +1,20 @@
-"""Detecting overload, and refusing requests while it lasts."""
+"""Load shedding: requests that would wait too long are refused at once, before they cost anything.
 
-import logging
+A process that takes in more requests than it can answer gets slower with each, until nobody has an answer in time. So
+where so many are under way that the next one would wait too long (`Gate`), it gets a 503 as soon as its first bytes
+are there: before the framework, the signature and the database, for a small part of what an answer costs.
+"""
+
 import re
-from collections.abc import Callable
-from time import monotonic
 from typing import Any, Final
 
 from tenantry.domain.errors import OverloadedError
 from tenantry.server.asgi_types import MAX_BODY, request_id_of
-from tenantry.server.metrics import Metrics
+from tenantry.server.overload_detection import GATE, Gate
 from tenantry.server.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
 from tenantry.server.protocol import LeanProtocol
-from tenantry.server.responses import COMMON_FIELDS, SAFEGUARDS
-
-GATE: Final = "tenantry.gate"
-"""Where the state of the ASGI lifespan holds the process's `Gate`."""
-WAIT: Final = 0.2
-"""Seconds that a request may be expected to wait.
-
-Refusals take from what can be answered, so who was let in before they begin may wait several times as long.
-"""
-ALWAYS: Final = 256
-"""Requests that may be under way however slow they are: as many as share one transaction."""
-AT_FIRST: Final = 1024
-"""The same before it is known how many are answered in a second."""
-
-_LOOK: Final = 0.25
-_BUSY: Final = 1.0
-_QUIET: Final = 60.0
-
-logger = logging.getLogger(__name__)
-
-
-class Gate:
-    """Says when one more request would have to wait too long, from how many are answered in a second.
-
-    ``aside`` says how many of the requests under way wait for something else than the process's own work; ``now``
-    returns seconds that never go back.
-    """
-
-    def __init__(
-        self,
-        metrics: Metrics,
-        aside: Callable[[], int] = lambda: 0,
-        *,
-        now: Callable[[], float] = monotonic,
-        always: int = ALWAYS,
-        at_first: int = AT_FIRST,
-    ) -> None:
-        self.arriving = 0
-        """Requests under way of which more is to come: they wait for their senders."""
-        self._metrics = metrics
-        self._aside = aside
-        self._now = now
-        self._always = always
-        self._most = self._at_first = at_first
-        self._looked = 0.0
-        self._answered = 0
-        self._told = -_QUIET
-
-    def is_full(self, under_way: int, answered: int) -> bool:
-        """Whether one more would wait too long, from how many are under way and were answered so far."""
-        if under_way < self._always:
-            return False
-        now = self._now()
-        passed = now - self._looked
-        if passed >= _LOOK:
-            if passed < _BUSY:
-                self._most = max(self._always, int((self._most + (answered - self._answered) / passed * WAIT) / 2))
-            else:  # there was little to do for a while, so what could not be done before says nothing about now
-                self._most = max(self._most, self._at_first)
-            self._looked, self._answered = now, answered
-        return under_way - self.arriving - self._aside() >= self._most
-
-    def count(self) -> None:
-        """Note a request that was refused."""
-        self._metrics.shed.inc()
-        if self._looked - self._told >= _QUIET:
-            self._told = self._looked
-            logger.warning("overloaded: requests are refused while more than %d are under way", self._most)
-
-
-# Load shedding: requests that would wait too long are refused at once, before they cost anything
-
+from tenantry.server.responses import COMMON_FIELDS
+from tenantry.server.security_headers import SAFEGUARDS
 
 PREFIX: Final = "/api/"
 """Paths that are refused: not those of whoever watches over the process."""
@@ -160,10 +92,7 @@ class SheddingProtocol(LeanProtocol):
         is_last = request[2] == b"0" or self._ending.is_draining
         closes = is_last or (b"\nconnection" in head and _CONNECTION.search(head) is None)
         self._answer(
-            gate,
-            request_id_of(named[1] if named else None),
-            is_webhook=request[1].startswith(_WEBHOOK),
-            closes=closes,
+            gate, request_id_of(named[1] if named else None), is_webhook=request[1].startswith(_WEBHOOK), closes=closes
         )
         return True
 

@@ -40,7 +40,7 @@ from tenantry.server.client_timeouts import (
 )
 from tenantry.server.protocol_errors import Unfit, UnfitError
 from tenantry.server.responses import COMMON_FIELDS, JoinedWrites
-from tenantry.server.run import ENDING, Ending
+from tenantry.server.shutdown import ENDING, Ending
 
 LAST_WAIT: Final = 0.5
 """Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""

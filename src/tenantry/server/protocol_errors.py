@@ -14,7 +14,7 @@ from tenantry.server.client_timeouts import (
     MOST_TARGET,
 )
 from tenantry.server.problems import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT, refuse
-from tenantry.server.responses import SAFEGUARDS
+from tenantry.server.security_headers import SAFEGUARDS
 
 
 class Unfit(NamedTuple):

@@ -15,8 +15,8 @@ from tenantry.billing.event_feed import MOST_OF_ONE
 from tenantry.billing.event_feed_store import arrivals_after
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
-from tenantry.server.load_shedding import GATE
-from tenantry.server.run import ENDING
+from tenantry.server.overload_detection import GATE
+from tenantry.server.shutdown import ENDING
 from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person
 from tests.support.events import NOW, updated
 

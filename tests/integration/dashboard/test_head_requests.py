@@ -45,9 +45,7 @@ async def test_head_of_the_api_is_answered_as_get_without_a_body(dashboard: Dash
     assert head.content == b""
 
 
-async def test_head_of_a_stream_ends_with_its_head_and_leaves_the_connection_good(
-    dashboard: Dashboard,
-) -> None:
+async def test_head_of_a_stream_ends_with_its_head_and_leaves_the_connection_good(dashboard: Dashboard) -> None:
     cookie = (await dashboard.sign_in()).client.cookies["tenantry_session"]
     line = await Line.to(dashboard.url)
     common = f" HTTP/1.1\r\nHost: x\r\nCookie: tenantry_session={cookie}\r\n\r\n"

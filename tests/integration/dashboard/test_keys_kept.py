@@ -142,8 +142,7 @@ async def test_key_of_another_tenant_is_not_there(dashboard: Dashboard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [("/%FF", 404), ("?cursor=x", 400), ("?status=x", 200), ("?status=%00", 200)],
+    ("path", "status"), [("/%FF", 404), ("?cursor=x", 400), ("?status=x", 200), ("?status=%00", 200)]
 )
 async def test_address_that_nobody_was_given_is_answered_by_a_page(
     dashboard: Dashboard, path: str, status: int

@@ -29,10 +29,7 @@ complete -C (string join -- ' ' $argv)
 
 def offered_by(shell: str, home: Home, words: tuple[str, ...], values: dict[str, str]) -> tuple[list[str], str]:
     program = debian_program(shell)
-    command = {
-        "zsh": [program, "-f", "-c", ZSH, "zsh"],
-        "fish": [program, "--no-config", "-c", FISH],
-    }[shell]
+    command = {"zsh": [program, "-f", "-c", ZSH, "zsh"], "fish": [program, "--no-config", "-c", FISH]}[shell]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [*command, "tenantry", *words], cwd=home.folder, env={"PATH": path, "LANG": "C.UTF-8", **home.values, **values},

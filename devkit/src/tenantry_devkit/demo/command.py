@@ -52,12 +52,7 @@ from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_k
 from tenantry_devkit.demo.kept_provider import KeptProvider
 from tenantry_devkit.demo.setup import DemoFile
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
-from tenantry_devkit.identity_provider import (
-    DEFAULT_SCOPE,
-    DemoUser,
-    load_or_create_signing_key,
-    mint_access_token,
-)
+from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, load_or_create_signing_key, mint_access_token
 from tenantry_devkit.local.signing_secret import load_or_create_secret, secret_path
 from tenantry_devkit.simulator import Simulator
 

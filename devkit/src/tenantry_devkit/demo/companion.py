@@ -18,12 +18,7 @@ from litestar import Litestar, Response, get
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry_devkit.demo.html import Pages
-from tenantry_devkit.identity_provider import (
-    DemoUser,
-    SigningKey,
-    create_identity_provider,
-    load_or_create_signing_key,
-)
+from tenantry_devkit.identity_provider import DemoUser, SigningKey, create_identity_provider, load_or_create_signing_key
 from tenantry_devkit.inbox.inbox import Inbox
 from tenantry_devkit.inbox.pages import inbox_routes
 from tenantry_devkit.inbox.smtp import serving_smtp

@@ -12,11 +12,7 @@ from tenantry_devkit.simulator.html import dressed
 PAGES: Final = Path(__file__).with_name("pages")
 STYLE_SHEET: Final = "companion.css"
 # No response is kept by a cache, and no address (which may hold a code or a state) is told to another site.
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
 def html_response(

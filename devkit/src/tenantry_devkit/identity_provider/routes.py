@@ -229,11 +229,7 @@ class _Provider:
         config = self._config
         claims: Mapping[str, Any] = (
             read_access_token(
-                token.strip(),
-                config.signing_key,
-                issuer=config.issuer,
-                audience=config.audience,
-                now=config.clock(),
+                token.strip(), config.signing_key, issuer=config.issuer, audience=config.audience, now=config.clock()
             )
             or {}
         )

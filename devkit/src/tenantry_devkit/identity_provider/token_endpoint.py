@@ -81,9 +81,7 @@ class TokenEndpoint:
         if _verifier.fullmatch(code_verifier) is None:
             raise OAuthError("invalid_grant", "code_verifier is malformed.")
         grant, refresh_token = self._grants.redeem(
-            _needed(parameters, "code"),
-            redirect_uri=_needed(parameters, "redirect_uri"),
-            code_verifier=code_verifier,
+            _needed(parameters, "code"), redirect_uri=_needed(parameters, "redirect_uri"), code_verifier=code_verifier
         )
         return self._tokens(grant, grant.scopes, refresh_token, grant.nonce)
 

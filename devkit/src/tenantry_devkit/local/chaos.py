@@ -13,15 +13,9 @@ import httpx2
 import msgspec
 
 from tenantry.domain.billing.events import BillingEvent, Fact
-from tenantry.domain.billing.fold import begin
 from tenantry.domain.billing.order import is_decided
-from tenantry.domain.billing.state import (
-    NO_SUBSCRIPTION,
-    PAST_DUE,
-    RECORD_FIELDS,
-    BillingPolicy,
-    BillingState,
-)
+from tenantry.domain.billing.state import NO_SUBSCRIPTION, PAST_DUE, RECORD_FIELDS, BillingPolicy, BillingState
+from tenantry.domain.billing.timeline import begin
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.endpoint import Answer, Endpoint

@@ -14,11 +14,7 @@ from tenantry_devkit.simulator.asgi import Answer
 _PAGES: Final = Path(__file__).with_name("pages")
 _STYLE_SHEET: Final = "simulator.css"
 _LOOK: Final = ("base.css", "dashboard.css")
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
 class Html:

@@ -390,7 +390,5 @@ class Simulator:
         return found(self._account.checkout_sessions, "checkout.session", _id(session)).id
 
 
-def _id(
-    thing: Customer | Subscription | Invoice | Price | CheckoutSession | Event | WebhookEndpoint | str,
-) -> str:
+def _id(thing: Customer | Subscription | Invoice | Price | CheckoutSession | Event | WebhookEndpoint | str) -> str:
     return thing if isinstance(thing, str) else thing.id

@@ -27,13 +27,7 @@ from tenantry_sdk._models import (
 )
 from tenantry_sdk._request import Call, Content, body, listed, path, query, visible
 from tenantry_sdk._secret import Secret, revealed
-from tenantry_sdk.errors import (
-    AuthenticationError,
-    ConflictError,
-    LostKeyError,
-    TenantryError,
-    UnreadableAnswerError,
-)
+from tenantry_sdk.errors import AuthenticationError, ConflictError, LostKeyError, TenantryError, UnreadableAnswerError
 
 T = TypeVar("T")
 
@@ -262,12 +256,7 @@ class AsyncTenants(_Resource):
         return await self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
 
     async def transfer(
-        self,
-        tenant_id: str,
-        *,
-        user_id: str,
-        owner_email: str | UnsetType = UNSET,
-        idempotency_key: str | None = None,
+        self, tenant_id: str, *, user_id: str, owner_email: str | UnsetType = UNSET, idempotency_key: str | None = None
     ) -> Tenant:
         """Hand the tenant to another owner, who has to be a member."""
         content = body(user_id=user_id, owner_email=owner_email)
@@ -434,13 +423,7 @@ class AsyncAuditEvents(_Resource):
     ) -> AsyncPager[AuditEvent]:
         """Entries of the audit trail, the newest first."""
         parameters = query(
-            action=action,
-            actor_id=actor_id,
-            target_id=target_id,
-            since=since,
-            until=until,
-            limit=limit,
-            cursor=cursor,
+            action=action, actor_id=actor_id, target_id=target_id, since=since, until=until, limit=limit, cursor=cursor
         )
         return AsyncPager(self._engine, "/api/v1/audit-events", parameters, AuditEvent)
 

@@ -28,12 +28,7 @@ class Engine:
     """Sends calls to one service, with one credential."""
 
     def __init__(
-        self,
-        http: Http,
-        base_url: str,
-        credentials: Credentials,
-        patience: Patience,
-        organization: str | None,
+        self, http: Http, base_url: str, credentials: Credentials, patience: Patience, organization: str | None
     ) -> None:
         self._http = http
         self.base_url = base_url

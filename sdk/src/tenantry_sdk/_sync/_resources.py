@@ -28,13 +28,7 @@ from tenantry_sdk._request import Call, Content, body, listed, path, query, visi
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
-from tenantry_sdk.errors import (
-    AuthenticationError,
-    ConflictError,
-    LostKeyError,
-    TenantryError,
-    UnreadableAnswerError,
-)
+from tenantry_sdk.errors import AuthenticationError, ConflictError, LostKeyError, TenantryError, UnreadableAnswerError
 
 T = TypeVar("T")
 
@@ -261,12 +255,7 @@ class Tenants(_Resource):
         return self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
 
     def transfer(
-        self,
-        tenant_id: str,
-        *,
-        user_id: str,
-        owner_email: str | UnsetType = UNSET,
-        idempotency_key: str | None = None,
+        self, tenant_id: str, *, user_id: str, owner_email: str | UnsetType = UNSET, idempotency_key: str | None = None
     ) -> Tenant:
         """Hand the tenant to another owner, who has to be a member."""
         content = body(user_id=user_id, owner_email=owner_email)
@@ -433,13 +422,7 @@ class AuditEvents(_Resource):
     ) -> Pager[AuditEvent]:
         """Entries of the audit trail, the newest first."""
         parameters = query(
-            action=action,
-            actor_id=actor_id,
-            target_id=target_id,
-            since=since,
-            until=until,
-            limit=limit,
-            cursor=cursor,
+            action=action, actor_id=actor_id, target_id=target_id, since=since, until=until, limit=limit, cursor=cursor
         )
         return Pager(self._engine, "/api/v1/audit-events", parameters, AuditEvent)
 

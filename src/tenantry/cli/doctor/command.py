@@ -37,10 +37,7 @@ from tenantry.variables import DATABASE_URL
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 _SKIPPED: Final = Problem(
-    "connections",
-    "not all checked",
-    "More problems may be hidden.",
-    "Fix the settings first, then check again.",
+    "connections", "not all checked", "More problems may be hidden.", "Fix the settings first, then check again."
 ).found()
 _NOT_STARTED: Final = Problem(
     "database",

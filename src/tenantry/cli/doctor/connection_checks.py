@@ -43,10 +43,7 @@ _MAIL_WITHOUT_TLS: Final = Problem(
     "Use a mail server with TLS, and unset SMTP_ALLOW_PLAINTEXT.",
 )
 _CERTIFICATE_EXPIRES: Final = Problem(
-    _MAIL,
-    "the certificate of {where} expires on {expires:%Y-%m-%d}",
-    "After that no mail is sent.",
-    "Renew it.",
+    _MAIL, "the certificate of {where} expires on {expires:%Y-%m-%d}", "After that no mail is sent.", "Renew it."
 )
 _NO_IDENTITY: Final = Problem(
     _IDENTITY,
@@ -82,11 +79,7 @@ _NO_PROVIDER_KEY: Final = Problem(
     "Set PROVIDER_SECRET_KEY.",
 )
 _PROVIDER_REFUSES: Final = Problem(
-    _PROVIDER,
-    "{trouble}",
-    "Checkouts fail, and lost events go unnoticed.",
-    "Check PROVIDER_SECRET_KEY.",
-    Level.ERROR,
+    _PROVIDER, "{trouble}", "Checkouts fail, and lost events go unnoticed.", "Check PROVIDER_SECRET_KEY.", Level.ERROR
 )
 _PROVIDER_UNAVAILABLE: Final = _PROVIDER_REFUSES._replace(
     remedy="Check PROVIDER_API_BASE, and that this machine reaches it."

@@ -18,13 +18,7 @@ def key_pages(desk: Desk) -> list[HTTPRouteHandler]:
         key = await desk.keys.get(visitor.principal, key_id)
         old = await desk.keys.get(visitor.principal, key.rotated_from) if key.rotated_from else None
         return desk.page(
-            "api_key.html",
-            visitor,
-            key=key,
-            old=old,
-            word=word_of(key),
-            overlaps=OVERLAPS,
-            once=once_token(),
+            "api_key.html", visitor, key=key, old=old, word=word_of(key), overlaps=OVERLAPS, once=once_token()
         )
 
     return [show_key]

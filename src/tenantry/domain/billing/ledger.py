@@ -7,8 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.fold import Reach
 from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.timeline import Reach
 
 
 class Account(msgspec.Struct, frozen=True):

@@ -18,9 +18,9 @@ from tenantry.domain.billing.events import (
     BillingEvent,
     Outcome,
 )
-from tenantry.domain.billing.fold import Placement, Reach, Timeline, begin, is_paid, place, reach, tip
 from tenantry.domain.billing.ledger import Account, Arrival, Entry, FailedPayment, Link, Question, Standing
 from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, record_of
+from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, is_paid, place, reach, tip
 
 _SUBSCRIPTION_MODE: Final = "subscription"
 _TAKEN: Final = HANDLED_TYPES | {SNAPSHOT}

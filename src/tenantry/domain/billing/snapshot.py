@@ -7,13 +7,7 @@ import msgspec
 
 from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
 from tenantry.domain.billing.ledger import Account
-from tenantry.domain.billing.state import (
-    CANCELED,
-    ENDED,
-    BillingPolicy,
-    BillingState,
-    SubscriptionRule,
-)
+from tenantry.domain.billing.state import CANCELED, ENDED, BillingPolicy, BillingState, SubscriptionRule
 
 _UNPAID: Final = "incomplete"
 

@@ -83,11 +83,7 @@ def known_of(state: BillingState, subscription_id: str | None) -> KnownSubscript
     if subscription_id is None or subscription_id != state.subscription_id:
         return None
     return KnownSubscription(
-        subscription_id,
-        state.provider_status,
-        state.plan,
-        state.current_period_end,
-        state.cancel_at_period_end,
+        subscription_id, state.provider_status, state.plan, state.current_period_end, state.cancel_at_period_end
     )
 
 

@@ -10,8 +10,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.domain.billing.snapshot import Answer, Subscription
-from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
-from tenantry.integrations.stripe.transport import (
+from tenantry.integrations.stripe.answers import (
     MOST_PER_PAGE,
     Page,
     is_unknown_customer,
@@ -20,6 +19,7 @@ from tenantry.integrations.stripe.transport import (
     second_asked,
     unusable,
 )
+from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
 
 if TYPE_CHECKING:
     from stripe import StripeClient
