@@ -20,16 +20,13 @@ from tenantry.accounts.owner_addresses import OwnerAddresses, OwnerConfirmations
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
-from tenantry.api.api_keys import api_key_routes
+from tenantry.api.api_keys import api_key_routes, leak_routes
 from tenantry.api.app import build_api
 from tenantry.api.audit import audit_routes
 from tenantry.api.auth import GatewayCheck, auth_routes
-from tenantry.api.billing import billing_routes
-from tenantry.api.checkout import checkout_routes
+from tenantry.api.billing import billing_routes, checkout_routes
 from tenantry.api.guards import Access
-from tenantry.api.leaks import leak_routes
-from tenantry.api.members import member_routes
-from tenantry.api.memberships import membership_routes
+from tenantry.api.members import member_routes, membership_routes
 from tenantry.api.openapi import OpenApiDocument
 from tenantry.api.pages.reference import reference_routes
 from tenantry.api.projects import ProjectList, project_routes
@@ -49,7 +46,7 @@ from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
 from tenantry.dashboard.billing import is_way_to_provider
-from tenantry.dashboard.event_stream import is_stream
+from tenantry.dashboard.events import is_stream
 from tenantry.dashboard.routes import Dashboard, DashboardParts
 from tenantry.dashboard.sign_in import CALLBACK
 from tenantry.db.batcher import LaneWatch

@@ -16,7 +16,7 @@ import schemathesis.specs.openapi.schemas  # else the test loads it, while other
 
 from tenantry.api.openapi_schemas import EXAMPLES
 from tenantry.api.pages.reference import PATH
-from tenantry.dashboard.look import ASSETS, POLICY
+from tenantry.dashboard.renderer import ASSETS, POLICY
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.server.problems import STATUSES, all_codes
 from tests.support.app import OPERATOR_TOKEN, WEBHOOK_SECRET

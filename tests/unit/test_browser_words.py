@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.dashboard.agents import browser_in_words
+from tenantry.dashboard.labels import browser_in_words
 
 WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
 

@@ -1,7 +1,7 @@
 """Why somebody may not do something, in words."""
 
 from tenantry.api.guards import Credential
-from tenantry.dashboard.words import refusal_of
+from tenantry.dashboard.labels import refusal_of
 from tenantry.domain.access import Role
 from tests.support.routes import scopes_needed
 

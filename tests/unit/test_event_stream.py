@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tenantry.billing.event_feed import Watch
-from tenantry.dashboard.event_stream import messages_of
-from tenantry.dashboard.visitor import Standing
+from tenantry.dashboard.events import messages_of
+from tenantry.dashboard.guards import Standing
 from tenantry.domain.errors import DatabaseUnavailableError
 
 LONG = 60.0

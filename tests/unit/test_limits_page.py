@@ -10,7 +10,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
 from tenantry.server import asgi_types as raw
 from tenantry.server import client_timeouts as patience
-from tenantry.server import load_shedding as gate
+from tenantry.server import overload_detection as gate
 from tenantry.server import rate_limits as strangers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()

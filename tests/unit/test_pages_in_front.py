@@ -4,9 +4,9 @@ import pytest
 
 from tenantry.common.clock import system_clock
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.notices import Notices
-from tenantry.dashboard.refusals import Refusals
+from tenantry.dashboard.error_pages import Refusals
+from tenantry.dashboard.flash_messages import Notices
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.sessions import SessionSecret
 from tenantry.server.asgi_types import RawAnswer
 

@@ -1,4 +1,4 @@
-"""Routes of API keys."""
+"""Routes of API keys, and of leak reports."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,14 +10,43 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.api.author import principal_author
-from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.api.guards import (
+    Access,
+    AnyRequest,
+    Caller,
+    claimant,
+    idempotency_claim,
+    principal_author,
+    unknown_author,
+)
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
 from tenantry.auth.api_keys import ApiKeyService, NewKey
+from tenantry.auth.leak_reports import EndedKey, LeakService
 from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.pages import Page
+
+LEAK_REPORT_PATH: Final = "/api/v1/api-keys/report-leak"
+_LONGEST: Final = 1000
+
+
+class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
+    """A key that was found where it should not be."""
+
+    secret: Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST)]
+
+
+def leak_routes(leaks: LeakService) -> Sequence[HTTPRouteHandler]:
+    """The route for whoever finds a key. It asks for no credential: the finder has none but the key."""
+
+    @post(LEAK_REPORT_PATH, status_code=200, opt={"public": True}, summary="Report a leaked API key")
+    async def report_leaked_key(request: AnyRequest, data: JSONBody[LeakReport]) -> Response[EndedKey]:
+        ended = await leaks.report(unknown_author(request), data.secret)
+        return Response(ended, headers={"Cache-Control": "no-store"})
+
+    return [report_leaked_key]
+
 
 PATH: Final = "/api/v1/api-keys"
 

@@ -1,15 +1,16 @@
-"""Routes of billing: the plans and the tenant's ledger."""
+"""Routes of billing: state, events, checkout and portal sessions."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
-from litestar import get
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import PathParameter
+from litestar.params import JSONBody, PathParameter
 
-from tenantry.api.guards import Access, Caller
+from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
+from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.reads import BillingEventView, BillingService
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog, Limits
@@ -50,3 +51,65 @@ def billing_routes(billing: BillingService, catalog: Catalog, access: Access) ->
         return await billing.get_event(principal, event_id)
 
     return [list_plans, list_billing_events, get_billing_event]
+
+
+CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
+PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
+
+WebAddress = Annotated[
+    str, msgspec.Meta(max_length=LONGEST_URL, pattern="^https?://[!-~]+$", description="An http(s) address.")
+]
+
+
+class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What to subscribe to, and where the provider sends the buyer afterwards (by default, to this service)."""
+
+    plan: Annotated[str, msgspec.Meta(min_length=1, max_length=64, description="The id of a plan with a price.")]
+    success_url: WebAddress | None = None
+    cancel_url: WebAddress | None = None
+
+
+class NewPortalSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Where the provider's portal leads back to (by default, to this service)."""
+
+    return_url: WebAddress | None = None
+
+
+class SessionAddress(msgspec.Struct, frozen=True):
+    """Where to send the browser. Who knows the address acts for the tenant there; it ends by itself."""
+
+    url: str
+
+
+def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes that make sessions at the payment provider."""
+
+    @post(CHECKOUT_PATH, guards=[access.needs("billing:write")], summary="Begin a checkout")
+    async def create_checkout_session(
+        request: AnyRequest, principal: Caller, data: JSONBody[NewCheckoutSession]
+    ) -> Response[SessionAddress]:
+        claim = await idempotency_claim(request, claimant(principal))
+        url = await service.create_checkout(
+            principal,
+            principal_author(request, principal),
+            plan=data.plan,
+            success_url=data.success_url,
+            cancel_url=data.cancel_url,
+            claim=claim,
+        )
+        return _shown(url)
+
+    @post(PORTAL_PATH, guards=[access.needs("billing:write")], summary="Open the customer portal")
+    async def create_portal_session(
+        request: AnyRequest, principal: Caller, data: JSONBody[NewPortalSession | None] = None
+    ) -> Response[SessionAddress]:
+        claim = await idempotency_claim(request, claimant(principal))
+        return_url = data.return_url if data else None
+        author = principal_author(request, principal)
+        return _shown(await service.create_portal(principal, author, return_url=return_url, claim=claim))
+
+    return [create_checkout_session, create_portal_session]
+
+
+def _shown(url: str) -> Response[SessionAddress]:
+    return Response(SessionAddress(url), headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""Guards: every route of the API says what it needs, and gets the caller as an argument."""
+"""Who makes a change, as the audit trail names them."""
 
 import hashlib
 import hmac
@@ -17,7 +17,8 @@ from tenantry.auth.authentication import Admission, Authenticator, bearer, kind_
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
-from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
+from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal, PrincipalKind
+from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import (
     InvalidCredentialError,
     InvalidIdempotencyKeyError,
@@ -26,6 +27,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import CALLER, CLAIMS, IS_WHOLE, OPERATOR, header_of
+from tenantry.server.dispatch import REQUEST_ID
 from tenantry.server.rate_limits import admit, admit_user, authenticate_again
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -39,6 +41,9 @@ _CREATIONS_PER_MINUTE: Final = 60
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 Check = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
+
+
+_KINDS: Final = {PrincipalKind.API_KEY: ActorKind.API_KEY, PrincipalKind.USER: ActorKind.USER}
 
 
 class Credential(StrEnum):
@@ -205,3 +210,28 @@ def claimant(principal: Principal) -> str:
 def user_claimant(claims: Claims) -> str:
     """The name under which the idempotency keys of a user's requests that are for no tenant are kept."""
     return f"user:{claims.issuer}:{claims.subject}"
+
+
+def principal_author(request: AnyRequest, principal: Principal) -> Author:
+    """The author of a change by an authenticated caller."""
+    return _author(request, _KINDS[principal.kind], principal.id)
+
+
+def user_author(request: AnyRequest, claims: Claims) -> Author:
+    """The author of a change by a user, who may belong to no tenant yet."""
+    return _author(request, ActorKind.USER, claims.subject)
+
+
+def operator_author(request: AnyRequest) -> Author:
+    """The author of a change with the operator token."""
+    return _author(request, ActorKind.OPERATOR, None)
+
+
+def unknown_author(request: AnyRequest) -> Author:
+    """The author of a change by an anonymous client."""
+    return _author(request, ActorKind.ANYBODY, None)
+
+
+def _author(request: AnyRequest, kind: ActorKind, actor_id: str | None) -> Author:
+    address = request.client.host if request.client else None
+    return Author(kind, actor_id, address, str(request.scope.get(REQUEST_ID, "")) or None)

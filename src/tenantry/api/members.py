@@ -1,4 +1,4 @@
-"""Routes of members, and the one that hands a tenant over."""
+"""Routes of members and of the caller's own memberships."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -9,16 +9,27 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from tenantry.accounts.members import MemberService
-from tenantry.accounts.members_store import Filter
+from tenantry.accounts.members_store import Filter, User
+from tenantry.accounts.memberships import MembershipService
 from tenantry.api import tenants
-from tenantry.api.author import principal_author
-from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.api.guards import (
+    Access,
+    AnyRequest,
+    Caller,
+    CallerClaims,
+    claimant,
+    idempotency_claim,
+    principal_author,
+    user_author,
+    user_claimant,
+)
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
 from tenantry.domain.access import Role
-from tenantry.domain.members import Member, MemberStatus
+from tenantry.domain.members import Member, Membership, MemberStatus
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant
+from tenantry.integrations.oidc.tokens import Claims
 
 PATH: Final = "/api/v1/members"
 
@@ -116,3 +127,42 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         )
 
     return [list_members, create_member, get_member, update_member, delete_member, transfer_tenant]
+
+
+OWN_PATH: Final = "/api/v1/me/memberships"
+_MEMBERSHIPS_PATH: Final = "/api/v1/memberships"
+
+MembershipId = Annotated[str, PathParameter(description="The membership's id.")]
+
+
+def membership_routes(memberships: MembershipService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes of a user's own memberships."""
+
+    @get(OWN_PATH, guards=[access.needs_user()], summary="List the caller's memberships")
+    async def list_own_memberships(
+        claims: CallerClaims,
+        status: Annotated[
+            MemberStatus | None,
+            QueryParameter(name="status", description="Only `active` ones, or only `invited` ones: invitations."),
+        ] = None,
+        limit: Limit = DEFAULT_LIMIT,
+        cursor: Cursor = None,
+    ) -> Page[Membership]:
+        return await memberships.list_page(_user(claims), status, limit, cursor)
+
+    @post(_MEMBERSHIPS_PATH + "/{membership_id:str}/accept", guards=[access.needs_user()], status_code=200,
+          summary="Accept an invitation")  # fmt: skip
+    async def accept_membership(request: AnyRequest, claims: CallerClaims, membership_id: MembershipId) -> Membership:
+        claim = await idempotency_claim(request, user_claimant(claims))
+        return await memberships.accept(_user(claims), user_author(request, claims), membership_id, claim)
+
+    @delete(OWN_PATH + "/{membership_id:str}", guards=[access.needs_user()],
+            summary="Decline an invitation, or leave a tenant")  # fmt: skip
+    async def delete_own_membership(request: AnyRequest, claims: CallerClaims, membership_id: MembershipId) -> None:
+        await memberships.end(_user(claims), user_author(request, claims), membership_id)
+
+    return [list_own_memberships, accept_membership, delete_own_membership]
+
+
+def _user(claims: Claims) -> User:
+    return User(claims.issuer, claims.subject)

@@ -11,8 +11,7 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of, window_after
-from tenantry.api.author import principal_author
-from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim
+from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author
 from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.auth.authentication import Admission
 from tenantry.domain.errors import DomainError, ValidationError

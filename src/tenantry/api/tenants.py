@@ -9,8 +9,18 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 
 from tenantry.accounts.tenants import TenantExport, TenantService, TenantWishes
-from tenantry.api.author import operator_author, principal_author, user_author
-from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, header, idempotency_claim, user_claimant
+from tenantry.api.guards import (
+    Access,
+    AnyRequest,
+    Caller,
+    CallerClaims,
+    header,
+    idempotency_claim,
+    operator_author,
+    principal_author,
+    user_author,
+    user_claimant,
+)
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.auth.authentication import bearer
 from tenantry.domain.errors import ValidationError

@@ -16,10 +16,10 @@ from tenantry.api.parameters import Cursor
 from tenantry.audit.trail import AuditService, Filter
 from tenantry.auth.sessions import SessionService
 from tenantry.common.clock import Clock
-from tenantry.dashboard.inputs import FaultyFormError
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.trail import ACTIONS, people_in, tell
-from tenantry.dashboard.visitor import ORG, Door, SignedIn
+from tenantry.dashboard.audit_view import ACTIONS, people_in, tell
+from tenantry.dashboard.forms import FaultyFormError
+from tenantry.dashboard.guards import ORG, Door, SignedIn
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.audit import Action, AuditEvent
 
 SECTION: Final = "/settings/audit"

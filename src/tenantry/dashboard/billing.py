@@ -10,15 +10,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 from tenantry.accounts.overview import OverviewService
-from tenantry.api.author import principal_author
-from tenantry.api.guards import AnyRequest
+from tenantry.api.guards import AnyRequest, principal_author
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.reads import BillingService
-from tenantry.dashboard.inputs import form_claim, once_token, patiently
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.notices import Notice, Notices
-from tenantry.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
-from tenantry.dashboard.words import has_subscription, status_in_words, will_end
+from tenantry.dashboard.flash_messages import Notice, Notices
+from tenantry.dashboard.forms import form_claim, once_token, patiently
+from tenantry.dashboard.guards import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.labels import has_subscription, status_in_words, will_end
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.errors import (
     DomainError,
     IdempotencyInFlightError,

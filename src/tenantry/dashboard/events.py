@@ -1,7 +1,8 @@
-"""Events: the tenant's ledger as a timeline, each event by itself, and what a replay would say."""
+"""The pages of billing events, and the stream that keeps them current."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from itertools import accumulate
 from typing import Annotated, Any, Final
@@ -11,18 +12,83 @@ import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
+from litestar.response import Stream
 
+from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
+from tenantry.billing.event_feed import LedgerNews, Watch
 from tenantry.billing.reads import BillingService
 from tenantry.billing.replay import MOST_AT_ONCE, Recent, ReplayService
 from tenantry.common.encoding import NOT_JSON
-from tenantry.dashboard.billing_words import TYPES, LedgerWords, difference
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.visitor import ORG, Door, SignedIn, Visitor
+from tenantry.dashboard.guards import BY_SCRIPT, ORG, Door, SignedIn, Standing, Visitor
+from tenantry.dashboard.labels import TYPES, LedgerWords, difference
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, OverloadedError
 from tenantry.domain.plans import Catalog
 from tenantry.server.problems import STATUSES
+
+SCOPE: Final = "billing:read"
+HEARTBEAT: Final = 15.0
+"""Seconds after which something is sent, also where there is no news; and it is seen to that the visitor may stay."""
+_LARGEST: Final = 2**62
+_BYES: Final = {Standing.UNPROVED: "event: bye\ndata: renew\n\n", Standing.GONE: "event: bye\ndata: over\n\n"}
+
+
+def is_stream(path: str) -> bool:
+    """Whether a path is that of a stream, which is open for as long as somebody looks."""
+    return path.startswith("/orgs/") and path.endswith("/events/stream")
+
+
+def event_stream(news: LedgerNews, door: Door, look: Look, heartbeat: float = HEARTBEAT) -> Sequence[HTTPRouteHandler]:
+    """The route of the stream.
+
+    Each message ``news`` says up to which arrival number there is news after the one that the page had, ``after``.
+    ``live`` says that the stream goes on, and within how many seconds there is another message. ``bye`` is the last one
+    where the page is told no more: ``over``, or ``renew`` where it may be again once the provider has vouched for its
+    visitor.
+    """
+
+    @get(f"{ORG}/events/stream", guards=[door.needs(SCOPE, even_unproved=True)], opt={BY_SCRIPT: True})
+    async def stream_events(
+        request: AnyRequest,
+        visitor: SignedIn,
+        after: Annotated[int, QueryParameter(name="after", ge=0, le=_LARGEST)] = 0,
+    ) -> Stream:
+        watcher = f"{visitor.session.issuer} {visitor.session.subject}".encode()
+        news.check_room(watcher, visitor.principal.org_id)
+
+        async def messages() -> AsyncIterator[str]:
+            with news.watch(visitor.principal.org_id, watcher, after) as watch:
+                async for message in messages_of(watch, partial(door.standing, request, SCOPE), heartbeat):
+                    yield message
+
+        # a proxy that gathers answers would keep news back
+        return Stream(messages, media_type="text/event-stream", headers={**look.headers, "X-Accel-Buffering": "no"})
+
+    return [stream_events]
+
+
+async def messages_of(
+    watch: Watch, standing: Callable[[], Awaitable[Standing]], heartbeat: float
+) -> AsyncIterator[str]:
+    """What a stream says, until whoever listens is not welcome any more, or the process stops.
+
+    Before anything is said, also that there is no news, it is asked whether they are. Where that cannot be told, the
+    stream ends, and the page connects again.
+    """
+    arrival = None
+    while not watch.has_ended:
+        try:
+            now = await standing()
+        except DatabaseUnavailableError:
+            return
+        if now is not Standing.WELCOME:
+            yield _BYES[now]
+            return
+        yield (f"event: live\ndata: {heartbeat:g}\n\n" if arrival is None else f"event: news\ndata: {arrival}\n\n")
+        arrival = await watch.wait(heartbeat)
+
 
 PATH: Final = f"{ORG}/events"
 SECTION: Final = "/events"

@@ -10,17 +10,16 @@ from litestar.params import QueryParameter
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.members_store import Filter
 from tenantry.accounts.tenants import TenantService
-from tenantry.api.author import principal_author
-from tenantry.api.guards import AnyRequest
+from tenantry.api.guards import AnyRequest, principal_author
 from tenantry.api.members import MemberChange, MemberId, NewMember
 from tenantry.api.parameters import LONGEST_USER_ID, Cursor
 from tenantry.auth.sessions import SessionService
-from tenantry.dashboard.inputs import FaultyFormError, checked, form_claim, once_token, patiently
-from tenantry.dashboard.look import Look
+from tenantry.dashboard.flash_messages import Notice
+from tenantry.dashboard.forms import FaultyFormError, checked, form_claim, once_token, patiently
+from tenantry.dashboard.guards import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.labels import ROLES
 from tenantry.dashboard.memberships import leave_path
-from tenantry.dashboard.notices import Notice
-from tenantry.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
-from tenantry.dashboard.words import ROLES
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.errors import (
     DomainError,

@@ -8,14 +8,13 @@ from litestar.handlers import HTTPRouteHandler
 
 from tenantry.accounts.members_store import User
 from tenantry.accounts.memberships import MembershipService
-from tenantry.api.author import user_author
-from tenantry.api.guards import AnyRequest
-from tenantry.api.memberships import MembershipId
+from tenantry.api.guards import AnyRequest, user_author
+from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.notices import Notice
-from tenantry.dashboard.visitor import Door, Sent, SignedIn, Visitor
-from tenantry.dashboard.words import ROLES
+from tenantry.dashboard.flash_messages import Notice
+from tenantry.dashboard.guards import Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.labels import ROLES
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus
 

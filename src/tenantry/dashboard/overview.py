@@ -9,12 +9,11 @@ from litestar.handlers import HTTPRouteHandler
 from tenantry.accounts.overview import Overview, OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations
 from tenantry.common.clock import Clock
-from tenantry.dashboard.api_keys.desk import may_replace
-from tenantry.dashboard.billing_words import LedgerWords
-from tenantry.dashboard.look import Look
+from tenantry.dashboard.api_key_pages import may_replace
+from tenantry.dashboard.guards import ORG, Door, SignedIn
+from tenantry.dashboard.labels import LedgerWords, role_in_words, status_in_words, will_end
 from tenantry.dashboard.memberships import PATH as MEMBERSHIPS
-from tenantry.dashboard.visitor import ORG, Door, SignedIn
-from tenantry.dashboard.words import role_in_words, status_in_words, will_end
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.plans import Catalog
 

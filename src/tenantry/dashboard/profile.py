@@ -1,17 +1,38 @@
-"""Who the visitor is, where they belong, and where they are signed in."""
+"""The pages of the signed-in user: profile, and switching organizations."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
 
 from tenantry.auth.sessions import SessionService
-from tenantry.dashboard.agents import browser_in_words
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.notices import Notice
-from tenantry.dashboard.visitor import ORG, Door, SignedIn
-from tenantry.dashboard.words import role_in_words
+from tenantry.dashboard.flash_messages import Notice
+from tenantry.dashboard.guards import ORG, ORGS, Door, SignedIn
+from tenantry.dashboard.labels import browser_in_words, role_in_words
+from tenantry.dashboard.renderer import Look
+
+_ON_A_PAGE: Final = 50
+_LONGEST_NAME: Final = 200
+_LONGEST_ID: Final = 64
+
+
+def organization_pages(sessions: SessionService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+    """The route of the list."""
+
+    @get(ORGS, guards=[door.needs()])
+    async def show_organizations(
+        visitor: SignedIn,
+        name: Annotated[str, QueryParameter(name="name", max_length=_LONGEST_NAME)] = "",
+        after: Annotated[str, QueryParameter(name="after", max_length=_LONGEST_ID)] = "",
+    ) -> Response[str]:
+        text, last = (typed.strip().replace("\x00", "") for typed in (name, after))
+        page = await sessions.tenants_named(visitor.session, visitor.claims, text, _ON_A_PAGE, last or None)
+        return look.page("organizations.html", visitor=visitor, page=page, text=text, is_first=not last)
+
+    return [show_organizations]
+
 
 SECTION: Final = "/profile"
 PATH: Final = ORG + SECTION

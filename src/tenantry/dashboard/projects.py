@@ -8,13 +8,13 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import UNSET
 
 from tenantry.accounts.projects import ProjectService
-from tenantry.api.author import principal_author
-from tenantry.api.guards import AnyRequest
+from tenantry.api.guards import AnyRequest, principal_author
 from tenantry.api.parameters import Cursor
 from tenantry.api.projects import NewProject, ProjectId
-from tenantry.dashboard.forms import Form
-from tenantry.dashboard.inputs import (
+from tenantry.dashboard.flash_messages import Notice
+from tenantry.dashboard.forms import (
     FaultyFormError,
+    Form,
     checked,
     edits,
     faults_of_typed,
@@ -25,9 +25,8 @@ from tenantry.dashboard.inputs import (
     patiently,
     to_be_typed,
 )
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.notices import Notice
-from tenantry.dashboard.visitor import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.guards import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.errors import PlanLimitReachedError
 from tenantry.domain.names import NAME_RULE, is_printable_name
 from tenantry.domain.plans import Catalog

@@ -30,21 +30,10 @@ from tenantry.dashboard.api_keys import api_key_pages
 from tenantry.dashboard.audit import audit_pages
 from tenantry.dashboard.billing import BillingPages
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.event_stream import event_stream
-from tenantry.dashboard.events import EventPages
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.members import member_pages
-from tenantry.dashboard.memberships import membership_pages
-from tenantry.dashboard.notices import Notices
-from tenantry.dashboard.organizations import organization_pages
-from tenantry.dashboard.overview import overview_pages
-from tenantry.dashboard.owner_address import owner_address_pages
-from tenantry.dashboard.profile import profile_pages
-from tenantry.dashboard.projects import project_pages
-from tenantry.dashboard.refusals import Refusals, is_unanswered_page
-from tenantry.dashboard.sign_in import SignInPages
-from tenantry.dashboard.transfer import transfer_pages
-from tenantry.dashboard.visitor import (
+from tenantry.dashboard.error_pages import Refusals, is_unanswered_page
+from tenantry.dashboard.events import EventPages, event_stream
+from tenantry.dashboard.flash_messages import Notices
+from tenantry.dashboard.guards import (
     Door,
     ForeignFormError,
     NotSignedInError,
@@ -54,6 +43,14 @@ from tenantry.dashboard.visitor import (
     current_form,
     current_visitor,
 )
+from tenantry.dashboard.members import member_pages
+from tenantry.dashboard.memberships import membership_pages
+from tenantry.dashboard.overview import overview_pages
+from tenantry.dashboard.ownership import owner_address_pages, transfer_pages
+from tenantry.dashboard.profile import organization_pages, profile_pages
+from tenantry.dashboard.projects import project_pages
+from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.sign_in import SignInPages
 from tenantry.domain.errors import DomainError
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret

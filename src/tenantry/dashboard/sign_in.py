@@ -13,8 +13,8 @@ from litestar.params import QueryParameter
 from tenantry.api.guards import AnyRequest
 from tenantry.auth.sessions import SessionService
 from tenantry.dashboard.cookies import Cookies, Pending
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.visitor import Door, NotSignedInError, is_head, recognized_visitor
+from tenantry.dashboard.guards import Door, NotSignedInError, is_head, recognized_visitor
+from tenantry.dashboard.renderer import Look
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.oidc.jwks import FetchError
 from tenantry.integrations.oidc.sign_in import Person, PersonNeededError, SignIn, SignInFailedError, TooManySignInsError

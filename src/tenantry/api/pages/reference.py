@@ -17,7 +17,7 @@ from tenantry.api.openapi import OpenApiDocument
 from tenantry.api.openapi_operations import GROUPS
 from tenantry.api.pages.outline import Outline
 from tenantry.common.templates import page_templates
-from tenantry.dashboard.look import Look
+from tenantry.dashboard.renderer import Look
 from tenantry.server.problems import all_codes
 
 PATH: Final = "/docs"

@@ -11,9 +11,7 @@ from litestar.exceptions import HTTPException, ValidationException
 
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.forms import Form
-from tenantry.dashboard.look import Look
-from tenantry.dashboard.sign_in import start_path
-from tenantry.dashboard.visitor import (
+from tenantry.dashboard.guards import (
     ORGS,
     ForeignFormError,
     NotSignedInError,
@@ -23,7 +21,9 @@ from tenantry.dashboard.visitor import (
     is_navigation,
     recognized_visitor,
 )
-from tenantry.dashboard.words import refusal_of
+from tenantry.dashboard.labels import refusal_of
+from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.sign_in import start_path
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import RawAnswer, Scope, header_of
 from tenantry.server.dispatch import REQUEST_ID

@@ -1,19 +1,93 @@
-"""The form of a key's name, scopes, mode and expiry: what was typed, what it means, and what is wrong with it."""
+"""The form of an API key: name, scopes, expiry."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenantry.api.parameters import Name, ScopeName
-from tenantry.dashboard.api_keys.scopes import split
 from tenantry.dashboard.forms import Form
-from tenantry.domain.access import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode
+from tenantry.domain.access import ANYTHING, MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.names import NAME_RULE, is_printable_name
+
+
+class Known(NamedTuple):
+    """A scope that a route of the API needs."""
+
+    scope: str
+    allows: str
+
+
+class Subject(NamedTuple):
+    """What some of the known scopes are about."""
+
+    name: str
+    scopes: tuple[Known, ...]
+
+
+# A test holds this against what the routes say that they need.
+SUBJECTS: Final = (
+    Subject(
+        "Projects",
+        (Known("projects:read", "See projects"), Known("projects:write", "Create, change and delete projects")),
+    ),
+    Subject(
+        "API keys",
+        (
+            Known("api-keys:read", "See API keys, never their secrets"),
+            Known("api-keys:write", "Create, change, rotate and revoke API keys that may do no more than this one"),
+        ),
+    ),
+    Subject(
+        "Organization",
+        (
+            Known("tenants:read", "See the organization's name, plan and subscription"),
+            Known("tenants:write", "Change the organization's name and the address for billing mail"),
+        ),
+    ),
+    Subject(
+        "Members",
+        (
+            Known("members:read", "See members and their roles"),
+            Known("members:write", "Add and remove members, and change their roles"),
+        ),
+    ),
+    Subject(
+        "Billing",
+        (
+            Known("billing:read", "See what the payment provider reported"),
+            Known("billing:write", "Begin a checkout, and open the customer portal"),
+        ),
+    ),
+    Subject("Audit trail", (Known("audit:read", "See and export who changed what"),)),
+)
+KNOWN: Final = {known.scope: known.allows for subject in SUBJECTS for known in subject.scopes}
+_ACTIONS: Final = {"read": "See", "write": "Change"}
+
+
+def in_words(scope: str) -> str:
+    """What a scope allows; empty for one that is not of this API."""
+    if scope in KNOWN:
+        return KNOWN[scope]
+    if scope == ANYTHING:
+        return "Everything but what takes an OWNER key"
+    resource, _, action = scope.partition(":")
+    if resource == "*":
+        return f"{_ACTIONS[action]} everything" if action in _ACTIONS else f"{action} on everything"
+    if action == "*" and any(known.startswith(f"{resource}:") for known in KNOWN):
+        return f"Everything with {resource}"
+    return ""
+
+
+def split(scopes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The scopes that the picker offers, and the others."""
+    scopes = tuple(scopes)
+    return tuple(one for one in scopes if one in KNOWN), tuple(one for one in scopes if one not in KNOWN)
+
 
 SCOPED: Final = "scoped"
 OWNER: Final = "owner"

@@ -17,9 +17,9 @@ from tenantry.auth.sessions import SessionService
 from tenantry.auth.sessions_store import TenantOfUser
 from tenantry.common.clock import Clock
 from tenantry.dashboard.cookies import Cookies
+from tenantry.dashboard.flash_messages import Notice, Notices
 from tenantry.dashboard.forms import Form, comes_from_elsewhere, comes_from_here, is_ours, read_form
-from tenantry.dashboard.notices import Notice, Notices
-from tenantry.dashboard.words import shown_name
+from tenantry.dashboard.labels import shown_name
 from tenantry.domain.access import AccessLevel, Principal, Role, covers
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
 from tenantry.domain.sessions import Session, SessionSecret

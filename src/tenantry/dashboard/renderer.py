@@ -17,9 +17,9 @@ from markupsafe import Markup
 
 from tenantry.common.templates import page_templates
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.notices import Notice, Notices
-from tenantry.dashboard.visitor import Visitor
-from tenantry.dashboard.words import shown_name
+from tenantry.dashboard.flash_messages import Notice, Notices
+from tenantry.dashboard.guards import Visitor
+from tenantry.dashboard.labels import shown_name
 from tenantry.domain.names import display_text
 
 ASSETS: Final = "/assets"
