@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from tenantry_devkit.simulator import Simulator
-from tenantry_devkit.simulator.asgi import Receive, Scope, Send
-from tenantry_devkit.simulator.serving import serving
+from tenantry_devkit.simulator.http import Receive, Scope, Send
+from tenantry_devkit.simulator.server import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Running, run, running, running_into, still_running
 from tests.support.deployment import deployed

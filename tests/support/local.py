@@ -15,8 +15,8 @@ from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.server.asgi_types import AsgiApp
 from tenantry_devkit.local.relay import Attempt, Hearing, Outcome, Pace, Relay
 from tenantry_devkit.simulator import Simulator
-from tenantry_devkit.simulator.asgi import Receive, Scope, Send
-from tenantry_devkit.simulator.serving import serving
+from tenantry_devkit.simulator.http import Receive, Scope, Send
+from tenantry_devkit.simulator.server import serving
 from tests.support.app import lifespan, make_settings
 
 SECRET: Final = "whsec_of_a_relay_0123456789"

@@ -12,7 +12,7 @@ import httpx2
 
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry_devkit.simulator import Event, Simulator
-from tenantry_devkit.simulator.asgi import Receive, Scope, Send
+from tenantry_devkit.simulator.http import Receive, Scope, Send
 
 START: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WALL: Final = datetime(2026, 3, 1, tzinfo=UTC)

@@ -14,9 +14,9 @@ from tenantry.api.pages.reference import PATH as REFERENCE
 from tenantry.app import build_app
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DemoUser
-from tenantry_devkit.inbox.inbox import Inbox
+from tenantry_devkit.inbox import Inbox
 from tenantry_devkit.simulator import Simulator
-from tenantry_devkit.simulator.serving import serving
+from tenantry_devkit.simulator.server import serving
 from tests.integration.dashboard.keys import KEYS, NEW, create
 from tests.support import events
 from tests.support.accessibility import COLOR_RULES, axe, faults_of

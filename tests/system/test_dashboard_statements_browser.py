@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.inbox.inbox import Inbox
+from tenantry_devkit.inbox import Inbox
 from tests.support.dashboard import (
     ACME,
     AT_ACME,

@@ -11,7 +11,7 @@ from tenantry.cli import main
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry_devkit.local.chaos import Mischief
 from tenantry_devkit.local.stories import STORIES
-from tenantry_devkit.trigger import MISCHIEF
+from tenantry_devkit.trigger import FAULTS
 
 UPDATED = "customer.subscription.updated"
 
@@ -57,7 +57,7 @@ def test_trigger_says_what_cannot_be_meant(folder: Path, arguments: tuple[str, .
 
 
 def test_the_mischief_that_is_offered_is_all_that_there_is() -> None:
-    assert list(Mischief) == list(MISCHIEF)
+    assert list(Mischief) == list(FAULTS)
 
 
 def test_trigger_without_a_secret_says_so(folder: Path) -> None:

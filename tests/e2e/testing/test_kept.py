@@ -11,8 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tenantry_devkit.testing import StartError
-from tenantry_devkit.testing.kept import Kept
-from tenantry_devkit.testing.settings import complete
+from tenantry_devkit.testing.service import Kept, complete
 
 
 @pytest.fixture

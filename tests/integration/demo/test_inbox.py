@@ -16,7 +16,7 @@ import pytest
 from joserfc.jwk import ECKey
 
 from tenantry_devkit.demo.companion import Companion, signing_key_path
-from tenantry_devkit.inbox.inbox import MAX_MESSAGES, Inbox
+from tenantry_devkit.inbox import MAX_MESSAGES, Inbox
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCRIPT: Final = "<script>alert(1)</script>"

@@ -12,13 +12,11 @@ from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.integrations.http_client import new_http_client
-from tenantry_devkit.local.addresses import WEBHOOK_PATH
 from tenantry_devkit.local.chaos import SENDERS, Mischief, Part, expected, judge, plan, send
-from tenantry_devkit.local.endpoint import Endpoint
-from tenantry_devkit.local.histories import long_life
+from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
 from tenantry_devkit.local.samples import Subject, customer_of, sample_event
 from tenantry_devkit.local.service import CredentialRefusedError, Credentials, ServiceAwayError, ServiceReader
-from tenantry_devkit.local.stories import STORIES, Stage, play
+from tenantry_devkit.local.stories import STORIES, Stage, long_life, play
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.facts import ANY
 from tests.support.findings import free_port

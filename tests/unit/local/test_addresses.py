@@ -3,8 +3,8 @@
 import pytest
 
 from tenantry.api import billing, tenants, webhooks
-from tenantry_devkit.local import addresses
-from tenantry_devkit.local.addresses import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
+from tenantry_devkit.local import endpoint as addresses
+from tenantry_devkit.local.endpoint import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.chaos import Mischief, Part, expected, judge, plan
-from tenantry_devkit.local.histories import FEWEST, long_life
 from tenantry_devkit.local.samples import API_VERSIONS, Subject
 from tenantry_devkit.local.service import Entry
+from tenantry_devkit.local.stories import FEWEST, long_life
 from tenantry_devkit.simulator import render_event
 from tests.support.facts import ANY
 

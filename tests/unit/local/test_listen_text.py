@@ -9,9 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tenantry_devkit.listen.text import DeliveryLines, json_line, summary
-from tenantry_devkit.local.provider_events import ProviderEvent, read_event
-from tenantry_devkit.local.relay import Attempt, Outcome, Tally
+from tenantry_devkit.listen.run import DeliveryLines, json_line, summary
+from tenantry_devkit.local.relay import Attempt, Outcome, ProviderEvent, Tally, read_event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVENT = ProviderEvent(

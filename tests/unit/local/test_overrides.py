@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tenantry_devkit.local.overrides import OverrideError, override
+from tenantry_devkit.local.samples import OverrideError, override
 
 EVENT: dict[str, Any] = {
     "id": "evt_1",

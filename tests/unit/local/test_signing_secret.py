@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry_devkit.local.signing_secret import load_or_create_secret, secret_path
+from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
 
 
 def mode(path: Path) -> int:

@@ -4,8 +4,7 @@ import pytest
 from msgspec import Struct
 
 from tenantry_devkit.simulator import ApiError
-from tenantry_devkit.simulator.api.paging import in_range, page
-from tenantry_devkit.simulator.api.parameters import Parameters
+from tenantry_devkit.simulator.api_requests import Parameters, in_range, page
 
 
 class Thing(Struct):

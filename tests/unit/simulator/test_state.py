@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from tenantry_devkit.simulator import Rules, Simulator, State
-from tenantry_devkit.simulator.state import decoded, encoded
+from tenantry_devkit.simulator.engine import decoded, encoded
 from tests.support.simulator import SECRET, WEBHOOK, Receiver, a_simulator, types
 
 MOVED = "http://127.0.0.1:4000"

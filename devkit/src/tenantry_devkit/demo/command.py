@@ -47,13 +47,14 @@ from tenantry.settings import (
     read_environment,
 )
 from tenantry.variables import DATABASE_URL, EMBEDDED
-from tenantry_devkit.demo import kept_provider, names, setup
+from tenantry_devkit.demo import kept_provider, setup
+from tenantry_devkit.demo import setup as names
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
 from tenantry_devkit.demo.kept_provider import KeptProvider
 from tenantry_devkit.demo.setup import DemoFile
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, load_or_create_signing_key, mint_access_token
-from tenantry_devkit.local.signing_secret import load_or_create_secret, secret_path
+from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
 from tenantry_devkit.simulator import Simulator
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")

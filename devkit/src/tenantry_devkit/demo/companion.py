@@ -19,11 +19,9 @@ from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry_devkit.demo.html import Pages
 from tenantry_devkit.identity_provider import DemoUser, SigningKey, create_identity_provider, load_or_create_signing_key
-from tenantry_devkit.inbox.inbox import Inbox
-from tenantry_devkit.inbox.pages import inbox_routes
-from tenantry_devkit.inbox.smtp import serving_smtp
-from tenantry_devkit.simulator.asgi import Receive, Scope, Send
-from tenantry_devkit.simulator.serving import server_config
+from tenantry_devkit.inbox import Inbox, inbox_routes, serving_smtp
+from tenantry_devkit.simulator.http import Receive, Scope, Send
+from tenantry_devkit.simulator.server import server_config
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from jinja2 import FileSystemLoader
 from litestar import MediaType, Response
 
 from tenantry.common.templates import page_templates
-from tenantry_devkit.simulator.html import dressed
+from tenantry_devkit.simulator.http import dressed
 
 PAGES: Final = Path(__file__).with_name("pages")
 STYLE_SHEET: Final = "companion.css"

@@ -10,10 +10,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from tenantry.common.clock import from_epoch
-from tenantry_devkit.demo.files import write_private
+from tenantry_devkit.demo.setup import write_private
 from tenantry_devkit.simulator import AccountState, Simulator
-from tenantry_devkit.simulator.asgi import Receive, Scope, Send
-from tenantry_devkit.simulator.state import decoded, encoded
+from tenantry_devkit.simulator.engine import decoded, encoded
+from tenantry_devkit.simulator.http import Receive, Scope, Send
 
 _log = logging.getLogger(__name__)
 

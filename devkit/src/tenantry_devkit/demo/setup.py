@@ -1,5 +1,6 @@
-"""What the demo makes once and keeps: its secrets, and its first tenant, project and keys."""
+"""The demo's example data: tenants, users, keys and projects, and the file of its settings."""
 
+import os
 import secrets
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -20,9 +21,26 @@ from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
-from tenantry_devkit.demo.files import write_private
-from tenantry_devkit.demo.names import CUSTOMER, TENANT
 from tenantry_devkit.identity_provider import DemoUser
+
+TENANT: Final = "demo"
+CUSTOMER: Final = "cus_demo"
+AUDIENCE: Final = "tenantry-api"
+CLIENT_ID: Final = "tenantry-dashboard"
+TEST_KEY: Final = "TENANTRY_DEMO_TEST_KEY"
+
+
+OWNER_ALONE: Final = 0o600
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace ``path`` by a file with mode 0600; a reader sees the old content or the whole new one."""
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    with open(fresh, "xb", opener=lambda name, flags: os.open(name, flags, OWNER_ALONE)) as file:
+        file.write(content)
+    fresh.replace(path)
+
 
 USERS: Final = (
     DemoUser(sub="olivia", name="Olivia Owner", email="olivia@demo.example", org_id=TENANT, role="owner"),

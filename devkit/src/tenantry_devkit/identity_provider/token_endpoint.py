@@ -12,10 +12,8 @@ import msgspec
 
 from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
-from tenantry_devkit.identity_provider import devices
-from tenantry_devkit.identity_provider.devices import Devices
-from tenantry_devkit.identity_provider.grants import Grant, Grants, OAuthError
-from tenantry_devkit.identity_provider.parameters import OIDC_SCOPES, granted_scopes
+from tenantry_devkit.identity_provider import codes as devices
+from tenantry_devkit.identity_provider.codes import OIDC_SCOPES, Devices, Grant, Grants, OAuthError, granted_scopes
 from tenantry_devkit.identity_provider.tokens import (
     ACCESS_TOKEN_LIFETIME,
     DemoUser,

@@ -1,8 +1,8 @@
 """The payment provider (Stripe's formats) in memory, with a clock: for tests and for development."""
 
-from tenantry_devkit.simulator.delivery import Attempt, Delivery, State
-from tenantry_devkit.simulator.errors import ApiError
-from tenantry_devkit.simulator.misbehaviour import Misbehaviour
+from tenantry_devkit.simulator.api_requests import ApiError
+from tenantry_devkit.simulator.delivery import Attempt, Delivery, Misbehaviour, State
+from tenantry_devkit.simulator.engine import AccountState
 from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
@@ -14,10 +14,8 @@ from tenantry_devkit.simulator.objects import (
     Subscription,
     WebhookEndpoint,
 )
-from tenantry_devkit.simulator.rendering import render_event
-from tenantry_devkit.simulator.shapes import NEW_VERSION, OLD_VERSION
+from tenantry_devkit.simulator.shapes import NEW_VERSION, OLD_VERSION, render_event
 from tenantry_devkit.simulator.simulator import PRICES, SECRET_KEY, Simulator
-from tenantry_devkit.simulator.state import AccountState
 from tenantry_devkit.simulator.subscriptions import FirstPayment, Rules
 
 __all__ = [

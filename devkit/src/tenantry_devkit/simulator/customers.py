@@ -1,11 +1,12 @@
-"""Customers and their cards."""
+"""Customers of the simulated provider, and their checkouts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from tenantry_devkit.simulator.account import Account
-from tenantry_devkit.simulator.errors import missing
-from tenantry_devkit.simulator.objects import Card, Customer
-from tenantry_devkit.simulator.subscriptions import Subscriptions
+from tenantry_devkit.simulator.api_requests import ApiError, check_url, missing
+from tenantry_devkit.simulator.objects import Card, CheckoutSession, Customer, Price
+from tenantry_devkit.simulator.subscriptions import DAY, FirstPayment, Subscriptions, declined
 
 _PREFIX_LENGTH = 8
 
@@ -70,3 +71,92 @@ class Customers:
                 self._subscriptions.cancel(subscription.id)
         account.emit("customer.deleted", customer)
         return account.change(customer, deleted=True)
+
+
+MODES: Final = ("subscription", "payment")
+
+
+class Checkouts:
+    """Makes sessions; a completed one makes the customer, if it has none yet, and in subscription mode the rest."""
+
+    def __init__(self, account: Account, customers: Customers, subscriptions: Subscriptions) -> None:
+        self._account = account
+        self._customers = customers
+        self._subscriptions = subscriptions
+        account.agenda.register(expire_checkout=self._expire_if_open)
+
+    def create(
+        self,
+        prices: Sequence[tuple[Price, int]],
+        *,
+        mode: str = "subscription",
+        customer: str | None = None,
+        customer_email: str | None = None,
+        client_reference_id: str | None = None,
+        metadata: Mapping[str, str],
+        subscription_metadata: Mapping[str, str],
+        trial_days: int = 0,
+        success_url: str | None = None,
+        cancel_url: str | None = None,
+    ) -> CheckoutSession:
+        """Begin a session; it is open for a day. Raises `ApiError` for an address that a browser cannot be sent to."""
+        account = self._account
+        check_url(success_url, "success_url")
+        check_url(cancel_url, "cancel_url")
+        session_id = account.ids.new("cs_test")
+        session = CheckoutSession(
+            id=session_id,
+            created=account.now,
+            expires_at=account.now + DAY,
+            mode=mode,
+            url=f"{account.url}/c/pay/{session_id}",
+            prices=tuple(prices),
+            success_url=success_url and success_url.replace("{CHECKOUT_SESSION_ID}", session_id),
+            cancel_url=cancel_url,
+            customer=customer,
+            customer_email=customer_email,
+            client_reference_id=client_reference_id,
+            metadata=dict(metadata),
+            subscription_metadata=dict(subscription_metadata),
+            trial_days=trial_days,
+        )
+        account.add(session)
+        account.agenda.add(session.expires_at, "expire_checkout", session_id)
+        return session
+
+    def complete(self, session_id: str, card: Card = Card.WORKS) -> CheckoutSession:
+        """The buyer pays with this card. Raises `ApiError` when it declines (the session stays open) or it is over."""
+        account, session = self._account, self._open(session_id)
+        if card is Card.DECLINES:
+            raise declined()
+        fields: dict[str, Any] = {"status": "complete", "url": None, "payment_status": "paid"}
+        customer = session.customer or self._customers.create(email=session.customer_email).id
+        self._customers.use_card(customer, card)
+        if session.mode == "subscription":
+            subscription = self._subscriptions.create(
+                customer,
+                session.prices,
+                metadata=session.subscription_metadata,
+                trial_end=account.now + session.trial_days * DAY if session.trial_days else None,
+                first_payment=FirstPayment.CHECKOUT,
+            )
+            fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
+            if session.trial_days or not session.amount:
+                fields["payment_status"] = "no_payment_required"
+        return account.change(session, "checkout.session.completed", customer=customer, **fields)
+
+    def expire(self, session_id: str) -> CheckoutSession:
+        """End an open session; raises `ApiError` if it is over."""
+        return self._account.change(
+            self._open(session_id), "checkout.session.expired", status="expired", url=None
+        )  # fmt: skip
+
+    def _open(self, session_id: str) -> CheckoutSession:
+        session = self._account.checkout_sessions[session_id]
+        if session.status != "open":
+            raise ApiError(400, f"This Checkout Session is {session.status} and cannot be used any more.")
+        return session
+
+    def _expire_if_open(self, session_id: str) -> None:
+        if self._account.checkout_sessions[session_id].status == "open":
+            self.expire(session_id)

@@ -11,28 +11,25 @@ import httpx2
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry_devkit.simulator.account import Account
-from tenantry_devkit.simulator.application import Application
-from tenantry_devkit.simulator.asgi import Receive, Scope, Send
+from tenantry_devkit.simulator.api_requests import found
 from tenantry_devkit.simulator.clock import SimulatedClock
-from tenantry_devkit.simulator.delivery import Courier, Delivery
-from tenantry_devkit.simulator.engine import Engine
-from tenantry_devkit.simulator.errors import found
-from tenantry_devkit.simulator.ids import Ids
-from tenantry_devkit.simulator.misbehaviour import Misbehaviour
+from tenantry_devkit.simulator.delivery import Courier, Delivery, Misbehaviour
+from tenantry_devkit.simulator.engine import AccountState, Engine, moved_to, restore, state_of
+from tenantry_devkit.simulator.http import Receive, Scope, Send
 from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
     Customer,
     Event,
+    Ids,
     Invoice,
     PortalSession,
     Price,
     Subscription,
     WebhookEndpoint,
 )
-from tenantry_devkit.simulator.serving import serving
+from tenantry_devkit.simulator.server import Application, serving
 from tenantry_devkit.simulator.shapes import NEW_VERSION
-from tenantry_devkit.simulator.state import AccountState, moved_to, restore, state_of
 from tenantry_devkit.simulator.subscriptions import DAY, FirstPayment, ItemChange, Rules
 
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # it opens nothing but simulators

@@ -7,10 +7,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from tenantry_devkit.simulator.account import Account
+from tenantry_devkit.simulator.account import Account, Invoicing
+from tenantry_devkit.simulator.api_requests import ApiError, missing
 from tenantry_devkit.simulator.clock import period_end
-from tenantry_devkit.simulator.errors import ApiError, missing
-from tenantry_devkit.simulator.invoices import Invoicing
 from tenantry_devkit.simulator.objects import Card, Invoice, Item, Price, Subscription
 
 DAY: Final = 86_400

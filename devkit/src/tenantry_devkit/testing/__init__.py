@@ -16,10 +16,9 @@ from tenantry_devkit.testing.plugin import (
 )
 
 if TYPE_CHECKING:
-    from tenantry_devkit.testing.errors import MailError, RefusedError, StartError
+    from tenantry_devkit.testing.errors import Credential, MailError, RefusedError, StartError, Variables
     from tenantry_devkit.testing.events import Events, SentEvent
     from tenantry_devkit.testing.fixture import Tenantry
-    from tenantry_devkit.testing.masking import Credential, Variables
     from tenantry_devkit.testing.provider import Provider
     from tenantry_devkit.testing.service import RunningService, running_service
     from tenantry_devkit.testing.tenants import Key, Member, Tenant

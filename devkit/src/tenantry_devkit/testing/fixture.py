@@ -11,15 +11,13 @@ import httpx2
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.plans import FREE
-from tenantry_devkit.inbox.inbox import Mail
+from tenantry_devkit.inbox import Mail
 from tenantry_devkit.simulator import Subscription
-from tenantry_devkit.testing.api import Api
+from tenantry_devkit.testing.errors import Credential, Variables, bearer
 from tenantry_devkit.testing.events import WEBHOOK, Events
-from tenantry_devkit.testing.issuer import LIFETIME
-from tenantry_devkit.testing.masking import Credential, Variables, bearer
-from tenantry_devkit.testing.provider import Provider
+from tenantry_devkit.testing.provider import LIFETIME, Provider
 from tenantry_devkit.testing.service import RunningService
-from tenantry_devkit.testing.tenants import NO_CLAIMS, Key, Parts, Tenant
+from tenantry_devkit.testing.tenants import NO_CLAIMS, Api, Key, Parts, Tenant
 
 _SEED_BITS: Final = 64
 

@@ -41,7 +41,7 @@ def tenantry(
 ) -> "Iterator[Tenantry]":
     """The service as this test uses it: tenants, keys, tokens, events, mails, and a payment provider of its own."""
     from tenantry_devkit.testing.fixture import Tenantry  # noqa: PLC0415  # as above
-    from tenantry_devkit.testing.settings import as_text  # noqa: PLC0415
+    from tenantry_devkit.testing.service import as_text  # noqa: PLC0415
 
     __tracebackhide__ = True  # as above
     if tenantry_service.given != as_text(tenantry_settings):
@@ -58,7 +58,7 @@ def tenantry(
 @pytest.hookimpl(tryfirst=True)
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Show nothing of a credential that a test compares."""
-    from tenantry_devkit.testing.masking import explained  # noqa: PLC0415  # nothing is imported before it is used
+    from tenantry_devkit.testing.errors import explained  # noqa: PLC0415  # nothing is imported before it is used
 
     return explained(op, left, right)
 

@@ -1,19 +1,117 @@
-"""The payment provider of a test: the simulator, which lives in another thread, with the methods that it has."""
+"""The payment provider, the identity provider and the mails of a test."""
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import httpx2
 
+from tenantry.common.clock import system_clock
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, SigningKey, mint_access_token
+from tenantry_devkit.inbox import Inbox, Mail
 from tenantry_devkit.simulator import CheckoutSession, Customer, Invoice, Price, Simulator, Subscription
-from tenantry_devkit.simulator.asgi import Receive, Scope, Send
+from tenantry_devkit.simulator.http import Receive, Scope, Send
+from tenantry_devkit.testing.database import Notice, Rows
+from tenantry_devkit.testing.errors import Credential, MailError
+
+LIFETIME = timedelta(hours=1)
+
+
+class Issuer:
+    """Makes access tokens; ``users``, which the provider serves, learns of everyone who gets one."""
+
+    def __init__(self, config: OidcConfig, signing_key: SigningKey, users: list[DemoUser]) -> None:
+        self._config = config
+        self._signing_key = signing_key
+        self._users = users
+
+    def token(
+        self,
+        user: str,
+        org_id: str | None,
+        *,
+        role: str | None,
+        scope: str | None,
+        expires_in: timedelta | float,
+        email: str | None,
+        claims: Mapping[str, Any],
+    ) -> Credential:
+        """An access token; one that ends in the past was issued an hour before."""
+        config = self._config
+        known = DemoUser(user, user, email, org_id, role)
+        self._users[:] = [other for other in self._users if other.sub != user] + [known]
+        organization = {config.org_claim: org_id, config.role_claim: role}
+        lifetime = expires_in if isinstance(expires_in, timedelta) else timedelta(seconds=expires_in)
+        late = timedelta(0) if lifetime > timedelta(0) else LIFETIME - lifetime
+        minted = mint_access_token(
+            self._signing_key,
+            issuer=config.issuer,
+            audience=config.audience,
+            client_id=config.client_id or "",
+            user=DemoUser(user, user, email),
+            lifetime=lifetime if lifetime > timedelta(0) else LIFETIME,
+            scope=DEFAULT_SCOPE if scope is None else scope,
+            clock=lambda: system_clock() - late,
+            more_claims={**{name: text for name, text in organization.items() if text is not None}, **claims},
+        )
+        return Credential(minted)
+
+
+class Mails:
+    """Finds the mails of tenants: which ones there must be says the database, and the inbox what was in them.
+
+    It is the session's: of each mail it remembers what it is for, so that none is read by every test that follows.
+    """
+
+    def __init__(self, inbox: Inbox, rows: Rows) -> None:
+        self._inbox = inbox
+        self._rows = rows
+        self._delivers: dict[str, str] = {}
+
+    def of(self, tenants: Sequence[str], *, within: float) -> Sequence[Mail]:
+        """Every mail that these tenants' owners were to get so far, oldest first, once all of them have come.
+
+        A mail is asked for in the transaction that handles its event, so that none can be missed that is still on its
+        way, and no waiting is needed to know that there is none. Raises `MailError` after ``within`` seconds.
+        """
+        notices = self._rows.notices(tenants)
+        wanted = [str(notice.id) for notice in notices]
+        if not self._inbox.wait_until(lambda: set(wanted) <= self._arrived().keys(), within):
+            raise MailError(self._missing(self._rows.notices(tenants), within))
+        arrived = self._arrived()
+        found = (self._inbox.mail(mail_id) for notice in wanted for mail_id in arrived[notice])
+        return [mail for mail in found if mail is not None]
+
+    def _arrived(self) -> dict[str, list[str]]:
+        """The ids of all mails by the notification that they deliver; a mail that was sent twice is there twice."""
+        arrived: dict[str, list[str]] = {}
+        for mail_id in reversed(self._inbox.ids()):
+            if mail_id not in self._delivers and (mail := self._inbox.mail(mail_id)) is not None:
+                self._delivers[mail_id] = _notification_of(mail)
+            arrived.setdefault(self._delivers.get(mail_id, ""), []).append(mail_id)
+        return arrived
+
+    def _missing(self, notices: Sequence[Notice], within: float) -> str:
+        arrived = self._arrived()
+        missing = [notice for notice in notices if str(notice.id) not in arrived]
+        states = "; ".join(
+            f"{notice.id} is {notice.status}{f' ({notice.error})' if notice.error else ''}" for notice in missing
+        )
+        return f"{len(missing)} of {len(notices)} mails have not arrived within {within:g} s: {states}"
+
+
+def _notification_of(mail: Mail) -> str:
+    """The id that its ``Message-ID`` begins with."""
+    headers = {name.lower(): text for name, text in mail.headers}
+    return headers.get("message-id", "").strip("<>").partition("@")[0]
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""Tenants of tests, with their keys and people."""
+"""Tenants, keys, members and tokens of a test."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -6,12 +6,33 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
+import httpx2
+
 from tenantry.common.clock import system_clock
-from tenantry_devkit.inbox.inbox import Mail
-from tenantry_devkit.testing.api import Api
+from tenantry_devkit.inbox import Mail
 from tenantry_devkit.testing.database import Rows
-from tenantry_devkit.testing.issuer import LIFETIME, Issuer
-from tenantry_devkit.testing.masking import Credential, Variables, bearer
+from tenantry_devkit.testing.errors import Credential, RefusedError, Variables, bearer
+from tenantry_devkit.testing.provider import LIFETIME, Issuer
+
+
+class Api:
+    """Calls the service, and takes no refusal: raises `RefusedError`."""
+
+    def __init__(self, http: httpx2.Client, operator_token: Credential) -> None:
+        self._http = http
+        self._operator_token = operator_token
+
+    def call(self, method: str, path: str, credential: Credential, json: object = None) -> Any:  # noqa: ANN401
+        """The body of a good answer, None where there is none."""
+        response = self._http.request(method, f"/api/v1{path}", headers=bearer(credential), json=json)
+        if not response.is_success:
+            raise RefusedError(response)
+        return response.json() if response.content else None
+
+    def as_operator(self, method: str, path: str, json: object = None) -> Any:  # noqa: ANN401
+        """The same with the operator's token."""
+        return self.call(method, path, self._operator_token, json)
+
 
 NO_CLAIMS: Final[Mapping[str, Any]] = MappingProxyType({})
 

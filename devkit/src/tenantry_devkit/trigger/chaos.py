@@ -16,17 +16,14 @@ from tenantry.cli.text import Value, counted, json_text, own_command, printable,
 from tenantry.common.clock import from_epoch
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry_devkit.local.chaos import SENDERS, Answers, Mischief, Part, Sending, Verdict, expected, judge, plan, send
-from tenantry_devkit.local.histories import FEWEST, long_life
 from tenantry_devkit.local.relay import Pace
 from tenantry_devkit.local.samples import API_VERSIONS, Subject, sample_event
 from tenantry_devkit.local.service import Sight
-from tenantry_devkit.local.stories import play
+from tenantry_devkit.local.stories import FEWEST, long_life, play
 from tenantry_devkit.simulator import render_event
 from tenantry_devkit.trigger import STORY
-from tenantry_devkit.trigger.own_tenant import tenant_for
-from tenantry_devkit.trigger.run import Tools, first_second, now
+from tenantry_devkit.trigger.session import Tools, first_second, now, tenant_for, write
 from tenantry_devkit.trigger.story import chosen, stage_for
-from tenantry_devkit.trigger.text import write
 
 _EVENTS: Final = 100
 _DAY: Final = 86_400
@@ -75,16 +72,16 @@ class _Document(msgspec.Struct, frozen=True, rename="camel"):
 
 async def run(tools: Tools) -> int:
     """Make a history, send it badly, and judge what came of it; returns the exit code."""
-    wishes = tools.wishes
-    seed = secrets.randbits(32) if wishes.seed is None else wishes.seed
-    if wishes.what is None and wishes.times is not None and wishes.times < FEWEST:
+    options = tools.options
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    if options.what is None and options.times is not None and options.times < FEWEST:
         raise click.BadParameter(f"a long history has at least {FEWEST} events", param_hint="--times")
-    kinds = [kind for kind in Mischief if kind in wishes.mischief]
+    kinds = [kind for kind in Mischief if kind in options.mischief]
     async with tenant_for(tools, "chaos") as (tenant_id, before):
         events = await _history(tools, tools.subject(tenant_id, before), before, seed)
         sendings = plan(events, kinds, seed)
         console = Console(highlight=False)
-        if not wishes.as_json:
+        if not options.as_json:
             _announce(console, tenant_id, events, kinds, seed)
         senders = SENDERS if Mischief.REORDER in kinds else 1
         with progress("sending", len(sendings)) as advance:
@@ -94,7 +91,7 @@ async def run(tools: Tools) -> int:
         if after.tenant is not None:
             wanted = expected(events, before.tenant, tools.policy)
             verdict = judge(events, wanted, after.tenant, await tools.reader.ledger(tenant_id))
-        if wishes.as_json:
+        if options.as_json:
             document = _document(tenant_id, seed, events, sendings, answers, kinds, verdict)
             click.echo(msgspec.json.format(json_text(msgspec.json.encode(document)), indent=2))
         else:
@@ -104,22 +101,22 @@ async def run(tools: Tools) -> int:
 
 async def _history(tools: Tools, subject: Subject, sight: Sight, seed: int) -> list[Json]:
     """The events, in the order in which they happened; the last of a long life is of about now."""
-    wishes = tools.wishes
-    if wishes.what is not None and wishes.what.startswith(STORY):
+    options = tools.options
+    if options.what is not None and options.what.startswith(STORY):
         story = chosen(tools)
         stage = stage_for(tools, subject, first_second(sight, now() - story.days * _DAY))
         async for _ in play(story, stage):
             pass
         happened = stage.simulator.events(*HANDLED_TYPES)
-        return [render_event(event, API_VERSIONS[wishes.shape]) for event in happened]
-    number = wishes.times or _EVENTS
+        return [render_event(event, API_VERSIONS[options.shape]) for event in happened]
+    number = options.times or _EVENTS
     start = first_second(sight, now() - number)
-    if wishes.what is None:
+    if options.what is None:
         amounts = {price: amount for price, amount in tools.prices.items() if amount} or tools.prices
-        return await long_life(subject, amounts, events=number, start=start, seed=seed, shape=wishes.shape)
+        return await long_life(subject, amounts, events=number, start=start, seed=seed, shape=options.shape)
     return [
         await sample_event(
-            wishes.what, subject, created=start + place, shape=wishes.shape, status=wishes.status or "active"
+            options.what, subject, created=start + place, shape=options.shape, status=options.status or "active"
         )
         for place in range(number)
     ]

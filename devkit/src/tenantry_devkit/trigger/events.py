@@ -12,11 +12,19 @@ from tenantry.cli.exit_codes import FAILED
 from tenantry.cli.text import counted, json_text, own_command, printable
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.endpoint import Answer
-from tenantry_devkit.local.overrides import OverrideError, override
-from tenantry_devkit.local.samples import Subject, sample_event
+from tenantry_devkit.local.samples import OverrideError, Subject, override, sample_event
 from tenantry_devkit.local.service import Entry, ServiceAwayError, Sight
-from tenantry_devkit.trigger.run import Tools, first_second, now
-from tenantry_devkit.trigger.text import Change, change_lines, changes, refusal_lines, status_text, write
+from tenantry_devkit.trigger.session import (
+    Change,
+    Tools,
+    change_lines,
+    changes,
+    first_second,
+    now,
+    refusal_lines,
+    status_text,
+    write,
+)
 
 _MOST_SHOWN: Final = 10
 """How many events are shown one by one."""
@@ -47,28 +55,28 @@ class _Document(msgspec.Struct, frozen=True, rename="camel"):
 
 async def run(tools: Tools) -> int:
     """Send the events and show the tenant before and after; returns the exit code."""
-    wishes = tools.wishes
+    options = tools.options
     tenant_id = await tools.tenant_id()
-    before = Sight() if wishes.dry_run else await tools.reader.look(tenant_id)
+    before = Sight() if options.dry_run else await tools.reader.look(tenant_id)
     subject = tools.subject(tenant_id, before)
-    created = first_second(before, now() - (wishes.times or 1) + 1)
+    created = first_second(before, now() - (options.times or 1) + 1)
     console, sent = Console(highlight=False), list[tuple[Json, Answer]]()
-    for number in range(wishes.times or 1):
+    for number in range(options.times or 1):
         event = await _event(tools, subject, created + number)
-        if wishes.dry_run:
+        if options.dry_run:
             click.echo(msgspec.json.format(json_text(msgspec.json.encode(event)), indent=2))
             continue
         try:
             sent.append((event, await tools.endpoint.post(msgspec.json.encode(event))))
         except httpx2.HTTPError as error:
             raise ServiceAwayError(f"{tools.endpoint.url} does not answer ({type(error).__name__}).") from None
-    if wishes.dry_run:
+    if options.dry_run:
         return 0
     after = await tools.reader.look(tenant_id)
     seen = sent[:_MOST_SHOWN] if after.tenant else []
     entries = {event["id"]: await tools.reader.entry(tenant_id, event["id"]) for event, _ in seen}
     changed = changes(before.tenant, after.tenant)
-    if wishes.as_json:
+    if options.as_json:
         document = _Document(
             tenant_id, [_sent(*pair, entries) for pair in sent], before.tenant, after.tenant, changed
         )  # fmt: skip
@@ -87,13 +95,13 @@ async def run(tools: Tools) -> int:
 
 
 async def _event(tools: Tools, subject: Subject, created: int) -> Json:
-    wishes = tools.wishes
-    assert wishes.what is not None  # noqa: S101  # seen to before
+    options = tools.options
+    assert options.what is not None  # noqa: S101  # seen to before
     event = await sample_event(
-        wishes.what, subject, created=created, shape=wishes.shape, status=wishes.status or "active"
+        options.what, subject, created=created, shape=options.shape, status=options.status or "active"
     )
     try:
-        override(event, wishes.overrides)
+        override(event, options.overrides)
     except OverrideError as error:
         raise click.BadParameter(str(error), param_hint="--override") from None
     return event
@@ -120,7 +128,7 @@ def _show(
     head = Text.assemble((str(event["type"]), "bold"), "  ", status_text(answer), "  ", (str(event["id"]), "dim"))
     write(console, head)
     if not answer.is_good:
-        for line in refusal_lines(answer, tools.wishes.sign_as):
+        for line in refusal_lines(answer, tools.options.sign_as):
             write(console, line, 2)
     elif entry:
         write(console, Text(f"{entry.outcome}: {printable(entry.reason)}"), 2)

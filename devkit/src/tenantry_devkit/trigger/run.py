@@ -8,28 +8,37 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, NoReturn
 
 import click
-import httpx2
 import msgspec
 
 from tenantry.cli.demo_folder import LIVE_KEY
 from tenantry.cli.environment import command_values, fail_on_settings, service_base
 from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, fail
-from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.http_client import new_http_client
 from tenantry.settings import SettingsError, load_for_admin
-from tenantry_devkit.demo.names import TENANT
-from tenantry_devkit.local.addresses import WEBHOOK_PATH, is_on_this_machine, origin_of, service_address
-from tenantry_devkit.local.endpoint import TIMEOUT, Endpoint
-from tenantry_devkit.local.inbox import InboxWatch
-from tenantry_devkit.local.samples import Subject, customer_of
-from tenantry_devkit.local.service import CredentialRefusedError, Credentials, ServiceAwayError, ServiceReader, Sight
-from tenantry_devkit.local.signing_secret import signing_secret
+from tenantry_devkit.demo.setup import TENANT
+from tenantry_devkit.local.endpoint import (
+    TIMEOUT,
+    WEBHOOK_PATH,
+    Endpoint,
+    is_on_this_machine,
+    origin_of,
+    service_address,
+    signing_secret,
+)
+from tenantry_devkit.local.service import (
+    CredentialRefusedError,
+    Credentials,
+    InboxWatch,
+    ServiceAwayError,
+    ServiceReader,
+)
 from tenantry_devkit.local.stories import STORIES
-from tenantry_devkit.trigger import STORY
+from tenantry_devkit.trigger import STORY, chaos, events, story
+from tenantry_devkit.trigger.session import Tools, TriggerOptions
 
 _SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 _AMOUNT_STEP: Final = 2900
@@ -43,68 +52,6 @@ TYPES: Final = {
 }
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says."""
-
-    what: str | None
-    tenant: str | None
-    plan: str
-    status: str | None
-    overrides: tuple[str, ...]
-    times: int | None
-    shape: str
-    mischief: frozenset[str]
-    seed: int | None
-    forward_to: str | None
-    remote: bool
-    sign_as: str
-    dry_run: bool
-    as_json: bool
-
-
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What events are made and sent with. ``inbox`` is the demo's, where there is one."""
-
-    wishes: Wishes
-    policy: BillingPolicy
-    plan: Plan
-    prices: dict[str, int]
-    endpoint: Endpoint
-    reader: ServiceReader
-    client: httpx2.AsyncClient
-    secret: Secret
-    inbox: InboxWatch | None
-    tenant: str | None
-
-    @property
-    def price(self) -> str:
-        """The price of the plan that was chosen."""
-        return self.plan.stripe_price_ids[0]
-
-    async def tenant_id(self) -> str:
-        """The tenant that is meant; a usage error where nothing says which."""
-        tenant = self.tenant or await self.reader.own_tenant()
-        if tenant is None:
-            raise click.UsageError("Say which tenant: --tenant ORG, or by a key of its own in TENANTRY_API_KEY.")
-        return tenant
-
-    def subject(self, tenant_id: str, sight: Sight) -> Subject:
-        """Whom events about this tenant are about: its own customer, where it has one."""
-        known = sight.tenant.stripe_customer_id if sight.tenant else None
-        return Subject(tenant_id, known or customer_of(tenant_id), self.price, self.prices[self.price])
-
-
-def first_second(sight: Sight, wished: int) -> int:
-    """The first second for new events: the one wished for, or a later one that comes after all of the ledger."""
-    newest = int(sight.newest.timestamp()) + 1 if sight.newest else 0
-    return max(wished, newest)
-
-
-def now() -> int:
-    """The present second."""
-    return int(system_clock().timestamp())
-
-
 def show_list(*, as_json: bool) -> None:
     """Print the types and the stories."""
     stories = {STORY + name: story.summary for name, story in STORIES.items()}
@@ -116,17 +63,17 @@ def show_list(*, as_json: bool) -> None:
         click.echo(f"{name:{width}}  {summary}")
 
 
-def run(wishes: Wishes) -> NoReturn:
+def run(options: TriggerOptions) -> NoReturn:
     """Do what is wished; exits with the code that says how it went."""
     values, is_demo = command_values()
-    if wishes.tenant is not None and not is_tenant_id(wishes.tenant):
+    if options.tenant is not None and not is_tenant_id(options.tenant):
         raise click.BadParameter("is no tenant id: 1 to 64 of A-Za-z0-9_-", param_hint="--tenant")
     try:
         settings = load_for_admin(values, needs_pepper=False)
     except SettingsError as error:
         fail_on_settings(error)
     try:
-        code = asyncio.run(_until_told(_act(wishes, values, settings.billing, is_demo=is_demo)))
+        code = asyncio.run(_until_told(_act(options, values, settings.billing, is_demo=is_demo)))
     except ServiceAwayError as error:
         fail(str(error), OUT_OF_REACH)
     except CredentialRefusedError as error:
@@ -153,19 +100,17 @@ async def _until_told(work: Coroutine[Any, Any, int]) -> int:
         return 128 + heard[0]
 
 
-async def _act(wishes: Wishes, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool) -> int:
-    from tenantry_devkit.trigger import chaos, events, story  # noqa: PLC0415  # they take their tools from here
-
-    address = service_address(values, wishes.forward_to)
-    if not (wishes.remote or wishes.dry_run or is_on_this_machine(address)):
+async def _act(options: TriggerOptions, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool) -> int:
+    address = service_address(values, options.forward_to)
+    if not (options.remote or options.dry_run or is_on_this_machine(address)):
         raise click.UsageError(f"{address} is not on this machine. If made-up events are to go there: --remote")
-    base = _base(values, address, wishes.forward_to)
-    plan, prices = _plan(policy, wishes.plan)
-    secret = Secret("") if wishes.dry_run else _secret(values, wishes.sign_as)
+    base = _base(values, address, options.forward_to)
+    plan, prices = _plan(policy, options.plan)
+    secret = Secret("") if options.dry_run else _secret(values, options.sign_as)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(new_http_client(TIMEOUT))
         tools = Tools(
-            wishes=wishes,
+            options=options,
             policy=policy,
             plan=plan,
             prices=prices,
@@ -174,11 +119,11 @@ async def _act(wishes: Wishes, values: Mapping[str, str], policy: BillingPolicy,
             client=client,
             secret=secret,
             inbox=InboxWatch(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
-            tenant=wishes.tenant or (TENANT if wishes.dry_run else None),
+            tenant=options.tenant or (TENANT if options.dry_run else None),
         )
-        if wishes.mischief:
+        if options.mischief:
             return await chaos.run(tools)
-        if wishes.what and wishes.what.startswith(STORY):
+        if options.what and options.what.startswith(STORY):
             return await story.run(tools)
         return await events.run(tools)
 

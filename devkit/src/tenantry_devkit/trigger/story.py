@@ -15,14 +15,12 @@ from tenantry.cli.exit_codes import FAILED, OUT_OF_REACH, fail
 from tenantry.cli.text import counted, json_text, own_command, printable
 from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.inbox import Message
 from tenantry_devkit.local.samples import API_VERSIONS, Subject
+from tenantry_devkit.local.service import Message
 from tenantry_devkit.local.stories import STORIES, Scene, Stage, Story, play
 from tenantry_devkit.simulator import Delivery
 from tenantry_devkit.trigger import STORY
-from tenantry_devkit.trigger.own_tenant import tenant_for
-from tenantry_devkit.trigger.run import Tools, first_second, now
-from tenantry_devkit.trigger.text import Change, change_lines, changes, write
+from tenantry_devkit.trigger.session import Change, Tools, change_lines, changes, first_second, now, tenant_for, write
 
 _INDENT: Final = 12
 _DAY: Final = 86_400
@@ -48,7 +46,7 @@ class _Scene(msgspec.Struct, frozen=True, rename="camel"):
 
 def chosen(tools: Tools) -> Story:
     """The story that was asked for; a usage error where there is none of that name."""
-    name = (tools.wishes.what or "").removeprefix(STORY)
+    name = (tools.options.what or "").removeprefix(STORY)
     if name not in STORIES:
         raise click.UsageError(f"There is no story {name!r}. There are {', '.join(STORIES)}.")
     return STORIES[name]
@@ -63,7 +61,7 @@ def bigger_price(tools: Tools) -> str:
 
 def stage_for(tools: Tools, subject: Subject, start: int, client: httpx2.AsyncClient | None = None) -> Stage:
     """A stage whose provider knows all prices of the catalog."""
-    shape = API_VERSIONS[tools.wishes.shape]
+    shape = API_VERSIONS[tools.options.shape]
     # ids of an earlier telling are in the ledger
     simulator = subject.simulator(start, fresh_ids=True, prices=tools.prices, api_version=shape, client=client)
     return Stage(simulator, subject, bigger_price(tools))
@@ -78,8 +76,8 @@ async def run(tools: Tools) -> int:
         stage.simulator.add_endpoint(tools.endpoint.url, tools.secret.reveal(), enabled_events=HANDLED_TYPES)
         if tools.inbox:
             await tools.inbox.begin()
-        if not tools.wishes.as_json:
-            write(console, Text.assemble((tools.wishes.what or "", "bold"), f"  {story.summary}"))
+        if not tools.options.as_json:
+            write(console, Text.assemble((tools.options.what or "", "bold"), f"  {story.summary}"))
             write(console, Text(f"on tenant {tenant_id}, plan {tools.plan.id}", "dim"))
         before = sight.tenant
         async for scene in play(story, stage):
@@ -88,12 +86,12 @@ async def run(tools: Tools) -> int:
             after = (await tools.reader.look(tenant_id)).tenant
             changed = changes(before, after)
             mails = await _mails(tools, scene, after)
-            if tools.wishes.as_json:
+            if tools.options.as_json:
                 click.echo(json_text(msgspec.json.encode(_document(tenant_id, scene, changed, after, mails))))
             else:
                 _show(console, scene, changed, mails)
             before = after
-        if not tools.wishes.as_json:
+        if not tools.options.as_json:
             console.print()
             write(console, Text(f"The whole of it: {own_command()} tenants explain {tenant_id}", "dim"))
     return 0

@@ -1,20 +1,34 @@
-"""The API: keys, versions, idempotency, and the routes."""
+"""The simulated provider over HTTP."""
 
+import asyncio
+import contextlib
 import hmac
-from collections.abc import Mapping
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from email.utils import formatdate
+from typing import Final, Protocol, TypeVar
+from urllib.parse import urlsplit
 
-from tenantry_devkit.simulator.api.billing_routes import BillingRoutes
-from tenantry_devkit.simulator.api.customer_routes import CustomerRoutes
-from tenantry_devkit.simulator.api.event_routes import EventRoutes
-from tenantry_devkit.simulator.api.parameters import Parameters
-from tenantry_devkit.simulator.api.routes import Call, Handler, Route, expand
-from tenantry_devkit.simulator.asgi import Answer, Request
+import uvicorn
+
+from tenantry_devkit.simulator.api_requests import ApiError, Call, Handler, Parameters, Route, expand
+from tenantry_devkit.simulator.api_routes import BillingRoutes, CustomerRoutes, EventRoutes
 from tenantry_devkit.simulator.engine import Engine
-from tenantry_devkit.simulator.errors import ApiError
-from tenantry_devkit.simulator.rendering import render
-from tenantry_devkit.simulator.shapes import Json, Shape
+from tenantry_devkit.simulator.hosted_pages import Control, HostedPages
+from tenantry_devkit.simulator.http import (
+    Answer,
+    GoneError,
+    Html,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    TooLargeError,
+    read,
+    write,
+)
+from tenantry_devkit.simulator.shapes import Json, Shape, render
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _SHOWN: Final = 4
@@ -118,3 +132,113 @@ def _form(request: Request) -> str:
     if request.body and content_type != _FORM:
         raise ApiError(400, f"Invalid request: the body must be {_FORM}.")
     return request.body.decode("utf-8", "replace")
+
+
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_OWN_SITES: Final = ("none", "same-origin")
+
+
+class Application:
+    """Answers every request; deliveries that it causes are attempted once the answer is sent."""
+
+    def __init__(self, engine: Engine) -> None:
+        html = Html()
+        self._engine = engine
+        self._api = Api(engine)
+        self._hosted = HostedPages(engine, html)
+        self._control = Control(engine, html)
+        self._html = html
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. Other protocols than HTTP are none of its."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"the simulator does not speak {scope['type']}")
+        try:
+            answer = await self._answer(await read(scope, receive))
+        except TooLargeError:
+            answer = Answer(413, b"The body is too large.", "text/plain")
+        except GoneError:
+            return
+        answer.headers["Date"] = formatdate(self._engine.account.now, usegmt=True)
+        await write(send, answer)
+        await self._engine.catch_up()
+
+    async def _answer(self, request: Request) -> Answer:
+        if request.path.startswith("/v1/"):
+            return self._api.answer(request)
+        if not self._is_from_here(request):
+            return self._html.message("Refused", "The request did not come from a page of this server.", 403)
+        if request.path == "/simulator.css":
+            return self._html.style_sheet()
+        answer = self._hosted.answer(request) or await self._control.answer(request)
+        return answer or self._html.message("Not found", "There is nothing here.", 404)
+
+    def _is_from_here(self, request: Request) -> bool:
+        """Whether no other web site is behind a request: neither by a form, nor by a name of its own for loopback."""
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+        is_known = host in {*_LOOPBACK, urlsplit(self._engine.account.url).hostname}
+        return is_known and (request.method == "GET" or request.headers.get("sec-fetch-site", "none") in _OWN_SITES)
+
+
+_HOST: Final = "127.0.0.1"
+_SHUTDOWN_SECONDS: Final = 2
+
+
+class _Servable(Protocol):
+    url: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+S = TypeVar("S", bound=_Servable)
+
+
+@contextlib.asynccontextmanager
+async def serving(application: S, port: int = 0) -> AsyncIterator[S]:
+    """Within the block ``application`` answers on 127.0.0.1, and knows its ``url``; raises `OSError` without a port."""
+    # with its protocol named, or asyncio would let small answers wait for the client's acknowledgements
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((_HOST, port))
+        listening.listen()
+        application.url = f"http://{_HOST}:{listening.getsockname()[1]}"
+        server = _Server(server_config(application))
+        running = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await server.listening.wait()
+            yield application
+        finally:
+            server.should_exit = True
+            await running
+
+
+def server_config(application: _Servable) -> uvicorn.Config:
+    """How the application is to be served, wherever that is."""
+    return uvicorn.Config(
+        application,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,  # the application says what its own clock says
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and leaves the process's signals to others."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,8 +1,12 @@
-"""The mail that was sent in development, kept as files."""
+"""A mail server that delivers nothing: it keeps every mail, and shows them in an inbox."""
 
+import asyncio
+import contextlib
+import logging
 import re
+import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from email.message import EmailMessage
 from email.parser import BytesHeaderParser, BytesParser
@@ -12,9 +16,19 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from aiosmtpd.smtp import SMTP, Envelope, Session
+from litestar import MediaType, Response, get
+from litestar.params import FromPath
+from litestar.types import ControllerRouterHandler
 
 from tenantry.common.clock import Clock, from_micros, system_clock, to_micros
-from tenantry_devkit.demo.files import OWNER_ALONE, write_private
+from tenantry_devkit.demo.html import Pages, html_response
+from tenantry_devkit.demo.setup import OWNER_ALONE, write_private
+
+_log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES: Final = 10 * 1024 * 1024
+
 
 MAX_MESSAGES: Final = 200
 _SUFFIX: Final = ".eml"
@@ -157,3 +171,115 @@ def _part(message: EmailMessage, kind: str) -> str | None:
 def _presentable(text: str) -> str:
     """``text`` without the lone surrogates by which the library marks bytes of no known encoding."""
     return text.encode("utf-8", "replace").decode()
+
+
+# A mail's own HTML: no script, no forms, nothing from the network, and an origin of its own.
+
+
+@contextlib.asynccontextmanager
+async def serving_smtp(inbox: Inbox, listening: socket.socket) -> AsyncIterator[None]:
+    """Take mail on ``listening``, without sign-in or TLS, until the context ends; then every connection is closed."""
+    loop = asyncio.get_running_loop()
+    connections: set[_Connection] = set()
+    server = await loop.create_server(lambda: _Connection(inbox, connections, loop), sock=listening)
+    try:
+        yield
+    finally:
+        server.close()
+        for connection in tuple(connections):
+            connection.close()
+        await server.wait_closed()
+
+
+class _Connection(SMTP):
+    def __init__(self, inbox: Inbox, connections: "set[_Connection]", loop: asyncio.AbstractEventLoop) -> None:
+        # The host name is given because the library would else look it up, which may take long.
+        super().__init__(
+            _Delivery(inbox),
+            data_size_limit=MAX_MESSAGE_BYTES,
+            enable_SMTPUTF8=True,
+            hostname="localhost",
+            ident="tenantry inbox",
+            loop=loop,
+        )
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.discard(self)
+        super().connection_lost(error)
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+class _Delivery:
+    """The hooks that the server calls, by name."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
+        content = envelope.content
+        if not isinstance(content, bytes):
+            raise TypeError("the server was told not to decode messages")
+        try:
+            self._inbox.keep(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
+        except OSError as error:
+            _log.warning("a message could not be kept: %s", error)
+            return "452 4.3.1 The message could not be kept"
+        return "250 2.0.0 Kept"
+
+
+_MAIL_POLICY: Final = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+
+def inbox_routes(inbox: Inbox, pages: Pages) -> list[ControllerRouterHandler]:
+    """The pages under ``/inbox``, and ``/inbox/messages.json``."""
+
+    @get("/inbox")
+    async def mails() -> Response[str]:
+        return pages.page("inbox.html", mails=inbox.mails())
+
+    @get("/inbox/messages.json")
+    async def messages() -> Response[bytes]:
+        content = msgspec.json.encode([_summary(mail) for mail in inbox.mails()])
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        return Response(content, media_type=MediaType.JSON, headers=headers)
+
+    @get("/inbox/{mail_id:str}")
+    async def mail(mail_id: FromPath[str]) -> Response[str]:
+        found = inbox.mail(mail_id)
+        return _missing(pages) if found is None else pages.page("mail.html", mail=found)
+
+    @get("/inbox/{mail_id:str}/html")
+    async def html_part(mail_id: FromPath[str]) -> Response[str]:
+        found = inbox.mail(mail_id)
+        if found is None or found.html is None:
+            return _missing(pages)
+        return html_response(found.html, _MAIL_POLICY)
+
+    return [mails, messages, mail, html_part]
+
+
+def _summary(mail: Mail) -> dict[str, object]:
+    return {
+        "id": mail.id,
+        "to": mail.to,
+        "from": mail.sender,
+        "subject": mail.subject,
+        "date": mail.date,
+        "text": mail.text,
+    }
+
+
+def _missing(pages: Pages) -> Response[str]:
+    message = "There is no such message (any more)."
+    return pages.page("message.html", status_code=404, title="Not found", message=message)

@@ -1,1 +1,0 @@
-"""A mail server that keeps every mail, and its inbox."""
