@@ -26,7 +26,7 @@ from tenantry.domain.projects import Project
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.settings import load
 
-_NOTHING: Final = SimpleNamespace(entries=(), healed=())
+_NOTHING: Final = SimpleNamespace(entries=(), unparked=())
 
 
 class _Lane:

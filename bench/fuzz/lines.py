@@ -16,7 +16,7 @@ from tenantry.server.asgi_types import AsgiApp, RawAnswer, RawRequest, Receive, 
 from tenantry.server.dispatch import IS_HEAD, Front, HotRoutes
 from tenantry.server.load_shedding import SheddingProtocol
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import Gate
+from tenantry.server.overload_detection import OverloadDetector
 
 _TURNS: Final = 8
 """Of the event loop, after which nothing more happens without further bytes."""
@@ -153,7 +153,7 @@ _echo: Final = _Echo()
 _connections: Final = Connections(_echo.front, {**_echo.front.state, "tenantry.gate": None})
 
 
-class _FullGate(Gate):
+class _FullGate(OverloadDetector):
     """A gate that lets nobody in."""
 
     def is_full(self, tasks: int, answered: int) -> bool:  # noqa: ARG002

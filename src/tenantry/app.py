@@ -49,7 +49,7 @@ from tenantry.dashboard.billing import is_way_to_provider
 from tenantry.dashboard.events import is_stream
 from tenantry.dashboard.routes import Dashboard, DashboardParts
 from tenantry.dashboard.sign_in import CALLBACK
-from tenantry.db.batcher import LaneWatch
+from tenantry.db.batcher import LaneMetrics
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.billing.state import BillingPolicy
@@ -60,7 +60,7 @@ from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
-from tenantry.jobs.database_metrics import DatabaseGauges, Known
+from tenantry.jobs.database_metrics import DatabaseMetrics, Known
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import PERIODIC, TASKS, JobRuns, Work
@@ -71,7 +71,7 @@ from tenantry.server.dispatch import Front, HotRoutes
 from tenantry.server.health import health_routes
 from tenantry.server.metrics import Metrics
 from tenantry.server.request_log import WatchedFront
-from tenantry.server.shutdown import Ending
+from tenantry.server.shutdown import Shutdown
 from tenantry.settings import Settings
 
 _SAMPLED_EVERY: Final = 5.0
@@ -91,7 +91,7 @@ def build_app(
 ) -> Front:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
     parts = Parts(settings, conninfo, clock, monotonic, timeouts)
-    ending = Ending(draining=parts.end_jobs, closing=parts.news.end)
+    ending = Shutdown(draining=parts.end_jobs, closing=parts.news.end)
     document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
@@ -135,7 +135,7 @@ def build_app(
         api,
         parts.metrics,
         paced=lambda: refusals.waiting,
-        unhurried=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
+        no_deadline=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
         limits=Limits(connections=settings.max_connections),
         ending=ending,
         page_of=dashboard.page_in_front,
@@ -171,7 +171,7 @@ class Parts:
             conninfo,
             settings.database_pool_size,
             settings.database_pooler_url,
-            watch_of=lambda name: LaneWatch(name, self.metrics.lane(name), tracing),
+            watch_of=lambda name: LaneMetrics(name, self.metrics.lane(name), tracing),
             tracing=tracing,
             timeouts=timeouts,
         )
@@ -189,7 +189,7 @@ class Parts:
             timeouts=timeouts,
         )
         self.owner_addresses = OwnerAddresses(self.database, self.queue, clock)
-        self.gauges = DatabaseGauges(self.database, PERIODIC, TASKS)
+        self.gauges = DatabaseMetrics(self.database, PERIODIC, TASKS)
         self.memberships = MembershipService(self.database, clock)
         self.authentication = AuthenticationParts(
             self.database,

@@ -9,7 +9,7 @@ import pytest
 
 from tenantry.cli.api_client import Api
 from tenantry.cli.sessions import Session, Sessions
-from tenantry.cli.target import Flags, Surroundings
+from tenantry.cli.target import ClientConfiguration, Flags
 from tenantry_sdk import Secret, Token, errors
 from tests.cli.signing_in import KEYRING, Entrance, outside, with_keyring
 from tests.cli.stand_in import GOOD, REVOKE, TOKEN, Reply, StandIn, kept, signed_in, stand_in
@@ -226,7 +226,7 @@ async def test_token_whose_renewal_is_under_way_at_the_end_is_kept(home: Home, p
     signed_in(home, provider.url, provider.url, ends_in=-1)
 
     def command() -> None:
-        with Api(Surroundings(Flags(), home.values).target(), as_json=True, timeout=0.5) as api:
+        with Api(ClientConfiguration(Flags(), home.values).target(), as_json=True, timeout=0.5) as api:
             with pytest.raises(errors.TokenTimedOutError):
                 api.client.auth.whoami()
             loop.call_soon_threadsafe(answering.set)

@@ -163,11 +163,11 @@ async def full_run(secrets: Secrets, conninfo: str, folder: Path, log_format: st
             secrets.keep("mails", received.part("plain") + received.part("html"))
 
 
-Surroundings = tuple[DatabaseLink, Issuer, MailServer, ProviderServer]
+ClientConfiguration = tuple[DatabaseLink, Issuer, MailServer, ProviderServer]
 
 
 @asynccontextmanager
-async def surroundings(conninfo: str) -> AsyncIterator[Surroundings]:
+async def surroundings(conninfo: str) -> AsyncIterator[ClientConfiguration]:
     """What the service depends on."""
     async with AsyncExitStack() as stack:
         link = await stack.enter_async_context(database_link(conninfo))

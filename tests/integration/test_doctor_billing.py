@@ -15,7 +15,7 @@ from tenantry.cli.doctor.billing_checks import BillingTerms
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.db.database import Lane, for_writes
-from tenantry.db.failover_detection import Succession
+from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Arrival, Entry
 from tenantry.domain.plans import Catalog, Limits, Plan
@@ -49,7 +49,7 @@ async def add_entries(
     conninfo: str, entries: Sequence[tuple[BillingEvent, Sequence[Anomaly]]], received_at: datetime | None = None
 ) -> None:
     """Write entries into the ledger."""
-    lane = Lane(Succession(for_writes(conninfo)))
+    lane = Lane(FailoverDetector(for_writes(conninfo)))
     async with lane.use(autocommit=True) as connection:
         arrived = received_at or datetime.fromtimestamp(NOW, UTC)
         calls = billing.insert_entries(
@@ -448,7 +448,7 @@ def empty(postgres: PostgresServer) -> Iterator[str]:
 
 
 async def plan_of(conninfo: str, statement: str, parameters: dict[str, Any] | None) -> str:
-    lane = Lane(Succession(for_writes(conninfo)))
+    lane = Lane(FailoverDetector(for_writes(conninfo)))
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)
         plan = "\n".join(row[0] for row in await cursor.fetchall())

@@ -16,7 +16,7 @@ import yaml
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.jobs.database_metrics import DatabaseGauges
+from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, JobRuns, Work
@@ -198,7 +198,7 @@ async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_request
     database = Database(emptied, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        waiting = asyncio.create_task(DatabaseGauges(database).read())
+        waiting = asyncio.create_task(DatabaseMetrics(database).read())
         async with asyncio.timeout(30):
             while not (usage := database.usage()).waiting:  # noqa: ASYNC110  # the pool gives no notice
                 await asyncio.sleep(0)

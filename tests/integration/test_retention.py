@@ -10,7 +10,7 @@ import pytest
 from tenantry.billing.explain import ExplainService
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, Lane, for_writes
-from tenantry.db.failover_detection import Succession
+from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import Removed, RetentionService
@@ -288,7 +288,7 @@ async def test_two_runs_at_once_remove_each_body_once(retention: RetentionServic
 
 
 async def test_only_the_oldest_raw_bodies_are_looked_at(conninfo: str) -> None:
-    lane = Lane(Succession(for_writes(conninfo)))
+    lane = Lane(FailoverDetector(for_writes(conninfo)))
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {DELETE_BODIES}".encode(), {"until": NOW, "most": 1000})
         plan = [row[0].strip() for row in await cursor.fetchall()]

@@ -12,7 +12,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from tenantry.db.connection import API, BATCH, PEOPLE, READ
 from tenantry.db.migrate import migrate
-from tenantry.db.roles import EDITION, FUNCTIONS, ROLES, TABLES, WALLS
+from tenantry.db.roles import EDITION, FUNCTIONS, RLS_POLICIES, ROLES, TABLES
 from tests.support.postgres import PostgresServer
 from tests.support.rows import ONE, add_rows
 
@@ -235,7 +235,7 @@ def test_what_was_settled_is_left_alone_at_the_next_start(conninfo: str) -> None
 
 
 def test_lists_that_have_changed_are_another_edition() -> None:
-    assert hashlib.sha256(repr((TABLES, FUNCTIONS, WALLS)).encode()).hexdigest() == DIGESTS[EDITION]
+    assert hashlib.sha256(repr((TABLES, FUNCTIONS, RLS_POLICIES)).encode()).hexdigest() == DIGESTS[EDITION]
 
 
 def test_what_a_copy_without_privileges_has_lost_is_given_again(conninfo: str) -> None:

@@ -11,7 +11,7 @@ import uvloop
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.server.load_shedding import SheddingProtocol
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import GATE, Gate
+from tenantry.server.overload_detection import GATE, OverloadDetector
 from tests.support.http_line import Line
 from tests.support.serving import served
 
@@ -24,7 +24,7 @@ class Application:
     """Answers each request with its body, once it is let go; has room for one at a time."""
 
     def __init__(self) -> None:
-        self.gate = Gate(Metrics(several_processes=False), always=1, at_first=1)
+        self.gate = OverloadDetector(Metrics(several_processes=False), always=1, at_first=1)
         self.paths: list[str] = []
         self.let_go = asyncio.Event()
         self._has_begun = asyncio.Event()

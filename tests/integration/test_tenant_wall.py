@@ -11,7 +11,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, OF_PEOPLE, PEOPLE, READ, TENANT, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.roles import ROLES, TABLES, WALLS
+from tenantry.db.roles import RLS_POLICIES, ROLES, TABLES
 from tests.support.postgres import PostgresServer
 from tests.support.rows import BODY_OF, ONE, OWNER_OF, TWO, add_rows
 
@@ -20,7 +20,7 @@ SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AN
 """
 
 
-OF_API: Final = [table for table in WALLS if API in TABLES[table]]
+OF_API: Final = [table for table in RLS_POLICIES if API in TABLES[table]]
 
 
 def may_read(role: str, table: str) -> bool:
@@ -82,11 +82,11 @@ def test_every_table_with_a_tenant_in_it_is_walled_off(conninfo: str) -> None:
             ).fetchall()
         }
     assert with_tenant <= walled
-    assert walled == set(WALLS) == set(OWNER_OF)
+    assert walled == set(RLS_POLICIES) == set(OWNER_OF)
 
 
 def test_what_is_not_walled_off_is_nothing_that_the_api_may_read() -> None:
-    assert {table for table, grants in TABLES.items() if API in grants} <= set(WALLS)
+    assert {table for table, grants in TABLES.items() if API in grants} <= set(RLS_POLICIES)
 
 
 @pytest.mark.parametrize("table", OF_API)
@@ -105,7 +105,7 @@ def test_the_api_sees_the_rows_of_its_transactions_tenant_alone(filled: str, tab
         assert owners_in(connection, table) == {tenant_id}
 
 
-@pytest.mark.parametrize("table", WALLS)
+@pytest.mark.parametrize("table", RLS_POLICIES)
 def test_without_a_tenant_the_api_sees_nothing(privileged: psycopg.Connection, table: str) -> None:
     assert owners_in(privileged, table) == set()
 
@@ -120,7 +120,8 @@ def test_after_a_transaction_its_tenant_is_forgotten(filled: str, table: str) ->
 
 
 @pytest.mark.parametrize(
-    ("role", "table"), [(role, table) for role in (PEOPLE, BATCH, READ) for table in WALLS if may_read(role, table)]
+    ("role", "table"),
+    [(role, table) for role in (PEOPLE, BATCH, READ) for table in RLS_POLICIES if may_read(role, table)],
 )
 def test_roles_for_many_tenants_see_the_rows_of_all(filled: str, role: str, table: str) -> None:
     with as_role(filled, role) as connection:
@@ -128,7 +129,7 @@ def test_roles_for_many_tenants_see_the_rows_of_all(filled: str, role: str, tabl
     assert number == 2
 
 
-@pytest.mark.parametrize("table", [table for table in WALLS if table not in ("audit_events", "tenants")])
+@pytest.mark.parametrize("table", [table for table in RLS_POLICIES if table not in ("audit_events", "tenants")])
 def test_deleting_all_rows_deletes_one_tenants(privileged: psycopg.Connection, table: str) -> None:
     name_tenant(privileged, ONE)
     privileged.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
@@ -136,7 +137,7 @@ def test_deleting_all_rows_deletes_one_tenants(privileged: psycopg.Connection, t
     assert owners_in(privileged, table) == {TWO}
 
 
-@pytest.mark.parametrize("table", [table for table in WALLS if table != "audit_events"])
+@pytest.mark.parametrize("table", [table for table in RLS_POLICIES if table != "audit_events"])
 def test_changing_all_rows_changes_one_tenants(privileged: psycopg.Connection, table: str) -> None:
     name_tenant(privileged, ONE)
     column = next(name for name in columns(privileged, table) if name not in ("id", "document"))
@@ -148,7 +149,7 @@ def test_changing_all_rows_changes_one_tenants(privileged: psycopg.Connection, t
     assert changed.rowcount == 1
 
 
-@pytest.mark.parametrize("table", WALLS)
+@pytest.mark.parametrize("table", RLS_POLICIES)
 def test_no_row_can_be_made_for_another_tenant(filled: str, privileged: psycopg.Connection, table: str) -> None:
     privileged.execute("RESET ROLE")
     names = sql.SQL(", ").join(map(sql.Identifier, [name for name in columns(privileged, table) if name != "document"]))

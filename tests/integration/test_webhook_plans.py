@@ -8,7 +8,7 @@ import pytest
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
 from tenantry.db.statements import Call
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.timeline import ReplayDepth
 
 CALLS: list[Call] = [
     billing.LOCK_ACCOUNTS(["a"], ["c"]),
@@ -51,4 +51,4 @@ def assert_by_index(rows: Sequence[tuple[str]]) -> None:
 
 async def test_a_history_of_nobody_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
-        assert await billing.read_events(connection, {"nobody": (Reach.BEGINNING, 5)}, ()) == {"nobody": []}
+        assert await billing.read_events(connection, {"nobody": (ReplayDepth.BEGINNING, 5)}, ()) == {"nobody": []}

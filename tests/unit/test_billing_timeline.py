@@ -6,7 +6,7 @@ import pytest
 from tenantry.domain.billing.events import BillingEvent, Outcome
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.state import BillingState
-from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, place, reach, tip
+from tenantry.domain.billing.timeline import Placement, ReplayDepth, Timeline, begin, place, reach, tip
 from tests.support.facts import ANY, account, deleted, failed, succeeded, updated
 
 FRESH = BillingState()
@@ -105,9 +105,14 @@ def test_nothing_else_is_told(event: BillingEvent) -> None:
 
 @pytest.mark.parametrize(
     ("created", "newest", "far"),
-    [(1, None, Reach.TIP), (101, 100, Reach.TIP), (100, 100, Reach.TIP_SECOND), (99, 100, Reach.BEGINNING)],
+    [
+        (1, None, ReplayDepth.TIP),
+        (101, 100, ReplayDepth.TIP),
+        (100, 100, ReplayDepth.TIP_SECOND),
+        (99, 100, ReplayDepth.BEGINNING),
+    ],
 )
-def test_how_far_back_to_look(created: int, newest: int | None, far: Reach) -> None:
+def test_how_far_back_to_look(created: int, newest: int | None, far: ReplayDepth) -> None:
     assert reach(created, newest) is far
 
 
@@ -133,12 +138,14 @@ def after_history() -> tuple[Account, Timeline]:
 @pytest.mark.parametrize(
     ("event", "far", "known"),
     [
-        (deleted(300, "e", arrival=5), Reach.TIP, []),
-        (deleted(200, "e", arrival=5), Reach.TIP_SECOND, HISTORY[2:]),
-        (deleted(120, "e", arrival=5), Reach.BEGINNING, HISTORY),
+        (deleted(300, "e", arrival=5), ReplayDepth.TIP, []),
+        (deleted(200, "e", arrival=5), ReplayDepth.TIP_SECOND, HISTORY[2:]),
+        (deleted(120, "e", arrival=5), ReplayDepth.BEGINNING, HISTORY),
     ],
 )
-def test_a_shorter_look_back_comes_to_the_same(event: BillingEvent, far: Reach, known: list[BillingEvent]) -> None:
+def test_a_shorter_look_back_comes_to_the_same(
+    event: BillingEvent, far: ReplayDepth, known: list[BillingEvent]
+) -> None:
     stored, whole = after_history()
     short = place(begin(stored.checkpoint(far), known, ANY), event, ANY)
     long = place(whole, event, ANY)
@@ -146,7 +153,7 @@ def test_a_shorter_look_back_comes_to_the_same(event: BillingEvent, far: Reach, 
 
 
 def test_a_tenant_begins_with_its_own_plan() -> None:
-    assert account(base_plan="business").checkpoint(Reach.BEGINNING).plan == "business"
+    assert account(base_plan="business").checkpoint(ReplayDepth.BEGINNING).plan == "business"
 
 
 def test_a_failure_is_not_told_where_a_success_of_its_invoice_in_the_same_second_came_in_before() -> None:

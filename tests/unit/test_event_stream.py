@@ -6,7 +6,7 @@ import pytest
 
 from tenantry.billing.event_feed import Watch
 from tenantry.dashboard.events import messages_of
-from tenantry.dashboard.guards import Standing
+from tenantry.dashboard.guards import SessionState
 from tenantry.domain.errors import DatabaseUnavailableError
 
 LONG = 60.0
@@ -18,13 +18,13 @@ RENEW = "event: bye\ndata: renew\n\n"
 class Guest:
     """Somebody who is welcome for so many looks, and something else after that."""
 
-    def __init__(self, looks: int, then: Standing = Standing.GONE) -> None:
+    def __init__(self, looks: int, then: SessionState = SessionState.GONE) -> None:
         self.looks = looks
         self.then = then
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> SessionState:
         self.looks -= 1
-        return Standing.WELCOME if self.looks >= 0 else self.then
+        return SessionState.WELCOME if self.looks >= 0 else self.then
 
 
 async def all_of(messages: AsyncIterator[str]) -> list[str]:
@@ -43,9 +43,9 @@ async def test_news_are_told_with_how_far_they_go() -> None:
     assert [await anext(said), await anext(said)] == [LIVE, "event: news\ndata: 7\n\n"]
 
 
-@pytest.mark.parametrize(("standing", "bye"), [(Standing.GONE, OVER), (Standing.UNPROVED, RENEW)])
+@pytest.mark.parametrize(("standing", "bye"), [(SessionState.GONE, OVER), (SessionState.UNPROVED, RENEW)])
 async def test_who_is_not_welcome_any_more_hears_no_news_but_whether_to_come_again(
-    standing: Standing, bye: str
+    standing: SessionState, bye: str
 ) -> None:
     watch = Watch("acme", 3)
     watch.tell(7)
@@ -62,7 +62,7 @@ async def test_a_stop_ends_it_without_a_farewell_so_that_the_page_comes_again() 
 
 
 async def test_where_nobody_can_tell_whether_one_is_welcome_it_ends() -> None:
-    async def nobody_knows() -> Standing:
+    async def nobody_knows() -> SessionState:
         raise DatabaseUnavailableError("away")
 
     assert await all_of(messages_of(Watch("acme", 3), nobody_knows, heartbeat=0)) == []

@@ -58,7 +58,7 @@ def front_of(app: AsgiApp = hello, handler: RawHandler = fail, deadline: float =
     hot.add("GET", HOT, handler)
     hot.add_prefix(f"{HOT}/", "/hot/{anything}", handler)
     metrics = Metrics(several_processes=False)
-    return Front(hot, app, metrics, unhurried=lambda path: path == "/slow", deadline=deadline)
+    return Front(hot, app, metrics, no_deadline=lambda path: path == "/slow", deadline=deadline)
 
 
 def routes_of(*routes: HTTPRouteHandler) -> AsgiApp:

@@ -3,7 +3,7 @@
 import pytest
 
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import ALWAYS, AT_FIRST, WAIT, Gate
+from tenantry.server.overload_detection import ALWAYS, AT_FIRST, WAIT, OverloadDetector
 
 
 class Watch:
@@ -22,16 +22,16 @@ def watch() -> Watch:
 
 
 @pytest.fixture
-def gate(watch: Watch) -> Gate:
-    return Gate(Metrics(several_processes=False), now=watch)
+def gate(watch: Watch) -> OverloadDetector:
+    return OverloadDetector(Metrics(several_processes=False), now=watch)
 
 
-def most(gate: Gate, answered: int) -> int:
+def most(gate: OverloadDetector, answered: int) -> int:
     """How many may be under way."""
     return next(under_way for under_way in range(100_000) if gate.is_full(under_way, answered))
 
 
-def answer(gate: Gate, watch: Watch, per_second: int, seconds: float) -> int:
+def answer(gate: OverloadDetector, watch: Watch, per_second: int, seconds: float) -> int:
     """Let so many be answered while others come; returns how many."""
     steps = round(seconds / 0.25)
     for step in range(steps + 1):
@@ -40,17 +40,17 @@ def answer(gate: Gate, watch: Watch, per_second: int, seconds: float) -> int:
     return steps * per_second // 4
 
 
-def test_before_anything_is_known_a_burst_is_let_in(gate: Gate) -> None:
+def test_before_anything_is_known_a_burst_is_let_in(gate: OverloadDetector) -> None:
     assert most(gate, 0) == AT_FIRST
 
 
 @pytest.mark.parametrize("per_second", [1000, 4000, 20_000])
-def test_as_many_may_wait_as_are_answered_in_time(gate: Gate, watch: Watch, per_second: int) -> None:
+def test_as_many_may_wait_as_are_answered_in_time(gate: OverloadDetector, watch: Watch, per_second: int) -> None:
     answered = answer(gate, watch, per_second, 5)
     assert most(gate, answered) == pytest.approx(max(ALWAYS, per_second * WAIT), rel=0.1)
 
 
-def test_when_nothing_is_answered_any_more_one_batch_may_wait(gate: Gate, watch: Watch) -> None:
+def test_when_nothing_is_answered_any_more_one_batch_may_wait(gate: OverloadDetector, watch: Watch) -> None:
     answered = answer(gate, watch, 20_000, 5)
     for _ in range(40):
         gate.is_full(AT_FIRST, answered)
@@ -58,14 +58,14 @@ def test_when_nothing_is_answered_any_more_one_batch_may_wait(gate: Gate, watch:
     assert most(gate, answered) == ALWAYS
 
 
-def test_a_quiet_hour_says_nothing_about_what_can_be_done(gate: Gate, watch: Watch) -> None:
+def test_a_quiet_hour_says_nothing_about_what_can_be_done(gate: OverloadDetector, watch: Watch) -> None:
     answered = answer(gate, watch, 20_000, 5)
     known = most(gate, answered)
     watch.now += 3600
     assert most(gate, answered + 5) == known
 
 
-def test_overload_that_is_over_is_forgotten(gate: Gate, watch: Watch) -> None:
+def test_overload_that_is_over_is_forgotten(gate: OverloadDetector, watch: Watch) -> None:
     answered = answer(gate, watch, 500, 5)
     assert most(gate, answered) == ALWAYS
     watch.now += 2
@@ -73,18 +73,18 @@ def test_overload_that_is_over_is_forgotten(gate: Gate, watch: Watch) -> None:
 
 
 def test_who_waits_for_something_else_does_not_count(watch: Watch) -> None:
-    gate = Gate(Metrics(several_processes=False), lambda: 500, now=watch)
+    gate = OverloadDetector(Metrics(several_processes=False), lambda: 500, now=watch)
     assert most(gate, 0) == AT_FIRST + 500
 
 
-def test_request_that_still_arrives_does_not_count(gate: Gate) -> None:
+def test_request_that_still_arrives_does_not_count(gate: OverloadDetector) -> None:
     gate.arriving = 500
     assert most(gate, 0) == AT_FIRST + 500
 
 
 def test_refusals_are_counted_and_told_of_once_in_a_while(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics(several_processes=False)
-    gate = Gate(metrics, now=watch)
+    gate = OverloadDetector(metrics, now=watch)
     for _ in range(3):
         assert gate.is_full(AT_FIRST, 0)
         gate.count()

@@ -4,9 +4,9 @@ import pytest
 
 from tenantry.common.clock import system_clock
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.error_pages import Refusals
+from tenantry.dashboard.error_pages import ErrorPages
 from tenantry.dashboard.flash_messages import Notices
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.sessions import SessionSecret
 from tenantry.server.asgi_types import RawAnswer
 
@@ -16,8 +16,8 @@ BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> RawAnswer | None:
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
     secret = SessionSecret("a secret of the tests")
-    look = Look(Cookies(secret, system_clock, secure=False), Notices(secret), secure=False, version="0")
-    return Refusals(look).page_in_front(scope, status, "an-id")
+    look = Renderer(Cookies(secret, system_clock, secure=False), Notices(secret), secure=False, version="0")
+    return ErrorPages(look).page_in_front(scope, status, "an-id")
 
 
 @pytest.mark.parametrize("path", ["/orgs/acme/", "/", "/sign-in/callback"])

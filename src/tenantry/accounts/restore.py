@@ -56,7 +56,7 @@ class Lost(NamedTuple):
     why: str = ""
 
 
-class Aftermath:
+class Restore:
     """What is done between a restore and the start of the service. All of it can be done again."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Aftermath:
         self._tenants = tenants
         self._clock = clock
 
-    async def take_away_again(self, trail: Iterable[AuditEvent], *, dry_run: bool) -> list[Lost]:
+    async def reapply_revocations(self, trail: Iterable[AuditEvent], *, dry_run: bool) -> list[Lost]:
         """Redo those changes of an exported trail that the database does not have, oldest first.
 
         Keys are revoked and changed, members removed and given lower roles, tenants ended and suspended. What was made,

@@ -369,7 +369,7 @@ class TenantService:
 
     async def _heal(self, connection: Connection, tenant_id: str, now: datetime) -> None:
         async with connection.within(ACROSS_TENANTS):
-            await ledger.heal(connection, tenant_id, self._policy, self._outbox, now)
+            await ledger.apply_parked(connection, tenant_id, self._policy, self._outbox, now)
 
     async def _seat_owner(
         self, connection: Connection, author: Author, tenant_id: str, wishes: TenantWishes, now: datetime

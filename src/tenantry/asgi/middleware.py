@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from tenantry.asgi.tenantry import Tenantry
 from tenantry.domain.access import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
 from tenantry.domain.errors import DomainError, MissingCredentialError, RateLimitedError
-from tenantry.domain.rate_limits import Standing
+from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send, header_of, request_id_of
 from tenantry.server.dispatch import REQUEST_ID, internal_error
 from tenantry.server.problems import STATUSES, Header, Refusal, refuse_domain_error
@@ -124,7 +124,7 @@ class Visit:
         self.tenantry = tenantry
         self.request_id = request_id
         self.principal: Principal | None = None
-        self.standing: Standing = ()
+        self.standing: RateLimitStatus = ()
         self.started = False
         """Whether the answer has begun."""
         self.app: object = None

@@ -10,7 +10,7 @@ import msgspec
 
 from tenantry.auth.api_keys_store import Use
 from tenantry.auth.authentication_store import KeyQuery, KeyRow, SeatRow, UserQuery, find_keys, find_seats
-from tenantry.auth.failed_authentication_throttle import Refusals
+from tenantry.auth.failed_authentication_throttle import FailedAuthenticationThrottle
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.db.batcher import Batcher
@@ -33,7 +33,7 @@ from tenantry.domain.errors import (
     OrgSuspendedError,
 )
 from tenantry.domain.projects import Window
-from tenantry.domain.rate_limits import Standing
+from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
 
@@ -291,7 +291,7 @@ class Admitted(msgspec.Struct, frozen=True):
     """Who was let in, what is left of their limits, and the projects asked for, as `Authenticated` has them."""
 
     principal: Principal
-    standing: Standing
+    standing: RateLimitStatus
     projects: Sequence[str] = ()
 
 
@@ -309,13 +309,13 @@ class Admission:
     ) -> None:
         """A request must be counted ``deadline`` seconds after it came in.
 
-        ``monotonic`` returns seconds that never go back. ``refused`` is as `Refusals` has it.
+        ``monotonic`` returns seconds that never go back. ``refused`` is as `FailedAuthenticationThrottle` has it.
         """
         self._authenticator = authenticator
         self._limiter = limiter
         self._deadline = deadline
         self._monotonic = monotonic
-        self.refusals = Refusals(refused)
+        self.refusals = FailedAuthenticationThrottle(refused)
 
     async def admit(
         self,
@@ -354,7 +354,7 @@ class Admission:
         async with self.refusals.of(kind_of(authorization)):
             return (await self._authenticator.authenticate(authorization, organization, address)).principal
 
-    async def count_user(self, claims: Claims, what: str, limit: int) -> Standing:
+    async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
         """Count a user's request that is for no tenant, such as creating one: ``limit`` of ``what`` a minute.
 
         Raises `RateLimitedError` and `AuthUnavailableError`.
@@ -363,11 +363,11 @@ class Admission:
             self._limiter.count_user(f"{what} {claims.issuer} {claims.subject}", limit), self._deadline
         )
 
-    async def _count(self, principal: Principal, seconds: float) -> Standing:
+    async def _count(self, principal: Principal, seconds: float) -> RateLimitStatus:
         return await _in_time(self._limiter.count(principal), seconds)
 
 
-async def _in_time(counting: Awaitable[Standing], seconds: float) -> Standing:
+async def _in_time(counting: Awaitable[RateLimitStatus], seconds: float) -> RateLimitStatus:
     try:
         async with asyncio.timeout(seconds):
             return await counting

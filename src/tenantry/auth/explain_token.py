@@ -18,7 +18,7 @@ _NAME: Final = "tenant and membership"
 _EXPECTED: Final = "one tenant, neither ended nor suspended, that the user was not removed from"
 
 
-class Standing(msgspec.Struct, frozen=True, rename="camel"):
+class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
     """As whom a valid token acts. Without ``tenant_known`` only as the token has it: the membership may be lower."""
 
     tenant_known: bool
@@ -36,7 +36,7 @@ class Explanation(msgspec.Struct, frozen=True):
     token: TokenExplanation
     steps: list[Step]
     refusal: DomainError | None
-    standing: Standing | None
+    standing: ExplainedAccess | None
 
 
 async def explain_token(
@@ -96,9 +96,9 @@ async def _seats(database: Database, claims: Claims, organization: str | None) -
     return seats
 
 
-def _as_member(claims: Claims, principal: Principal, seats: list[SeatRow]) -> Standing:
+def _as_member(claims: Claims, principal: Principal, seats: list[SeatRow]) -> ExplainedAccess:
     own = next((seat for seat in seats if seat.org_id == principal.org_id), None)
-    return Standing(
+    return ExplainedAccess(
         tenant_known=True,
         org_id=principal.org_id,
         role=role_of(claims, own) if own else lower_role(claimed_role(claims.role), None),
@@ -109,10 +109,10 @@ def _as_member(claims: Claims, principal: Principal, seats: list[SeatRow]) -> St
     )
 
 
-def _as_claimed(claims: Claims, organization: str | None) -> Standing:
+def _as_claimed(claims: Claims, organization: str | None) -> ExplainedAccess:
     role = lower_role(claimed_role(claims.role), None)
     scopes, level = role_grants(role, claims.scopes)
-    return Standing(
+    return ExplainedAccess(
         tenant_known=False, org_id=claims.org_id or organization, role=role, scopes=scopes, access_level=level
     )
 

@@ -26,7 +26,7 @@ _REFUSED: Final = (
 )  # fmt: skip
 
 
-class Refusals:
+class FailedAuthenticationThrottle:
     """Refusals of credentials, which leave at a bounded pace.
 
     A refusal costs little, and so a sender who sends the next bad credential upon each could keep the process busy with

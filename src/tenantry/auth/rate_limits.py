@@ -19,7 +19,7 @@ from tenantry.db.database import Lane
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, RateLimitedError
 from tenantry.domain.plans import Catalog
-from tenantry.domain.rate_limits import SLOTS, Policy, Share, Standing, Taking
+from tenantry.domain.rate_limits import SLOTS, Policy, RateLimitStatus, Share, Taking
 
 INTERVAL: Final = 1.0
 """Seconds between looks at what goes back."""
@@ -68,7 +68,7 @@ class RateLimiter:
             self._serve, most=_MOST_AT_ONCE, patience=deadline, deadline=deadline, watch=lane.watch
         )
 
-    def count_at_once(self, principal: Principal) -> Standing | None:
+    def count_at_once(self, principal: Principal) -> RateLimitStatus | None:
         """Count a request against the shares at hand. None if there are none: then `count` it.
 
         Raises `RateLimitedError` when it is known that there is nothing to be had.
@@ -83,11 +83,11 @@ class RateLimiter:
             self._refuse(shares, second)
         return None
 
-    async def count(self, principal: Principal) -> Standing:
+    async def count(self, principal: Principal) -> RateLimitStatus:
         """Count a request, and take new shares for it. Raises `RateLimitedError`, `AuthUnavailableError`."""
         return await self._count(lambda: self._shares_of(principal))
 
-    async def count_user(self, subject: str, limit: int) -> Standing:
+    async def count_user(self, subject: str, limit: int) -> RateLimitStatus:
         """Count a request of a user who acts for no tenant, under ``limit`` a minute. Raises as `count` does.
 
         ``subject`` is what the requests are counted under.
@@ -100,7 +100,7 @@ class RateLimiter:
             self._refuse(shares, second)
         return await self._count(lambda: [self._share(Policy.KEY, subject, limit, "")])
 
-    async def _count(self, shares_of: Callable[[], list[Share]]) -> Standing:
+    async def _count(self, shares_of: Callable[[], list[Share]]) -> RateLimitStatus:
         for _ in range(_MOST_TRIES):
             shares = shares_of()
             entry = await self._wait(shares)
@@ -294,7 +294,7 @@ def _give_up(entry: _Entry) -> None:
     _put_back(entry)
 
 
-def _standing(shares: Sequence[Share], second: int) -> Standing:
+def _standing(shares: Sequence[Share], second: int) -> RateLimitStatus:
     if len(shares) == 1:
         return (shares[0].quota(second),)
     return tuple([share.quota(second) for share in shares])

@@ -19,7 +19,7 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.refold import Refold, Refolded
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.timeline import ReplayDepth
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.tenants import Tenant, is_tenant_id
 
@@ -91,7 +91,7 @@ class ExplainService:
         self, connection: Connection, account: Account, wanted: set[str]
     ) -> tuple[Refolded, dict[str, int]]:
         """What the tenant's events lead to, and the places of the wanted ones in their order."""
-        fold = Refold(account.checkpoint(Reach.BEGINNING), self._policy)
+        fold = Refold(account.checkpoint(ReplayDepth.BEGINNING), self._policy)
         ranks: dict[str, int] = {}
 
         def rank(ordered: Sequence[BillingEvent]) -> None:

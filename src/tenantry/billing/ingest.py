@@ -103,12 +103,12 @@ class WebhookService:
                 await ledger.write(connection, settlement, self._outbox, now, commit=True)
         finally:
             self._lanes.put_nowait(lane)
-        for entry in (*settlement.entries, *settlement.healed):
+        for entry in (*settlement.entries, *settlement.unparked):
             ledger.log_payment(entry)
         receipts = {_key(entry.arrival): _receipt(entry) for entry in settlement.entries}
         # one that was parked may have been healed by a later one
         receipts |= {
-            _key(entry.arrival): _receipt(entry) for entry in settlement.healed if _key(entry.arrival) in receipts
+            _key(entry.arrival): _receipt(entry) for entry in settlement.unparked if _key(entry.arrival) in receipts
         }
         return [receipts.pop(_key(arrival), _DUPLICATE) for arrival in arrivals]
 

@@ -12,11 +12,9 @@ import msgspec
 from tenantry.billing import ledger_store as billing
 from tenantry.db.connection import Connection
 from tenantry.domain import owner_mails as notices
-from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
-from tenantry.domain.billing.ledger import Arrival, Entry, Question, Standing
-from tenantry.domain.billing.settlement import (
+from tenantry.domain.billing.batch_application import (
+    BatchApplication,
     Gaps,
-    Settlement,
     gaps,
     gives_way,
     may_link,
@@ -25,7 +23,9 @@ from tenantry.domain.billing.settlement import (
     useless,
     wants_link,
 )
-from tenantry.domain.billing.state import BillingPolicy, telling_everything
+from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
+from tenantry.domain.billing.ledger import Arrival, BatchContext, Entry, Question
+from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.notifications import notices_store as notice_store
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Outbox(Protocol):
 
 async def settle(
     connection: Connection, arrivals: Sequence[Arrival], policy: BillingPolicy, now: datetime
-) -> Settlement:
+) -> BatchApplication:
     """What these new events come to, their tenants locked; events that the ledger has already are left out.
 
     Nothing is written: `write` it and commit, or roll back. Must come first in its transaction, unless the caller holds
@@ -58,35 +58,35 @@ async def settle(
         # of one id the first counts, but an invalid one only where all are
         valid = [arrival for arrival in arrivals if not gives_way(arrival.event, policy)]
         unique |= {arrival.event.id: arrival for arrival in reversed(valid)}
-    standing = await _read(connection, [arrival.event for arrival in unique.values()], policy)
+    context = await _read(connection, [arrival.event for arrival in unique.values()], policy)
     fresh = [arrival for arrival in arrivals if unique[arrival.event.id] is arrival]
-    fresh = [arrival for arrival in fresh if arrival.event.id not in standing.seen]
+    fresh = [arrival for arrival in fresh if arrival.event.id not in context.seen]
     numbered = [
         msgspec.structs.replace(
-            arrival, event=msgspec.structs.replace(arrival.event, arrival=standing.first_arrival + number)
+            arrival, event=msgspec.structs.replace(arrival.event, arrival=context.first_arrival + number)
         )
         if not arrival.event.arrival  # an answer has its number from when the question was asked
         else arrival
         for number, arrival in enumerate(fresh)
     ]
     usable = [arrival.event for arrival in numbered if not useless(arrival.event, policy)]
-    links = {(event.customer_id, event.org_id) for event in usable if wants_link(event, standing)}
+    links = {(event.customer_id, event.org_id) for event in usable if wants_link(event, context)}
     customers = [customer_id for customer_id, _ in links if customer_id]
     waiting = await billing.read_parked(connection, (), customers) if customers else []
-    placed = [(tenant_of(event, standing.tenant_of_customer), event) for event in usable]
+    placed = [(tenant_of(event, context.tenant_of_customer), event) for event in usable]
     # an invoice event may have waited for its customer's link, or follow that link in this very batch
     invoices = [arrival.event for arrival in waiting]
     invoices += [event for event in usable if event.type in INVOICE_TYPES]
     placed += [
         (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
     ]
-    settlement = await prepare(connection, standing, policy, now, placed, waiting)
+    settlement = await prepare(connection, context, policy, now, placed, waiting)
     for arrival in numbered:
         settlement.receive(arrival)
     return settlement
 
 
-async def _read(connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy) -> Standing:
+async def _read(connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy) -> BatchContext:
     """Lock and read what the batch needs; what is missing is held, so that nobody adds it meanwhile.
 
     Entries that one of these events replaces do not count as seen.
@@ -97,13 +97,13 @@ async def _read(connection: Connection, events: Sequence[BillingEvent], policy: 
     ids = [event.id for event in events]
     held = Gaps()
     while True:
-        standing = await billing.read_standing(connection, tenants, customers, ids)
-        if standing.replaceable:
-            replaced = standing.replaceable & {event.id for event in events if not gives_way(event, policy)}
-            standing = msgspec.structs.replace(standing, seen=standing.seen - replaced, replaceable=replaced)
-        wanted = held.union(gaps((event for event in usable if event.id not in standing.seen), standing))
+        context = await billing.read_standing(connection, tenants, customers, ids)
+        if context.replaceable:
+            replaced = context.replaceable & {event.id for event in events if not gives_way(event, policy)}
+            context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
+        wanted = held.union(gaps((event for event in usable if event.id not in context.seen), context))
         if wanted == held:
-            return standing
+            return context
         held = wanted
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
@@ -114,23 +114,23 @@ async def _read(connection: Connection, events: Sequence[BillingEvent], policy: 
 
 async def prepare(
     connection: Connection,
-    standing: Standing,
+    context: BatchContext,
     policy: BillingPolicy,
     now: datetime,
     placed: Sequence[tuple[str | None, BillingEvent]],
     waiting: Sequence[Arrival],
-) -> Settlement:
+) -> BatchApplication:
     """A settlement with the histories that these events need, and the parked events that wait for a customer."""
-    needed = reaches(standing, placed)
-    histories = await billing.read_events(connection, needed, telling_everything(policy)) if needed else {}
+    needed = reaches(context, placed)
+    histories = await billing.read_events(connection, needed, full_state_types(policy)) if needed else {}
     parked = defaultdict(list)
     for arrival in waiting:
         parked[arrival.event.customer_id or ""].append(arrival)
-    return Settlement(standing, policy, now, reaches=needed, histories=histories, parked=parked)
+    return BatchApplication(context, policy, now, reaches=needed, histories=histories, parked=parked)
 
 
 async def write(
-    connection: Connection, settlement: Settlement, outbox: Outbox, now: datetime, *, commit: bool = False
+    connection: Connection, settlement: BatchApplication, outbox: Outbox, now: datetime, *, commit: bool = False
 ) -> None:
     """Write everything that a settlement changed; with ``commit`` the transaction ends with it.
 
@@ -142,7 +142,7 @@ async def write(
         *billing.delete_entries(settlement.superseded),
         *billing.update_accounts(settlement.changed_accounts(), now),
         *billing.insert_links(settlement.links),
-        *billing.settle_parked(settlement.healed),
+        *billing.settle_parked(settlement.unparked),
     ]
     failures = settlement.failed_payments()
     followed = bool(failures or settlement.questions)
@@ -171,9 +171,9 @@ async def write(
 
 
 async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:
-    """Keep events from being parked for a tenant and customers that are about to be known, for what `heal` will do.
+    """Lock the names of a new tenant and its customers, so that no other transaction parks events for them.
 
-    Must come before the transaction locks any tenant.
+    Call it before `apply_parked`, and before the transaction locks any tenant.
     """
     await billing.lock_names(connection, claimed_tenants=[tenant_id])
     waiting = await billing.read_parked(connection, [tenant_id], ())
@@ -181,7 +181,9 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
     await billing.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
 
 
-async def heal(connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox, now: datetime) -> None:
+async def apply_parked(
+    connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox, now: datetime
+) -> None:
     """Let the events that waited for this tenant, or for customers linked to it, take their place.
 
     The caller has called `claim`, so that no event is parked for them meanwhile, and commits.
@@ -191,14 +193,14 @@ async def heal(connection: Connection, tenant_id: str, policy: BillingPolicy, ou
     if not waiting:
         return
     named = {arrival.event.customer_id for arrival in waiting if arrival.event.customer_id}
-    standing = await billing.read_standing(connection, [tenant_id], named, ())
-    links = {arrival.event.customer_id for arrival in waiting if wants_link(arrival.event, standing)}
+    context = await billing.read_standing(connection, [tenant_id], named, ())
+    links = {arrival.event.customer_id for arrival in waiting if wants_link(arrival.event, context)}
     waiting_for_link = await billing.read_parked(connection, (), [link for link in links if link])
     placed = [(tenant_id, arrival.event) for arrival in (*waiting, *waiting_for_link)]
-    settlement = await prepare(connection, standing, policy, now, placed, waiting_for_link)
-    settlement.heal(tenant_id, waiting)
+    settlement = await prepare(connection, context, policy, now, placed, waiting_for_link)
+    settlement.apply_parked(tenant_id, waiting)
     await write(connection, settlement, outbox, now)
-    for entry in settlement.healed:
+    for entry in settlement.unparked:
         log_payment(entry)
 
 

@@ -14,9 +14,9 @@ from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.domain.billing.batch_application import gives_way
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import Arrival
-from tenantry.domain.billing.settlement import gives_way
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event

@@ -18,12 +18,12 @@ from tenantry.billing.ingest import DUPLICATE, FAILED, Receipt, WebhookService
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.domain.billing.batch_application import useless
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import Account, Arrival, Question
 from tenantry.domain.billing.refold import Refold, Refolded, corrected
-from tenantry.domain.billing.settlement import useless
-from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, telling_everything
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, full_state_types
+from tenantry.domain.billing.timeline import ReplayDepth
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
@@ -179,12 +179,12 @@ class ReplayService:
         if before is not None:
             if accounts[0].state.others:
                 return Recent(None)  # no event says everything of a tenant with several subscriptions
-            telling = telling_everything(self._policy)
+            telling = full_state_types(self._policy)
             since = await replay.beginning_after(connection, tenant_id, before, telling)
             if since is None:
                 return Recent(None)
         [account] = accounts
-        fold = Refold(account.checkpoint(Reach.BEGINNING), self._policy)
+        fold = Refold(account.checkpoint(ReplayDepth.BEGINNING), self._policy)
         async with replay.folded_events_since(connection, tenant_id, _ALWAYS if since is None else since) as events:
             async for _, event in events:
                 fold.take(event)
@@ -301,7 +301,7 @@ class ReplayService:
                 await billing.write(connection, billing.update_accounts([(right, changed)], now), commit=False)
             if parked:
                 silent = msgspec.structs.replace(self._policy, parked_mail_hours=_NO_MAIL)
-                await ledger.heal(connection, tenant_id, silent, _NothingLeaves(), now)
+                await ledger.apply_parked(connection, tenant_id, silent, _NothingLeaves(), now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
 
@@ -309,7 +309,7 @@ async def refold_accounts(
     connection: Connection, accounts: Sequence[Account], policy: BillingPolicy
 ) -> list[tuple[Account, Refolded]]:
     """What the ledger makes of these accounts."""
-    folds = {account.tenant_id: Refold(account.checkpoint(Reach.BEGINNING), policy) for account in accounts}
+    folds = {account.tenant_id: Refold(account.checkpoint(ReplayDepth.BEGINNING), policy) for account in accounts}
     async with replay.folded_events(connection, list(folds)) as events:
         async for tenant_id, event in events:
             folds[tenant_id].take(event)

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tenantry.accounts.members import MemberService
-from tenantry.accounts.restore import Aftermath, Lost, Outcome, export_trail
+from tenantry.accounts.restore import Lost, Outcome, Restore, export_trail
 from tenantry.accounts.tenants import TenantService, TenantWishes
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
@@ -72,7 +72,7 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
 
     async def act(settings: AdminSettings, database: Database) -> "_Done":
         aftermath = _aftermath(settings, database)
-        lost = await aftermath.take_away_again(trail, dry_run=dry_run)
+        lost = await aftermath.reapply_revocations(trail, dry_run=dry_run)
         if dry_run:
             return _Done(lost, None, None)
         return _Done(lost, await aftermath.end_sessions(), await aftermath.hold_mail() if hold_mail else None)
@@ -90,13 +90,13 @@ class _Done(NamedTuple):
     mails: int | None
 
 
-def _aftermath(settings: AdminSettings, database: Database) -> Aftermath:
+def _aftermath(settings: AdminSettings, database: Database) -> Restore:
     from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
 
     keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
     outbox = JobQueue(settings.database_url or "", asks_provider=False)
     tenants = TenantService(database, settings.billing, outbox, system_clock, settings.issuer)
-    return Aftermath(
+    return Restore(
         database,
         keys,
         MemberService(database, outbox, settings.issuer, settings.billing.catalog, system_clock),

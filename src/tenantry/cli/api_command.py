@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from tenantry.cli.api_client import PAGE, Api
 from tenantry.cli.exit_codes import USAGE, CommandError
-from tenantry.cli.target import Flags, Surroundings, Target
+from tenantry.cli.target import ClientConfiguration, Flags, Target
 from tenantry.cli.text import printable
 from tenantry_sdk import Tenantry
 
@@ -35,7 +35,7 @@ def ids(kind: str, flags: Flags, incomplete: str, taken: Sequence[str] = ()) -> 
     silence = io.StringIO()
     try:
         with contextlib.redirect_stderr(silence), contextlib.redirect_stdout(silence):
-            target = _without_renewal(Surroundings(flags, os.environ).target())
+            target = _without_renewal(ClientConfiguration(flags, os.environ).target())
             with Api(target, as_json=True, timeout=_SECONDS, attempts=1) as api:
                 items = _LISTS[kind](api.client).first_page().data
     except (Exception, SystemExit):  # noqa: BLE001  # whoever presses Tab cannot do anything about it
@@ -155,7 +155,7 @@ class ApiCommand(ServiceCommand):
         from tenantry.cli.api_client import Api, waits  # noqa: PLC0415  # help does not need the SDK
 
         assert self.callback is not None  # noqa: S101
-        with Api(Surroundings(flags, os.environ).target(), as_json=as_json, waits=waits()) as api:
+        with Api(ClientConfiguration(flags, os.environ).target(), as_json=as_json, waits=waits()) as api:
             return ctx.invoke(self.callback, api, **ctx.params)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.auth.explain_token import Explanation, Standing, explain_token
+from tenantry.auth.explain_token import ExplainedAccess, Explanation, explain_token
 from tenantry.cli.environment import command_values, database, fail_on_settings
 from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, fail
 from tenantry.cli.text import printable, shown
@@ -121,7 +121,7 @@ def _plain(value: object) -> object:
             return as_json(value)
 
 
-def _standing(standing: Standing) -> Iterator[Text]:
+def _standing(standing: ExplainedAccess) -> Iterator[Text]:
     yield Text("What that gives" if standing.tenant_known else "What that gives, unless a membership lowers it", "bold")
     yield Text(f"  tenant  {shown(standing.org_id)}{_terms(standing)}")
     yield Text(f"  role    {standing.role}{', as OWNER' if standing.access_level == 'OWNER' else ''}")
@@ -129,7 +129,7 @@ def _standing(standing: Standing) -> Iterator[Text]:
     yield Text()
 
 
-def _terms(standing: Standing) -> str:
+def _terms(standing: ExplainedAccess) -> str:
     return (
         f" (plan {shown(standing.plan)}, subscription {shown(standing.subscription_status)})"
         if standing.tenant_known

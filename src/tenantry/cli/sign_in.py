@@ -13,7 +13,7 @@ from tenantry.cli.api_command import ApiCommand, ServiceCommand
 from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sessions import FaultySessionError, Removed, Session, Sessions
-from tenantry.cli.target import Flags, Given, Surroundings, Target
+from tenantry.cli.target import ClientConfiguration, Flags, Given, Target
 from tenantry.cli.text import printable, shown
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
@@ -85,7 +85,7 @@ def login(
     from tenantry.cli.sign_in_flows import sign_in_with_browser, sign_in_with_code  # noqa: PLC0415
     from tenantry.cli.sign_in_provider import Provider, checked_token  # noqa: PLC0415
 
-    around = Surroundings(flags, os.environ, signs_in=True)
+    around = ClientConfiguration(flags, os.environ, signs_in=True)
     address, demo = around.address()
     options = _Options(**asked)
     session = _session(around, address, options, demo)
@@ -122,7 +122,7 @@ def _say(message: str) -> None:
     click.echo("\n".join(map(printable, message.split("\n"))), err=True)
 
 
-def _session(around: Surroundings, address: Given, options: _Options, demo: Demo | None) -> Session:
+def _session(around: ClientConfiguration, address: Given, options: _Options, demo: Demo | None) -> Session:
     """Where to sign in: by flag or environment, profile, the last sign-in, or the demo of the folder."""
     kept = _kept(around, address)
     near = demo or demo_here(around.environment)
@@ -143,20 +143,20 @@ def _session(around: Surroundings, address: Given, options: _Options, demo: Demo
     return Session(address.value, issuer, client_id, organization, profile.keyring)
 
 
-def _known_issuer(around: Surroundings, address: Given, options: _Options) -> str | None:
+def _known_issuer(around: ClientConfiguration, address: Given, options: _Options) -> str | None:
     """The issuer that somebody has named or signed in to before; else there is only what the folder says."""
     kept = _kept(around, address)
     named = options.issuer or around.set_here("TENANTRY_ISSUER", around.profile.issuer)
     return named or (kept.issuer if kept else None)
 
 
-def _kept(around: Surroundings, address: Given) -> Session | None:
+def _kept(around: ClientConfiguration, address: Given) -> Session | None:
     """The last sign-in, where it was for this service."""
     session = around.session
     return session if session is not None and session.base_url == address.value else None
 
 
-def _target(around: Surroundings, address: Given, session: Session, token: Token) -> Target:
+def _target(around: ClientConfiguration, address: Given, session: Session, token: Token) -> Target:
     source = "the identity provider"
     return Target(around.name, address, session.organization, token.access_token, None, around.sessions, source)
 
@@ -220,7 +220,7 @@ def _tell(
 def _tell_of_keys(flags: Flags) -> None:
     """Say so where the commands after this one go on with an API key."""
     try:
-        target = Surroundings(flags, os.environ).target()
+        target = ClientConfiguration(flags, os.environ).target()
     except CommandError as error:
         _say(f"The commands do not use this sign-in: {error}")
         return
@@ -267,7 +267,7 @@ def logout(flags: Flags, *, as_json: bool) -> None:
 
 def _current_session(flags: Flags) -> _Kept:
     try:
-        around = Surroundings(flags, os.environ)
+        around = ClientConfiguration(flags, os.environ)
         return _Kept(around.sessions, around.session)
     except FaultySessionError as error:
         return _Kept(error.sessions, None, is_faulty=True)

@@ -116,7 +116,7 @@ class Target(NamedTuple):
     """The demo of the folder, where nothing else was set and so it is meant."""
 
 
-class Surroundings:
+class ClientConfiguration:
     """The flags, and all that counts beside them: environment, configuration file, what was kept, the demo here.
 
     Where ``signs_in``, a profile that nobody has heard of is a new one; else that is a `CommandError`.

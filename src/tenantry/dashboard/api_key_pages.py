@@ -13,8 +13,8 @@ from litestar.params import FromPath
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.common.clock import Clock
 from tenantry.dashboard.api_key_forms import in_words as scope_in_words
-from tenantry.dashboard.guards import ORG, Door, SignedIn, Visitor
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.guards import ORG, SessionGuard, SignedIn, Visitor
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.access import AccessLevel
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import (
@@ -40,8 +40,8 @@ class Desk(msgspec.Struct, frozen=True):
     """What the pages are made of."""
 
     keys: ApiKeyService
-    door: Door
-    look: Look
+    door: SessionGuard
+    look: Renderer
     base_url: str
     clock: Clock
     catalog: Catalog

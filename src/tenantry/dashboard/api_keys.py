@@ -42,9 +42,9 @@ from tenantry.dashboard.api_key_pages import (
     use_pages,
 )
 from tenantry.dashboard.flash_messages import Notice
-from tenantry.dashboard.forms import edits, form_claim, marks, once_token, patiently, to_be_typed
-from tenantry.dashboard.guards import Door, Sent, SignedIn, Visitor, current_visitor
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.forms import edits, form_claim, marks, once_token, retry_while_in_flight, to_be_typed
+from tenantry.dashboard.guards import Sent, SessionGuard, SignedIn, Visitor, current_visitor
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState
 from tenantry.domain.errors import (
@@ -151,7 +151,7 @@ def making_pages(desk: Desk) -> list[HTTPRouteHandler]:
         if not isinstance(wanted, Wanted):
             return await page(visitor, typed, replaces, wanted)
         try:
-            made = await patiently(
+            made = await retry_while_in_flight(
                 lambda: desk.keys.create(
                     visitor.principal,
                     principal_author(request, visitor.principal),
@@ -307,7 +307,7 @@ def rotating_pages(desk: Desk) -> list[HTTPRouteHandler]:
         author = principal_author(request, visitor.principal)
         old = await desk.keys.get(visitor.principal, key_id)
         try:
-            made = await patiently(
+            made = await retry_while_in_flight(
                 lambda: desk.keys.rotate(visitor.principal, author, key_id, overlap=overlap, claim=claim)
             )
         except KeyLimitReachedError as error:
@@ -358,7 +358,7 @@ __all__ = ["api_key_pages"]
 
 
 def api_key_pages(
-    keys: ApiKeyService, door: Door, look: Look, base_url: str, clock: Clock, catalog: Catalog
+    keys: ApiKeyService, door: SessionGuard, look: Renderer, base_url: str, clock: Clock, catalog: Catalog
 ) -> list[Router]:
     """The routes of API keys."""
     desk = Desk(keys, door, look, base_url, clock, catalog)

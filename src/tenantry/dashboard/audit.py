@@ -18,8 +18,8 @@ from tenantry.auth.sessions import SessionService
 from tenantry.common.clock import Clock
 from tenantry.dashboard.audit_view import ACTIONS, people_in, tell
 from tenantry.dashboard.forms import FaultyFormError
-from tenantry.dashboard.guards import ORG, Door, SignedIn
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.guards import ORG, SessionGuard, SignedIn
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.audit import Action, AuditEvent
 
 SECTION: Final = "/settings/audit"
@@ -75,7 +75,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def audit_pages(
-    trail: AuditService, sessions: SessionService, door: Door, look: Look, clock: Clock
+    trail: AuditService, sessions: SessionService, door: SessionGuard, look: Renderer, clock: Clock
 ) -> Sequence[HTTPRouteHandler]:
     """The routes that show the trail."""
     asked_of_query = {"asked": Provide(_asked, sync_to_thread=False)}

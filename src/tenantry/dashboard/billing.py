@@ -14,10 +14,10 @@ from tenantry.api.guards import AnyRequest, principal_author
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.reads import BillingService
 from tenantry.dashboard.flash_messages import Notice, Notices
-from tenantry.dashboard.forms import form_claim, once_token, patiently
-from tenantry.dashboard.guards import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.forms import form_claim, once_token, retry_while_in_flight
+from tenantry.dashboard.guards import ORG, Sent, SessionGuard, SignedIn, Visitor
 from tenantry.dashboard.labels import has_subscription, status_in_words, will_end
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import (
     DomainError,
     IdempotencyInFlightError,
@@ -63,7 +63,7 @@ class BillingPages:
         checkout: CheckoutService,
         catalog: Catalog,
         notices: Notices,
-        look: Look,
+        look: Renderer,
         base_url: str,
     ) -> None:
         self._overview = overview
@@ -74,7 +74,7 @@ class BillingPages:
         self._look = look
         self._base_url = base_url
 
-    def routes(self, door: Door) -> Sequence[HTTPRouteHandler]:
+    def routes(self, door: SessionGuard) -> Sequence[HTTPRouteHandler]:
         """The routes."""
 
         @get(PATH, guards=[door.needs("billing:read")])
@@ -134,7 +134,7 @@ class BillingPages:
     async def _lead(self, visitor: Visitor, ask: Callable[[], Awaitable[str]]) -> Response[str]:
         """To the provider: by a page, for a form's answer may redirect to no other origin (CSP, form-action)."""
         try:
-            url = await patiently(ask)
+            url = await retry_while_in_flight(ask)
             if not url.startswith(("https://", "http://")) or not url.isascii() or not url.isprintable():
                 raise ProviderRefusedError("The payment provider gave an address that leads nowhere.")
         except _IN_WORDS as error:

@@ -22,7 +22,7 @@ from tenantry.dashboard.guards import (
     recognized_visitor,
 )
 from tenantry.dashboard.labels import refusal_of
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.dashboard.sign_in import start_path
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import RawAnswer, Scope, header_of
@@ -70,10 +70,10 @@ _LABELS: Final = {
 logger = logging.getLogger(__name__)
 
 
-class Refusals:
+class ErrorPages:
     """Refusals as pages."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Renderer) -> None:
         self._look = look
 
     def not_signed_in(self, request: AnyRequest, error: NotSignedInError) -> Response[str]:
@@ -110,7 +110,7 @@ class Refusals:
 
     def role_too_low(self, request: AnyRequest, error: RoleTooLowError) -> Response[str]:
         visitor = error.visitor
-        message = refusal_of(visitor.role, visitor.claims.scopes, error.scope, error.owners_deed)
+        message = refusal_of(visitor.role, visitor.claims.scopes, error.scope, error.owner_only)
         return self._page(request, HTTPStatus.FORBIDDEN, _TITLES[HTTPStatus.FORBIDDEN], message)
 
     def page_in_front(self, scope: Scope, status: int, request_id: str) -> RawAnswer | None:

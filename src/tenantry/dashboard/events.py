@@ -20,9 +20,9 @@ from tenantry.billing.event_feed import LedgerNews, Watch
 from tenantry.billing.reads import BillingService
 from tenantry.billing.replay import MOST_AT_ONCE, Recent, ReplayService
 from tenantry.common.encoding import NOT_JSON
-from tenantry.dashboard.guards import BY_SCRIPT, ORG, Door, SignedIn, Standing, Visitor
+from tenantry.dashboard.guards import BY_SCRIPT, ORG, SessionGuard, SessionState, SignedIn, Visitor
 from tenantry.dashboard.labels import TYPES, LedgerWords, difference
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, OverloadedError
 from tenantry.domain.plans import Catalog
@@ -32,7 +32,7 @@ SCOPE: Final = "billing:read"
 HEARTBEAT: Final = 15.0
 """Seconds after which something is sent, also where there is no news; and it is seen to that the visitor may stay."""
 _LARGEST: Final = 2**62
-_BYES: Final = {Standing.UNPROVED: "event: bye\ndata: renew\n\n", Standing.GONE: "event: bye\ndata: over\n\n"}
+_BYES: Final = {SessionState.UNPROVED: "event: bye\ndata: renew\n\n", SessionState.GONE: "event: bye\ndata: over\n\n"}
 
 
 def is_stream(path: str) -> bool:
@@ -40,7 +40,9 @@ def is_stream(path: str) -> bool:
     return path.startswith("/orgs/") and path.endswith("/events/stream")
 
 
-def event_stream(news: LedgerNews, door: Door, look: Look, heartbeat: float = HEARTBEAT) -> Sequence[HTTPRouteHandler]:
+def event_stream(
+    news: LedgerNews, door: SessionGuard, look: Renderer, heartbeat: float = HEARTBEAT
+) -> Sequence[HTTPRouteHandler]:
     """The route of the stream.
 
     Each message ``news`` says up to which arrival number there is news after the one that the page had, ``after``.
@@ -49,7 +51,7 @@ def event_stream(news: LedgerNews, door: Door, look: Look, heartbeat: float = HE
     visitor.
     """
 
-    @get(f"{ORG}/events/stream", guards=[door.needs(SCOPE, even_unproved=True)], opt={BY_SCRIPT: True})
+    @get(f"{ORG}/events/stream", guards=[door.needs(SCOPE, allow_stale_login=True)], opt={BY_SCRIPT: True})
     async def stream_events(
         request: AnyRequest,
         visitor: SignedIn,
@@ -70,7 +72,7 @@ def event_stream(news: LedgerNews, door: Door, look: Look, heartbeat: float = HE
 
 
 async def messages_of(
-    watch: Watch, standing: Callable[[], Awaitable[Standing]], heartbeat: float
+    watch: Watch, standing: Callable[[], Awaitable[SessionState]], heartbeat: float
 ) -> AsyncIterator[str]:
     """What a stream says, until whoever listens is not welcome any more, or the process stops.
 
@@ -83,7 +85,7 @@ async def messages_of(
             now = await standing()
         except DatabaseUnavailableError:
             return
-        if now is not Standing.WELCOME:
+        if now is not SessionState.WELCOME:
             yield _BYES[now]
             return
         yield (f"event: live\ndata: {heartbeat:g}\n\n" if arrival is None else f"event: news\ndata: {arrival}\n\n")
@@ -111,18 +113,18 @@ EventId = Annotated[str, PathParameter(name="event_id", max_length=255)]
 class EventPages:
     """The pages of the ledger."""
 
-    def __init__(self, billing: BillingService, replay: ReplayService, catalog: Catalog, look: Look) -> None:
+    def __init__(self, billing: BillingService, replay: ReplayService, catalog: Catalog, look: Renderer) -> None:
         self._billing = billing
         self._replay = replay
         self._catalog = catalog
         self._look = look
         self._words = LedgerWords(catalog)
 
-    def routes(self, door: Door) -> Sequence[HTTPRouteHandler]:
+    def routes(self, door: SessionGuard) -> Sequence[HTTPRouteHandler]:
         """The routes."""
         return [*self._timeline(door), *self._of_one(door), *self._of_replay(door)]
 
-    def _timeline(self, door: Door) -> Sequence[HTTPRouteHandler]:
+    def _timeline(self, door: SessionGuard) -> Sequence[HTTPRouteHandler]:
         @get(PATH, guards=[door.needs("billing:read")])
         async def show_events(
             visitor: SignedIn,
@@ -155,7 +157,7 @@ class EventPages:
 
         return [show_events]
 
-    def _of_one(self, door: Door) -> Sequence[HTTPRouteHandler]:
+    def _of_one(self, door: SessionGuard) -> Sequence[HTTPRouteHandler]:
         @get(PATH + "/{event_id:str}", guards=[door.needs("billing:read")])
         async def show_event(visitor: SignedIn, event_id: EventId) -> Response[str]:
             event = await self._billing.get_event(visitor.principal, event_id)
@@ -183,8 +185,8 @@ class EventPages:
 
         return [show_event, download_payload]
 
-    def _of_replay(self, door: Door) -> Sequence[HTTPRouteHandler]:
-        of_owners = door.needs("billing:read", owners_deed="replay the ledger")
+    def _of_replay(self, door: SessionGuard) -> Sequence[HTTPRouteHandler]:
+        of_owners = door.needs("billing:read", owner_only="replay the ledger")
 
         @get(PATH + "/replay", guards=[of_owners])
         async def show_replay(visitor: SignedIn) -> Response[str]:

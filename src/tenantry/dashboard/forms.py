@@ -163,7 +163,7 @@ async def form_claim(request: AnyRequest, principal: Principal, form: Form) -> C
     return Claim(claimant(principal), f"POST {request.url.path}", f"form:{digest.hexdigest()}", digest.digest())
 
 
-async def patiently(act: Callable[[], Awaitable[Made]]) -> Made:
+async def retry_while_in_flight(act: Callable[[], Awaitable[Made]]) -> Made:
     """Do it; while the same form of a double click is being carried out, wait for what that gives."""
     for _ in range(_TRIES):
         try:

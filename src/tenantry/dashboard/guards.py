@@ -38,7 +38,7 @@ ORG: Final = ORGS + "/{org_id:str}"
 """Below this is everything that belongs to a tenant: two tabs can show two tenants, and a link says which it means."""
 
 
-class Standing(Enum):
+class SessionState(Enum):
     """Whether who was let in would be let in now."""
 
     WELCOME = auto()
@@ -66,14 +66,14 @@ class ProofNeededError(Exception):
 class RoleTooLowError(Exception):
     """What somebody is in the tenant of the address does not cover what a page needs.
 
-    ``owners_deed`` says in words what the page is for, where it is for owners alone.
+    ``owner_only`` says in words what the page is for, where it is for owners alone.
     """
 
-    def __init__(self, visitor: "Visitor", scope: str, owners_deed: str | None) -> None:
+    def __init__(self, visitor: "Visitor", scope: str, owner_only: str | None) -> None:
         super().__init__()
         self.visitor = visitor
         self.scope = scope
-        self.owners_deed = owners_deed
+        self.owner_only = owner_only
 
 
 class ForeignFormError(Exception):
@@ -139,7 +139,7 @@ class Visitor(msgspec.Struct, frozen=True):
         return self.caller is not None and covers(self.caller.scopes, scope)
 
 
-class Door:
+class SessionGuard:
     """Lets people in who are signed in, and makes the guards of pages."""
 
     def __init__(
@@ -161,22 +161,22 @@ class Door:
         self._clock = clock
 
     def needs(
-        self, scope: str | None = None, *, even_unproved: bool = False, owners_deed: str | None = None
+        self, scope: str | None = None, *, allow_stale_login: bool = False, owner_only: str | None = None
     ) -> RouteGuard:
         """Somebody who is signed in, and whose role in the tenant of the address covers ``scope``.
 
-        With ``owners_deed``, the words for what only owners may do, such as "replay the ledger", an owner alone.
-        With ``even_unproved`` also somebody whom the provider has not vouched for lately.
+        With ``owner_only``, the words for what only owners may do, such as "replay the ledger", an owner alone.
+        With ``allow_stale_login`` also somebody whom the provider has not vouched for lately.
         """
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             try:
-                visitor = await self._visitor(connection, even_unproved=even_unproved)
+                visitor = await self._visitor(connection, allow_stale_login=allow_stale_login)
             except NotSignedInError as error:
                 raise NotSignedInError(await _form_from_here(connection)) from error
             _extras(connection)[CALLER] = visitor.caller
-            if scope is not None and not (visitor.may(scope) and (owners_deed is None or visitor.is_owner)):
-                raise RoleTooLowError(visitor, scope, owners_deed)
+            if scope is not None and not (visitor.may(scope) and (owner_only is None or visitor.is_owner)):
+                raise RoleTooLowError(visitor, scope, owner_only)
             _extras(connection)[_VISITOR] = visitor
 
         return RouteGuard(guard, Credential.SESSION, scope)
@@ -186,16 +186,16 @@ class Door:
         with suppress(NotSignedInError, ProofNeededError, DomainError):
             await self._visitor(connection)
 
-    async def standing(self, connection: Connection, scope: str) -> Standing:
+    async def standing(self, connection: Connection, scope: str) -> SessionState:
         """Whether who was let in would be let in now, for an answer that goes on. Raises `DatabaseUnavailableError`."""
         try:
-            visitor = await self._visitor(connection, even_unproved=True)
+            visitor = await self._visitor(connection, allow_stale_login=True)
             visitor.principal.require(scope)
         except DatabaseUnavailableError:
             raise
         except (NotSignedInError, DomainError):
-            return Standing.GONE
-        return Standing.WELCOME if self._is_proved(visitor.session) else Standing.UNPROVED
+            return SessionState.GONE
+        return SessionState.WELCOME if self._is_proved(visitor.session) else SessionState.UNPROVED
 
     def _is_proved(self, session: Session) -> bool:
         """Whether the provider's word on the user is good enough for looking at pages."""
@@ -217,13 +217,13 @@ class Door:
             return None
         return self._notices.read(session, connection.scope["path"], proved)
 
-    async def _visitor(self, connection: Connection, *, even_unproved: bool = False) -> Visitor:
+    async def _visitor(self, connection: Connection, *, allow_stale_login: bool = False) -> Visitor:
         org_id: str | None = connection.path_params.get("org_id")
         token = self._cookies.session(connection)
         visit = await self._sessions.visit(token, org_id, is_use=_is_use(connection)) if token else None
         if visit is None:
             raise NotSignedInError
-        if not even_unproved:
+        if not allow_stale_login:
             self._check_proof(visit.session, connection)
         visitor = Visitor(
             session=visit.session,

@@ -77,18 +77,18 @@ def role_in_words(role: Role, principal: Principal) -> str:
     return _NAMES[role] + (", narrowed by your identity provider" if narrowed else "")
 
 
-def refusal_of(role: Role, token_scopes: tuple[str, ...], scope: str, owners_deed: str | None) -> str:
+def refusal_of(role: Role, token_scopes: tuple[str, ...], scope: str, owner_only: str | None) -> str:
     """Why a user may not do what takes ``scope``, and who may. Their token's own scopes can be why, too.
 
-    ``owners_deed`` says what it is, where it is for owners alone.
+    ``owner_only`` says what it is, where it is for owners alone.
     """
-    wanted = owners_deed or _MAY.get(scope, f"do what takes the scope {scope}")
+    wanted = owner_only or _MAY.get(scope, f"do what takes the scope {scope}")
     scopes, level = role_grants(role, ())
     narrowing = [one for one in token_scopes if is_scope(one)]
-    if narrowing and covers(scopes, scope) and (owners_deed is None or level is AccessLevel.OWNER):
+    if narrowing and covers(scopes, scope) and (owner_only is None or level is AccessLevel.OWNER):
         said = ", ".join(narrowing)
         return f"Your identity provider signed you in for {said} only. That does not let you {wanted}."
-    who = "Only an owner" if owners_deed else "An owner or admin"
+    who = "Only an owner" if owner_only else "An owner or admin"
     return f"Your role, {role}, does not let you {wanted}. {who} can."
 
 

@@ -15,11 +15,11 @@ from tenantry.api.members import MemberChange, MemberId, NewMember
 from tenantry.api.parameters import LONGEST_USER_ID, Cursor
 from tenantry.auth.sessions import SessionService
 from tenantry.dashboard.flash_messages import Notice
-from tenantry.dashboard.forms import FaultyFormError, checked, form_claim, once_token, patiently
-from tenantry.dashboard.guards import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.forms import FaultyFormError, checked, form_claim, once_token, retry_while_in_flight
+from tenantry.dashboard.guards import ORG, Sent, SessionGuard, SignedIn, Visitor
 from tenantry.dashboard.labels import ROLES
 from tenantry.dashboard.memberships import leave_path
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.errors import (
     DomainError,
@@ -52,7 +52,7 @@ Text = Annotated[str, QueryParameter(max_length=LONGEST_USER_ID)]
 
 
 def member_pages(
-    members: MemberService, tenants: TenantService, sessions: SessionService, door: Door, look: Look
+    members: MemberService, tenants: TenantService, sessions: SessionService, door: SessionGuard, look: Renderer
 ) -> Sequence[HTTPRouteHandler]:
     """The routes of members."""
     pages = _MemberPages(members, tenants, sessions, look)
@@ -63,7 +63,9 @@ def member_pages(
 class _MemberPages:
     """What the pages of members have in common."""
 
-    def __init__(self, members: MemberService, tenants: TenantService, sessions: SessionService, look: Look) -> None:
+    def __init__(
+        self, members: MemberService, tenants: TenantService, sessions: SessionService, look: Renderer
+    ) -> None:
         self.members = members
         self.tenants = tenants
         self.sessions = sessions
@@ -152,7 +154,7 @@ class _MemberPages:
         )
 
 
-def _reading(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+def _reading(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
     @get(PATH, guards=[door.needs("members:read")])
     async def show_members(
         visitor: SignedIn,
@@ -170,7 +172,7 @@ def _reading(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
     return [show_members, show_member]
 
 
-def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+def _adding(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
     @get(PATH + "/new", guards=[door.needs("members:write")])
     async def show_new_member(visitor: SignedIn) -> Response[str]:
         return pages.show_new(visitor, {"userId": "", "role": Role.MEMBER}, {}, is_self=False, is_sure=False)
@@ -185,7 +187,7 @@ def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
                 _check_is_sure(visitor.role, wanted.role, sure=is_sure)
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
-            made = await patiently(
+            made = await retry_while_in_flight(
                 lambda: pages.members.add(
                     visitor.principal, author, user_id=wanted.user_id, role=wanted.role, claim=claim
                 )
@@ -202,7 +204,7 @@ def _adding(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
     return [show_new_member, add_member]
 
 
-def _changing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+def _changing(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
     @post(_ONE + "/role", guards=[door.needs("members:write")])
     async def change_role(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
         typed, is_sure = form.text("role"), form.checked("sure")
@@ -225,7 +227,7 @@ def _changing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
     return [change_role]
 
 
-def _taking_back(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+def _taking_back(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
     @post(_ONE + "/take-back", guards=[door.needs("members:write")])
     async def take_back(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
         typed = form.text("role")
@@ -234,7 +236,7 @@ def _taking_back(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
             member = await pages.members.get(visitor.principal, member_id)
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
-            made = await patiently(
+            made = await retry_while_in_flight(
                 lambda: pages.members.add(visitor.principal, author, user_id=member.user_id, role=wanted, claim=claim)
             )
         except FaultyFormError as error:
@@ -252,7 +254,7 @@ def _taking_back(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
     return [take_back]
 
 
-def _removing(pages: _MemberPages, door: Door) -> list[HTTPRouteHandler]:
+def _removing(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
     @get(_ONE + "/remove", guards=[door.needs("members:write")])
     async def show_remove_member(visitor: SignedIn, member_id: MemberId) -> Response[str]:
         member = await pages.members.get(visitor.principal, member_id)

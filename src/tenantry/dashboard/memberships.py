@@ -12,9 +12,9 @@ from tenantry.api.guards import AnyRequest, user_author
 from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
 from tenantry.dashboard.flash_messages import Notice
-from tenantry.dashboard.guards import Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.guards import Sent, SessionGuard, SignedIn, Visitor
 from tenantry.dashboard.labels import ROLES
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus
 
@@ -28,12 +28,12 @@ def leave_path(membership_id: str) -> str:
     return f"{PATH}/{membership_id}/leave"
 
 
-def membership_pages(memberships: MembershipService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+def membership_pages(memberships: MembershipService, door: SessionGuard, look: Renderer) -> Sequence[HTTPRouteHandler]:
     """The routes of the visitor's own memberships. They need no organization."""
     return [*_invitations(memberships, door, look), *_leaving(memberships, door, look)]
 
 
-def _invitations(memberships: MembershipService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+def _invitations(memberships: MembershipService, door: SessionGuard, look: Renderer) -> Sequence[HTTPRouteHandler]:
     async def show_list(visitor: Visitor, cursor: str | None, fault: str = "") -> Response[str]:
         page = await memberships.list_page(_user(visitor), None, _ON_A_PAGE, cursor)
         return look.page(
@@ -72,7 +72,7 @@ def _invitations(memberships: MembershipService, door: Door, look: Look) -> Sequ
     return [show_memberships, accept_invitation, decline_invitation]
 
 
-def _leaving(memberships: MembershipService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+def _leaving(memberships: MembershipService, door: SessionGuard, look: Renderer) -> Sequence[HTTPRouteHandler]:
     async def show_leave(visitor: Visitor, membership_id: str, faults: Mapping[str, str]) -> Response[str]:
         return look.page(
             "membership_leave.html",

@@ -10,10 +10,10 @@ from tenantry.accounts.overview import Overview, OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations
 from tenantry.common.clock import Clock
 from tenantry.dashboard.api_key_pages import may_replace
-from tenantry.dashboard.guards import ORG, Door, SignedIn
+from tenantry.dashboard.guards import ORG, SessionGuard, SignedIn
 from tenantry.dashboard.labels import LedgerWords, role_in_words, status_in_words, will_end
 from tenantry.dashboard.memberships import PATH as MEMBERSHIPS
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.plans import Catalog
 
@@ -29,8 +29,8 @@ def overview_pages(
     overview: OverviewService,
     confirmations: OwnerConfirmations,
     catalog: Catalog,
-    door: Door,
-    look: Look,
+    door: SessionGuard,
+    look: Renderer,
     *,
     base_url: str,
     clock: Clock,

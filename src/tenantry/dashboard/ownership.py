@@ -22,13 +22,13 @@ from tenantry.dashboard.forms import (
     faults_of_typed,
     form_claim,
     once_token,
-    patiently,
     read_form,
+    retry_while_in_flight,
     to_be_typed,
 )
-from tenantry.dashboard.guards import ORG, Door, Sent, SignedIn, Visitor
+from tenantry.dashboard.guards import ORG, Sent, SessionGuard, SignedIn, Visitor
 from tenantry.dashboard.members import EMAIL_WORDS, SECTION, USER_ID_WORDS
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.members import MemberStatus
 from tenantry.domain.owner_mails import same_address
@@ -41,7 +41,9 @@ _NOTICES: Final = {
 }
 
 
-def owner_address_pages(confirmations: OwnerConfirmations, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+def owner_address_pages(
+    confirmations: OwnerConfirmations, door: SessionGuard, look: Renderer
+) -> Sequence[HTTPRouteHandler]:
     """The routes of the owner's address.
 
     A link needs no session: its recipient may not be a user. Mail scanners open links, so that opening one changes
@@ -81,7 +83,7 @@ _WORDS: Final = {"userId": USER_ID_WORDS, "ownerEmail": "One e-mail address, suc
 
 
 def transfer_pages(
-    members: MemberService, tenants: TenantService, sessions: SessionService, door: Door, look: Look
+    members: MemberService, tenants: TenantService, sessions: SessionService, door: SessionGuard, look: Renderer
 ) -> Sequence[HTTPRouteHandler]:
     """The routes of handing an organization over."""
 
@@ -106,7 +108,7 @@ def transfer_pages(
             once=once_token(),
         )
 
-    of_owners = door.needs("tenants:write", owners_deed="hand over the organization")
+    of_owners = door.needs("tenants:write", owner_only="hand over the organization")
 
     @get(PATH, guards=[of_owners])
     async def show_transfer(visitor: SignedIn) -> Response[str]:
@@ -122,7 +124,7 @@ def transfer_pages(
             wanted = checked(OwnerTransfer, typed, _WORDS, further)
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
-            await patiently(
+            await retry_while_in_flight(
                 lambda: members.transfer(
                     visitor.principal,
                     author,

@@ -9,16 +9,16 @@ from litestar.params import QueryParameter
 
 from tenantry.auth.sessions import SessionService
 from tenantry.dashboard.flash_messages import Notice
-from tenantry.dashboard.guards import ORG, ORGS, Door, SignedIn
+from tenantry.dashboard.guards import ORG, ORGS, SessionGuard, SignedIn
 from tenantry.dashboard.labels import browser_in_words, role_in_words
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 
 _ON_A_PAGE: Final = 50
 _LONGEST_NAME: Final = 200
 _LONGEST_ID: Final = 64
 
 
-def organization_pages(sessions: SessionService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+def organization_pages(sessions: SessionService, door: SessionGuard, look: Renderer) -> Sequence[HTTPRouteHandler]:
     """The route of the list."""
 
     @get(ORGS, guards=[door.needs()])
@@ -38,7 +38,7 @@ SECTION: Final = "/profile"
 PATH: Final = ORG + SECTION
 
 
-def profile_pages(sessions: SessionService, door: Door, look: Look) -> Sequence[HTTPRouteHandler]:
+def profile_pages(sessions: SessionService, door: SessionGuard, look: Renderer) -> Sequence[HTTPRouteHandler]:
     """The routes of the profile."""
 
     @get(PATH, guards=[door.needs()])

@@ -22,11 +22,11 @@ from tenantry.dashboard.forms import (
     lines,
     marks,
     once_token,
-    patiently,
+    retry_while_in_flight,
     to_be_typed,
 )
-from tenantry.dashboard.guards import ORG, Door, Sent, SignedIn, Visitor
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.guards import ORG, Sent, SessionGuard, SignedIn, Visitor
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import PlanLimitReachedError
 from tenantry.domain.names import NAME_RULE, is_printable_name
 from tenantry.domain.plans import Catalog
@@ -42,7 +42,9 @@ _OVERTAKEN: Final = (
 )
 
 
-def project_pages(projects: ProjectService, door: Door, look: Look, catalog: Catalog) -> Sequence[HTTPRouteHandler]:
+def project_pages(
+    projects: ProjectService, door: SessionGuard, look: Renderer, catalog: Catalog
+) -> Sequence[HTTPRouteHandler]:
     """The routes of projects."""
     return [
         *_reading(projects, door, look, catalog),
@@ -51,7 +53,7 @@ def project_pages(projects: ProjectService, door: Door, look: Look, catalog: Cat
     ]
 
 
-def _reading(projects: ProjectService, door: Door, look: Look, catalog: Catalog) -> list[HTTPRouteHandler]:
+def _reading(projects: ProjectService, door: SessionGuard, look: Renderer, catalog: Catalog) -> list[HTTPRouteHandler]:
     @get(PATH, guards=[door.needs("projects:read")])
     async def show_projects(visitor: SignedIn, cursor: Cursor = None) -> Response[str]:
         page, room = await projects.show(visitor.principal, _ON_A_PAGE, cursor)
@@ -81,7 +83,7 @@ def _reading(projects: ProjectService, door: Door, look: Look, catalog: Catalog)
     return [show_projects, show_project]
 
 
-def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) -> list[HTTPRouteHandler]:
+def _making(projects: ProjectService, door: SessionGuard, look: Renderer, catalog: Catalog) -> list[HTTPRouteHandler]:
     def show(
         visitor: Visitor, typed: dict[str, str], project: Project | None, *, faults: dict[str, str], refusal: str = ""
     ) -> Response[str]:
@@ -111,7 +113,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
             wanted = checked(NewProject, typed, _WORDS, _name_faults(typed["name"]))
             claim = await form_claim(request, visitor.principal, form)
             author = principal_author(request, visitor.principal)
-            made = await patiently(
+            made = await retry_while_in_flight(
                 lambda: projects.create(visitor.principal, author, wanted.name, wanted.description or None, claim)
             )
         except FaultyFormError as error:
@@ -150,7 +152,7 @@ def _making(projects: ProjectService, door: Door, look: Look, catalog: Catalog) 
     return [show_new_project, create_project, show_edit_project, edit_project]
 
 
-def _deleting(projects: ProjectService, door: Door, look: Look) -> list[HTTPRouteHandler]:
+def _deleting(projects: ProjectService, door: SessionGuard, look: Renderer) -> list[HTTPRouteHandler]:
     async def show(visitor: Visitor, project_id: str, faults: dict[str, str], name: str = "") -> Response[str]:
         project = await projects.get(visitor.principal, project_id)
         return look.page(

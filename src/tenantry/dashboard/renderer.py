@@ -59,7 +59,7 @@ class _Named(Protocol):
     def name(self) -> str: ...
 
 
-class Look:
+class Renderer:
     """Renders pages; everything put into them is escaped."""
 
     def __init__(

@@ -30,15 +30,15 @@ from tenantry.dashboard.api_keys import api_key_pages
 from tenantry.dashboard.audit import audit_pages
 from tenantry.dashboard.billing import BillingPages
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.error_pages import Refusals, is_unanswered_page
+from tenantry.dashboard.error_pages import ErrorPages, is_unanswered_page
 from tenantry.dashboard.events import EventPages, event_stream
 from tenantry.dashboard.flash_messages import Notices
 from tenantry.dashboard.guards import (
-    Door,
     ForeignFormError,
     NotSignedInError,
     ProofNeededError,
     RoleTooLowError,
+    SessionGuard,
     check_form,
     current_form,
     current_visitor,
@@ -49,7 +49,7 @@ from tenantry.dashboard.overview import overview_pages
 from tenantry.dashboard.ownership import owner_address_pages, transfer_pages
 from tenantry.dashboard.profile import organization_pages, profile_pages
 from tenantry.dashboard.projects import project_pages
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.dashboard.sign_in import SignInPages
 from tenantry.domain.errors import DomainError
 from tenantry.domain.plans import Catalog
@@ -94,13 +94,13 @@ class Dashboard:
         secure = parts.base_url.startswith("https://")
         self._cookies = Cookies(parts.secret, parts.clock, secure=secure)
         self._notices = Notices(parts.secret)
-        self.look = Look(
+        self.look = Renderer(
             self._cookies, self._notices, secure=secure, version=__version__, command=parts.command,
             demo_pages=parts.demo_pages,
         )  # fmt: skip
         away = parts.sign_in.is_away if parts.sign_in else lambda: False
-        self._door = Door(parts.sessions, parts.authenticator, self._cookies, parts.secret, parts.clock, away)
-        self._refusals = Refusals(self.look)
+        self._door = SessionGuard(parts.sessions, parts.authenticator, self._cookies, parts.secret, parts.clock, away)
+        self._refusals = ErrorPages(self.look)
         self.page_of = self._refusals.page_of
         self.page_in_front = self._refusals.page_in_front
 

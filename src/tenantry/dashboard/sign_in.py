@@ -13,8 +13,8 @@ from litestar.params import QueryParameter
 from tenantry.api.guards import AnyRequest
 from tenantry.auth.sessions import SessionService
 from tenantry.dashboard.cookies import Cookies, Pending
-from tenantry.dashboard.guards import Door, NotSignedInError, is_head, recognized_visitor
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.guards import NotSignedInError, SessionGuard, is_head, recognized_visitor
+from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.oidc.jwks import FetchError
 from tenantry.integrations.oidc.sign_in import Person, PersonNeededError, SignIn, SignInFailedError, TooManySignInsError
@@ -44,7 +44,7 @@ class SignInPages:
         sign_in: SignIn | None,
         sessions: SessionService,
         cookies: Cookies,
-        look: Look,
+        look: Renderer,
         *,
         base_url: str,
         people: Sequence[tuple[str, str]],
@@ -56,11 +56,11 @@ class SignInPages:
         self._base_url = base_url
         self._people = people
 
-    def routes(self, door: Door) -> list[HTTPRouteHandler]:
+    def routes(self, door: SessionGuard) -> list[HTTPRouteHandler]:
         """The routes."""
         return [*self._in(door), *self._out(door)]
 
-    def _in(self, door: Door) -> list[HTTPRouteHandler]:
+    def _in(self, door: SessionGuard) -> list[HTTPRouteHandler]:
         async def answer_head(request: AnyRequest) -> Response[str] | None:
             """Neither begin a sign-in nor end one for who asks for the head of an answer alone."""
             return self._look.redirect(SIGN_IN) if is_head(request) else None
@@ -100,12 +100,12 @@ class SignInPages:
 
         return [show_sign_in, start_sign_in, finish_sign_in]
 
-    def _out(self, door: Door) -> list[HTTPRouteHandler]:
+    def _out(self, door: SessionGuard) -> list[HTTPRouteHandler]:
         def already_out(_request: AnyRequest, _error: NotSignedInError) -> Response[str]:
             # no cookie is taken away: another site can send this too, and then the browser keeps the cookie back
             return self._look.redirect(SIGNED_OUT)
 
-        @post(SIGN_OUT, guards=[door.needs(even_unproved=True)], exception_handlers={NotSignedInError: already_out})
+        @post(SIGN_OUT, guards=[door.needs(allow_stale_login=True)], exception_handlers={NotSignedInError: already_out})
         async def sign_out(request: AnyRequest) -> Response[str]:
             token = self._cookies.session(request)
             if token is not None:
@@ -137,7 +137,7 @@ class SignInPages:
         return response
 
     async def _finish_unless_busy(
-        self, door: Door, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
+        self, door: SessionGuard, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
     ) -> Response[str]:
         try:
             with sign_in.redemption():
@@ -149,7 +149,7 @@ class SignInPages:
         return response
 
     async def _finish(
-        self, door: Door, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
+        self, door: SessionGuard, sign_in: SignIn, request: AnyRequest, pending: Pending, answer: Mapping[str, str]
     ) -> Response[str]:
         try:
             await self._use(pending)
@@ -188,7 +188,7 @@ class SignInPages:
         return self._look.redirect(sign_in_path(pending.return_to))
 
     async def _unless_signed_in(
-        self, door: Door, request: AnyRequest, return_to: str, response: Response[str]
+        self, door: SessionGuard, request: AnyRequest, return_to: str, response: Response[str]
     ) -> Response[str]:
         """The answer to a failed sign-in, or the way on for who is in: browsers load an answer of the provider twice.
 

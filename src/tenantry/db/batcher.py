@@ -15,19 +15,19 @@ Observe = Callable[[int, float, float], None]
 """Told of each batch: how many items it has, how long the first of them waited, and how long it took; in seconds."""
 
 
-def _look_away(_items: int, _waited: float, _took: float) -> None:
+def _noop_observer(_items: int, _waited: float, _took: float) -> None:
     """Nobody wants to know."""
 
 
-class LaneWatch(msgspec.Struct, frozen=True):
+class LaneMetrics(msgspec.Struct, frozen=True):
     """Who is told of a lane's batches; ``name`` is the lane's. With ``tracing`` they are spans, too."""
 
     name: str
-    observe: Observe = _look_away
+    observe: Observe = _noop_observer
     tracing: Tracing | None = None
 
 
-UNWATCHED: Final = LaneWatch("")
+NO_METRICS: Final = LaneMetrics("")
 
 
 # Grouping: requests that wait while a batch is in flight form the next one
@@ -63,7 +63,7 @@ class Batcher(Generic[Item, Answer]):
         most_waiting: int = _MAX_WAITING,
         patience: float = DEFAULT_TIMEOUTS.batch_start,
         deadline: float = DEFAULT_TIMEOUTS.batch,
-        watch: LaneWatch = UNWATCHED,
+        watch: LaneMetrics = NO_METRICS,
     ) -> None:
         self._run = run
         self._lane = watch.name

@@ -57,7 +57,7 @@ _NAME_TENANT: Final = Statement(f"SELECT set_config('{TENANT}', $1, true)", TEXT
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
 
-class Reign(NamedTuple):
+class PrimaryEpoch(NamedTuple):
     """A primary, until a standby takes its place."""
 
     cluster: int
@@ -75,13 +75,13 @@ class Connection(psycopg.AsyncConnection[Any]):
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         super().__init__(pgconn)
-        self.is_walled = False
+        self.rls_enabled = False
         """Whether its database has the roles of `tenantry.db.roles` and lets it take them."""
         self._scope = ACROSS_TENANTS
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
-        self.reign: Reign | None = None
+        self.reign: PrimaryEpoch | None = None
         """Whose its server was when it was made, where that is asked."""
 
     async def together(self, *calls: Call, commit: bool = False) -> list[Rows]:
@@ -114,9 +114,9 @@ class Connection(psycopg.AsyncConnection[Any]):
     async def enter(self, scope: Scope, *before: Call) -> None:
         """Carry out the rest of the transaction in this scope; it is begun if there is none, in the same round trip.
 
-        ``before`` are statements that go ahead. Where `is_walled` is false the role stays what it is.
+        ``before`` are statements that go ahead. Where `rls_enabled` is false the role stays what it is.
         """
-        enter = _ENTER(scope.tenant_id, scope.role) if self.is_walled else _NAME_TENANT(scope.tenant_id)
+        enter = _ENTER(scope.tenant_id, scope.role) if self.rls_enabled else _NAME_TENANT(scope.tenant_id)
         await self.together(*before, enter)
         self._scope = scope
 

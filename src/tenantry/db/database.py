@@ -11,9 +11,9 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
-from tenantry.db.batcher import UNWATCHED, LaneWatch
+from tenantry.db.batcher import NO_METRICS, LaneMetrics
 from tenantry.db.connection import Connection, Scope
-from tenantry.db.failover_detection import Succession
+from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.roles import ARE_UP, TAKE_BATCH
 from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -143,7 +143,7 @@ def name_of(conninfo: str) -> str:
 
 
 def new_pool(
-    succession: Succession,
+    succession: FailoverDetector,
     size: int,
     make_ready: Callable[[Connection], Awaitable[None]],
     *,
@@ -176,7 +176,7 @@ def new_pool(
 
 
 async def _look_for_walls(connection: Connection) -> None:
-    [[(connection.is_walled,)]] = await connection.together(ARE_UP(), commit=True)
+    [[(connection.rls_enabled,)]] = await connection.together(ARE_UP(), commit=True)
 
 
 async def take_role(connection: psycopg.AsyncConnection[Any]) -> None:
@@ -212,7 +212,7 @@ class Database:
         pool_size: int,
         pooler: str | None = None,
         *,
-        watch_of: Callable[[str], LaneWatch] = LaneWatch,
+        watch_of: Callable[[str], LaneMetrics] = LaneMetrics,
         tracing: Tracing | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
@@ -221,9 +221,9 @@ class Database:
         self._tracing = tracing
         self._name = name_of(conninfo)
         self._is_by_pooler = pooler is not None
-        self.succession = Succession(with_statement_timeout(conninfo, timeouts))
+        self.succession = FailoverDetector(with_statement_timeout(conninfo, timeouts))
         self._pool = new_pool(
-            Succession(_with_keepalives(pooler, timeouts)) if pooler else self.succession,
+            FailoverDetector(_with_keepalives(pooler, timeouts)) if pooler else self.succession,
             pool_size,
             _look_for_walls,
             prepare_threshold=None if pooler else 5,
@@ -287,9 +287,9 @@ class Lane:
 
     def __init__(
         self,
-        succession: Succession,
+        succession: FailoverDetector,
         options: str = "",
-        watch: LaneWatch = UNWATCHED,
+        watch: LaneMetrics = NO_METRICS,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self._succession = succession

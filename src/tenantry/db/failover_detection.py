@@ -5,7 +5,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.db.connection import Connection, Reign
+from tenantry.db.connection import Connection, PrimaryEpoch
 
 _PLACES: Final = ("host", "hostaddr", "port")
 # The timeline is the one that the server writes on, which a promotion counts up; checkpoints tell of it late.
@@ -15,7 +15,7 @@ SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
 """
 
 
-class Succession:
+class FailoverDetector:
     """What a process knows of the promotions of its database, where its connection string names several hosts.
 
     A primary that comes back after a standby was promoted still takes writes, and would be used side by side with its
@@ -30,7 +30,7 @@ class Succession:
         self._lists = {name: str(self._given[name]).split(",") for name in _PLACES if name in self._given}
         self._count = max(map(len, self._lists.values()), default=1)
         self._first = 0
-        self._newest: Reign | None = None
+        self._newest: PrimaryEpoch | None = None
 
     def conninfo(self) -> str:
         """The connection string, with the host first that was the primary the last time."""
@@ -69,7 +69,7 @@ class Succession:
         return self._first
 
 
-async def _reign(connection: Connection) -> Reign | None:
+async def _reign(connection: Connection) -> PrimaryEpoch | None:
     """Whose the connection's server is; None where it does not tell."""
     try:
         rows = await (await connection.execute(_REIGN)).fetchall()
@@ -80,4 +80,4 @@ async def _reign(connection: Connection) -> Reign | None:
         await connection.rollback()
         return None
     [(cluster, timeline)] = rows
-    return Reign(int(cluster), int(timeline))
+    return PrimaryEpoch(int(cluster), int(timeline))

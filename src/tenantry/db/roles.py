@@ -131,7 +131,7 @@ FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 # Empty, once a transaction of the same session has named one.
 _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
-WALLS: Final[Mapping[str, LiteralString]] = {
+RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     **dict.fromkeys(("api_keys", "projects", "audit_events", "dashboard_names"), f"org_id = {_THIS_TENANT}"),
     **dict.fromkeys(
         ("customers", "memberships", "billing_events", "notifications", "owner_mails", "dashboard_sessions"),
@@ -149,10 +149,10 @@ _MAY_TAKE: Final = """
                                            ELSE 'MEMBER' END)"""
 MAY_TAKE_BY_LOGIN: Final = _MAY_TAKE.format(login="session_user")
 """A condition on rows of ``pg_roles``: whoever is logged in may take the role."""
-WALL_OF_TENANTS: Final = f"SELECT FROM pg_policy WHERE polname = '{WALL}' AND polrelid = to_regclass('tenants')"
+TENANT_POLICY: Final = f"SELECT FROM pg_policy WHERE polname = '{WALL}' AND polrelid = to_regclass('tenants')"
 ARE_UP: Final = Statement(
     f"""
-SELECT count(*) = {len(SERVICE_ROLES)} AND EXISTS ({WALL_OF_TENANTS})
+SELECT count(*) = {len(SERVICE_ROLES)} AND EXISTS ({TENANT_POLICY})
   FROM pg_roles
  WHERE rolname IN ('{"', '".join(SERVICE_ROLES)}') AND {MAY_TAKE_BY_LOGIN}
 """  # noqa: S608  # our own names
@@ -161,7 +161,7 @@ SELECT count(*) = {len(SERVICE_ROLES)} AND EXISTS ({WALL_OF_TENANTS})
 TAKE_BATCH: Final[LiteralString] = f"""
 SELECT set_config('role', rolname, false)
   FROM pg_roles
- WHERE rolname = '{BATCH}' AND {MAY_TAKE_BY_LOGIN} AND EXISTS ({WALL_OF_TENANTS})
+ WHERE rolname = '{BATCH}' AND {MAY_TAKE_BY_LOGIN} AND EXISTS ({TENANT_POLICY})
 """  # noqa: S608  # our own names
 """The role of sessions that serve many tenants, where there is one to take."""
 
@@ -245,8 +245,8 @@ def build(connection: Connection) -> None:
         return
     connection.execute(SET_LOCK_TIMEOUT)
     _carry_out(connection, _grants_beside_tables(connection))
-    for table in (*(name for name in TABLES if name not in WALLS), *WALLS):
-        _carry_out(connection, [*_granted(table), *(_walled_off(connection, table) if table in WALLS else ())])
+    for table in (*(name for name in TABLES if name not in RLS_POLICIES), *RLS_POLICIES):
+        _carry_out(connection, [*_granted(table), *(_walled_off(connection, table) if table in RLS_POLICIES else ())])
     comment = sql.SQL("COMMENT ON POLICY {} ON tenants IS {}")
     _carry_out(connection, [comment.format(sql.Identifier(WALL), sql.Literal(mark))])
 
@@ -313,7 +313,7 @@ def _walled_off(connection: Connection, table: str) -> Iterator[sql.Composed]:
         parts = {"policy": sql.Identifier(policy), "table": name}
         if policy in there:
             yield sql.SQL("DROP POLICY {policy} ON {table}").format(**parts)
-        yield statement.format(**parts, role=sql.Identifier(API), rows=sql.SQL(WALLS[table]))
+        yield statement.format(**parts, role=sql.Identifier(API), rows=sql.SQL(RLS_POLICIES[table]))
 
 
 def _carry_out(connection: Connection, statements: Iterable[sql.Composed]) -> None:

@@ -5,7 +5,7 @@ Which HTTP status a code has is the business of `tenantry.server.problems`.
 
 from typing import ClassVar
 
-from tenantry.domain.rate_limits import Standing
+from tenantry.domain.rate_limits import RateLimitStatus
 
 
 class DomainError(Exception):
@@ -115,7 +115,7 @@ class RateLimitedError(DomainError):
 
     code = "rate_limited"
 
-    def __init__(self, detail: str, standing: Standing, retry_after: int) -> None:
+    def __init__(self, detail: str, standing: RateLimitStatus, retry_after: int) -> None:
         super().__init__(detail)
         self.standing = standing
         self.retry_after = retry_after

@@ -34,7 +34,7 @@ class Quota(msgspec.Struct, frozen=True, gc=False):
     reset: int
 
 
-Standing = tuple[Quota, ...]
+RateLimitStatus = tuple[Quota, ...]
 """Where a caller stands with each of its limits, the tenant's first; empty where there are none."""
 
 

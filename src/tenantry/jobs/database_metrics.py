@@ -28,7 +28,7 @@ class Known(msgspec.Struct, frozen=True):
     counts: bool = False
 
 
-class DatabaseGauges:
+class DatabaseMetrics:
     """Reads what the database knows. ``periodic`` are the jobs that run by themselves, ``tasks`` all that there are."""
 
     def __init__(self, database: Database, periodic: Sequence[str] = (), tasks: Sequence[str] = ()) -> None:

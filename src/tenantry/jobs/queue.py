@@ -18,7 +18,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
 from tenantry.db.connection import Connection
 from tenantry.db.database import OUTGROWN, PoolUsage, new_pool, take_role, usage_of, with_statement_timeout
-from tenantry.db.failover_detection import Succession
+from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.ledger import Question
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store as jobs
@@ -59,7 +59,7 @@ class JobQueue:
         *,
         asks_provider: bool = False,
         tracing: Tracing | None = None,
-        succession: Succession | None = None,
+        succession: FailoverDetector | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self._asks_provider = asks_provider
@@ -67,7 +67,7 @@ class JobQueue:
         self._app = App(connector=PsycopgConnector(configure=take_role))  # of the connection that listens
         logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
-        succession = succession or Succession(with_statement_timeout(conninfo, timeouts))
+        succession = succession or FailoverDetector(with_statement_timeout(conninfo, timeouts))
         self._pool = new_pool(succession, _POOL_SIZE, take_role, timeouts=timeouts)
 
     async def open(self) -> None:
@@ -195,9 +195,9 @@ class JobQueue:
             else:
                 logger.warning("job %d was begun and not ended; it is put back", job_id)
         async with self._pool.connection() as connection:
-            forsaken = await notices.forsaken(connection, DELIVER_MAIL, _MOST_FORSAKEN)
-            await self.defer_mail(connection, forsaken)
-        for notification_id in forsaken:
+            orphaned = await notices.orphaned(connection, DELIVER_MAIL, _MOST_FORSAKEN)
+            await self.defer_mail(connection, orphaned)
+        for notification_id in orphaned:
             logger.warning("mail %s had lost its job; it has another", notification_id)
 
 

@@ -116,7 +116,7 @@ async def read_pending(connection: Connection, notification_id: UUID) -> Pending
     return PendingMail(found_id, attempts, created_at, tenant_name, recipient, tenant_id, about, in_notifications=True)
 
 
-async def forsaken(connection: Connection, task: str, most: int) -> list[UUID]:
+async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
     """Notifications to be delivered that no job of this name is there for, locked; the oldest of them."""
     found = []
     for statement in FORSAKEN:

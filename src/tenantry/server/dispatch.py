@@ -31,12 +31,12 @@ from tenantry.server.asgi_types import (
 )
 from tenantry.server.client_timeouts import COUNTED, WATCH, Limits, Watch
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import GATE, Gate
+from tenantry.server.overload_detection import GATE, OverloadDetector
 from tenantry.server.problems import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, VARIES, Refusal, refuse, refuse_domain_error
-from tenantry.server.rate_limits import Strangers, headers_of, is_stranger
+from tenantry.server.rate_limits import AnonymousThrottle, headers_of, is_stranger
 from tenantry.server.request_timing import Arrival
 from tenantry.server.security_headers import lacking, safeguards
-from tenantry.server.shutdown import ENDING, Ending
+from tenantry.server.shutdown import ENDING, Shutdown
 
 REQUEST_ID: Final = "tenantry.request_id"
 """Where the ASGI scope holds the request's id."""
@@ -90,8 +90,8 @@ class Front:
 
     What is put around it sees no request of the hot routes then: they come in by that door.
 
-    ``app`` has ``deadline`` seconds to begin its answer, in which it does not wait for its client, except on paths that
-    are ``unhurried``. ``paced`` says how many requests wait because they are made to. ``limits`` are for the clients of
+    ``app`` has ``deadline`` seconds to begin its answer, not counting waits for the client, except on the paths
+    ``no_deadline``. ``paced`` says how many requests wait because they are made to. ``limits`` are for the clients of
     the server's protocol. ``ending`` says how far the end of the process is. ``page_of`` gives
     the page for a request that does not get as far as ``app``, or no answer of it; None where it is to be a problem
     document. ``secure`` says that clients come by https.
@@ -106,9 +106,9 @@ class Front:
         metrics: Metrics,
         *,
         paced: Callable[[], int] = lambda: 0,
-        unhurried: Callable[[str], bool] = lambda _: False,
+        no_deadline: Callable[[str], bool] = lambda _: False,
         limits: Limits | None = None,
-        ending: Ending | None = None,
+        ending: Shutdown | None = None,
         page_of: PageOf = lambda _scope, _status, _request_id: None,
         secure: bool = False,
         deadline: float = DEFAULT_TIMEOUTS.request,
@@ -118,18 +118,18 @@ class Front:
         self.find = hot.find
         self._app = app
         self._metrics = metrics
-        self._unhurried = unhurried
+        self._unhurried = no_deadline
         self._page_of = page_of
         self._deadline = deadline
-        self._strangers = Strangers()
+        self._strangers = AnonymousThrottle()
         self._waiting = 0
         for limit in COUNTED:
             metrics.cut_short.labels(limit)  # 0, not nothing, until there is one
         self.state: Final = {
-            GATE: Gate(metrics, lambda: self._waiting + self._strangers.waiting + paced()),
+            GATE: OverloadDetector(metrics, lambda: self._waiting + self._strangers.waiting + paced()),
             WATCH: Watch(limits, lambda limit: metrics.cut_short.labels(limit).inc()),
             HOT_DOOR: self,
-            ENDING: ending or Ending(),
+            ENDING: ending or Shutdown(),
         }
         """What the server's protocol finds in the state of the lifespan."""
         self._counters: dict[tuple[str, str, int], Counter] = {}
@@ -214,15 +214,15 @@ class Front:
             return await self._refuse(refusal, scope, send, request_id)
         arrival = Arrival(receive)
         work = asyncio.ensure_future(self._app(scope, arrival, send_with_id))
-        unhurried = self._unhurried(scope["path"])
-        self._waiting += unhurried
+        no_deadline = self._unhurried(scope["path"])
+        self._waiting += no_deadline
         try:
-            await self._wait_for(work, None if unhurried else arrival)
+            await self._wait_for(work, None if no_deadline else arrival)
         except asyncio.CancelledError:
             work.cancel()
             raise
         finally:
-            self._waiting -= unhurried
+            self._waiting -= no_deadline
         if work.done():
             if work.cancelled():
                 return CLIENT_GONE

@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from tenantry.jobs.database_metrics import Known
 from tenantry.server.metrics import Metrics, render_known
-from tenantry.server.shutdown import Ending
+from tenantry.server.shutdown import Shutdown
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns what is wrong, or None."""
@@ -28,7 +28,7 @@ class Health(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def health_routes(
-    checks: Sequence[Check], metrics: Metrics, gauges: Gauges, ending: Ending
+    checks: Sequence[Check], metrics: Metrics, gauges: Gauges, ending: Shutdown
 ) -> Sequence[HTTPRouteHandler]:
     """The routes for orchestrators and monitoring."""
 

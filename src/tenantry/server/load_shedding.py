@@ -1,8 +1,8 @@
-"""Load shedding: requests that would wait too long are refused at once, before they cost anything.
+"""Load shedding: under overload, new requests get 503 at once, before they cost anything.
 
-A process that takes in more requests than it can answer gets slower with each, until nobody has an answer in time. So
-where so many are under way that the next one would wait too long (`Gate`), it gets a 503 as soon as its first bytes
-are there: before the framework, the signature and the database, for a small part of what an answer costs.
+A process that accepts more requests than it can answer gets slower with each, until no answer is in time. So while the
+next request would wait too long (`OverloadDetector`), it gets 503 as soon as its first bytes arrive: before the
+framework, the signature and the database, for a fraction of the cost of an answer.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tenantry.domain.errors import OverloadedError
 from tenantry.server.asgi_types import MAX_BODY, request_id_of
-from tenantry.server.overload_detection import GATE, Gate
+from tenantry.server.overload_detection import GATE, OverloadDetector
 from tenantry.server.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
 from tenantry.server.protocol import LeanProtocol
 from tenantry.server.responses import COMMON_FIELDS
@@ -33,11 +33,11 @@ _PROBLEM: Final = _HEAD % (MEDIA_TYPE.encode(), RETRY_AFTER.encode())
 
 
 class SheddingProtocol(LeanProtocol):
-    """The server's protocol behind a `Gate`, if it finds one in the state of the lifespan."""
+    """The server's protocol behind a `OverloadDetector`, if it finds one in the state of the lifespan."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
-        self._gate: Gate | None = self.app_state.get(GATE)
+        self._gate: OverloadDetector | None = self.app_state.get(GATE)
         self._is_counted = False
         self._rest = 0
 
@@ -68,7 +68,7 @@ class SheddingProtocol(LeanProtocol):
             self._is_counted = self.is_arriving
             self._gate.arriving += 1 if self.is_arriving else -1
 
-    def _shed(self, gate: Gate, data: bytes) -> bool:
+    def _shed(self, gate: OverloadDetector, data: bytes) -> bool:
         """Refuse the request that begins here; false where that takes the parser: it is not the rule, or not sound."""
         if (
             self.is_reading
@@ -104,7 +104,7 @@ class SheddingProtocol(LeanProtocol):
         found = _LENGTH.search(head)
         return int(found[1]) if found and count == 1 else None
 
-    def _answer(self, gate: Gate, request_id: bytes, *, is_webhook: bool, closes: bool) -> None:
+    def _answer(self, gate: OverloadDetector, request_id: bytes, *, is_webhook: bool, closes: bool) -> None:
         head, body = (_TEXT, b"Service unavailable") if is_webhook else (_PROBLEM, _BODY.replace(_PLACE, request_id))
         dates = COMMON_FIELDS.in_words(self.server_state.default_headers)
         last = b"connection: close\r\n" if closes else b""

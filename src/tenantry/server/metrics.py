@@ -41,7 +41,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         if several_processes:
-            _forget_the_dead()
+            _drop_dead_worker_metrics()
             multiprocess.MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
         registry = None if several_processes else self._registry
 
@@ -147,7 +147,7 @@ def _family(known: Known) -> GaugeMetricFamily | CounterMetricFamily:
     return family
 
 
-def _forget_the_dead() -> None:
+def _drop_dead_worker_metrics() -> None:
     """Of processes that ended, what they had at the moment counts no more; what they counted goes on to."""
     for file in Path(os.environ[_FOLDER]).glob("gauge_live*_*.db"):
         pid = int(file.stem.rpartition("_")[2])

@@ -8,11 +8,11 @@ from typing import Final
 from tenantry.server.metrics import Metrics
 
 GATE: Final = "tenantry.gate"
-"""Where the state of the ASGI lifespan holds the process's `Gate`."""
+"""Where the state of the ASGI lifespan holds the process's `OverloadDetector`."""
 WAIT: Final = 0.2
 """Seconds that a request may be expected to wait.
 
-Refusals take from what can be answered, so who was let in before they begin may wait several times as long.
+Answers with 503 take capacity, too: requests accepted before they begin may wait several times as long.
 """
 ALWAYS: Final = 256
 """Requests that may be under way however slow they are: as many as share one transaction."""
@@ -26,11 +26,11 @@ _QUIET: Final = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Gate:
-    """Says when one more request would have to wait too long, from how many are answered in a second.
+class OverloadDetector:
+    """Tells when one more request would have to wait too long, from how many are answered in a second.
 
-    ``aside`` says how many of the requests under way wait for something else than the process's own work; ``now``
-    returns seconds that never go back.
+    ``aside`` returns how many of the requests under way wait for something other than the process's own work; ``now``
+    is a monotonic clock, in seconds.
     """
 
     def __init__(

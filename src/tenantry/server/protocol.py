@@ -40,7 +40,7 @@ from tenantry.server.client_timeouts import (
 )
 from tenantry.server.protocol_errors import Unfit, UnfitError
 from tenantry.server.responses import COMMON_FIELDS, JoinedWrites
-from tenantry.server.shutdown import ENDING, Ending
+from tenantry.server.shutdown import ENDING, Shutdown
 
 LAST_WAIT: Final = 0.5
 """Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""
@@ -82,7 +82,7 @@ class LeanProtocol(HttpToolsProtocol):
         self._door: HotDoor | None = self.app_state.get(HOT_DOOR)
         self._watch: Watch = self.app_state.get(WATCH) or self.app_state.setdefault(WATCH, Watch())
         self._now = self._watch.now
-        self._ending: Ending = self.app_state.get(ENDING) or Ending()
+        self._ending: Shutdown = self.app_state.get(ENDING) or Shutdown()
         self._proxies = _looking_through(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._hot: HotCycle | None = None
         self.is_reading = False

@@ -11,7 +11,7 @@ from tenantry.common.clock import Pace
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.projects import Window
-from tenantry.domain.rate_limits import WINDOW, Policy, Standing
+from tenantry.domain.rate_limits import WINDOW, Policy, RateLimitStatus
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Scope
 from tenantry.server.problems import CREDENTIAL, Header
@@ -29,7 +29,7 @@ def is_stranger(scope: Scope) -> bool:
     return not any(mark in scope for mark in _KNOWN) and scope.get(OUTCOME) not in CREDENTIAL
 
 
-class Strangers:
+class AnonymousThrottle:
     """Holds what is refused to somebody who has shown no credential: an unknown address, a signature that is not right.
 
     It is what `services.refusals` does for credentials, for the same reason, with a pace of its own: so that no flood
@@ -104,11 +104,11 @@ async def admit_user(admission: Admission, scope: Scope, claims: Claims, what: s
 
 def headers_of(scope: Scope) -> tuple[Header, ...]:
     """The header fields of the answer to a request that has limits; none for any other."""
-    standing: Standing | None = scope.get(_STANDING)
+    standing: RateLimitStatus | None = scope.get(_STANDING)
     return rate_headers(standing) if standing else ()
 
 
-def rate_headers(standing: Standing) -> tuple[Header, ...]:
+def rate_headers(standing: RateLimitStatus) -> tuple[Header, ...]:
     """``RateLimit-Policy`` and ``RateLimit``."""
     if not standing:
         return ()

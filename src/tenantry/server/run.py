@@ -12,7 +12,7 @@ import uvicorn
 
 from tenantry.server.accept_loop import Listener
 from tenantry.server.protocol import LeanProtocol
-from tenantry.server.shutdown import ENDING, Ending
+from tenantry.server.shutdown import ENDING, Shutdown
 
 REQUEST_SECONDS: Final = 20
 """How long requests under way may take once the process takes no new ones."""
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, but that a load balancer in front of it need not notice its end.
+    """uvicorn's server with a graceful shutdown: a load balancer in front of it loses no request.
 
-    SIGTERM lets it drain for ``drain_seconds`` (`Ending`). SIGINT, from somebody at a terminal, does not. Then whoever
-    has connected already is taken in and nobody else, and what is under way has `REQUEST_SECONDS` to end.
+    After SIGTERM it drains for ``drain_seconds`` (`Shutdown`); after SIGINT, from a terminal, it does not. Then it
+    accepts no new connection, and requests under way have `REQUEST_SECONDS` to end.
 
-    Alone, it ends at once at a second signal. As one of several processes on one socket it is told by ``supervisor``,
-    a process id, and maybe by others that tell all of them, so there a second signal says nothing new. It ends when the
-    supervisor is gone.
+    As a single process it ends at once at a second signal. As one of several processes on one socket it gets signals
+    from ``supervisor``, a process id, and possibly from others that signal all processes, so it ignores a second one.
+    It ends when the supervisor has ended.
     """
 
     def __init__(self, config: uvicorn.Config, drain_seconds: float, supervisor: int | None = None) -> None:
@@ -91,6 +91,6 @@ class Server(uvicorn.Server):
             ending.result()
 
     @property
-    def _ending(self) -> Ending:
+    def _ending(self) -> Shutdown:
         ending = self.lifespan.state.get(ENDING)
-        return ending if isinstance(ending, Ending) else Ending()
+        return ending if isinstance(ending, Shutdown) else Shutdown()

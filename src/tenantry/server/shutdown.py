@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 ENDING: Final = "tenantry.ending"
-"""Where the state of the ASGI lifespan holds the process's `Ending`."""
+"""Where the state of the ASGI lifespan holds the process's `Shutdown`."""
 
 
-class Ending:
+class Shutdown:
     """The end of a server process in two steps: it drains, then it closes.
 
     While it drains it says that it is not ready and goes on as before, but that each answer is the last one on its

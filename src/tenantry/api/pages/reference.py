@@ -17,7 +17,7 @@ from tenantry.api.openapi import OpenApiDocument
 from tenantry.api.openapi_operations import GROUPS
 from tenantry.api.pages.outline import Outline
 from tenantry.common.templates import page_templates
-from tenantry.dashboard.renderer import Look
+from tenantry.dashboard.renderer import Renderer
 from tenantry.server.problems import all_codes
 
 PATH: Final = "/docs"
@@ -30,7 +30,7 @@ _JSON_TOKEN: Final = re.compile(
 )
 
 
-def reference_routes(document: OpenApiDocument, look: Look) -> Sequence[HTTPRouteHandler]:
+def reference_routes(document: OpenApiDocument, look: Renderer) -> Sequence[HTTPRouteHandler]:
     """The route of the reference page; the page is rendered when it is first asked for."""
     made: list[tuple[bytes, bytes]] = []
     headers = {**look.headers, **_CACHING}

@@ -15,7 +15,7 @@ from tenantry.cli.doctor.doctor_store import ConnectionLimits, Login, OldKey, Se
 from tenantry.cli.doctor.findings import Finding, Level, Problem, ok
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, for_writes, take_role
-from tenantry.db.failover_detection import Succession
+from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store as jobs
@@ -223,7 +223,7 @@ async def check_database(
     A check with a statement that takes more than ``statement_timeout`` seconds is skipped with a warning.
     """
     try:
-        lane = Lane(Succession(for_writes(conninfo)))
+        lane = Lane(FailoverDetector(for_writes(conninfo)))
     except psycopg.ProgrammingError:
         return [_UNUSABLE.found(trouble="the address cannot be parsed")]
     try:

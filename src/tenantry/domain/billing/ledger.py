@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.state import BillingState
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.timeline import ReplayDepth
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -28,11 +28,11 @@ class Account(msgspec.Struct, frozen=True):
     tip_state: BillingState | None = None
     is_whole: bool = True
 
-    def checkpoint(self, reach: Reach) -> BillingState:
+    def checkpoint(self, reach: ReplayDepth) -> BillingState:
         """The state before the events that a timeline of this reach holds."""
-        if reach is Reach.TIP:
+        if reach is ReplayDepth.TIP:
             return self.state
-        if reach is Reach.TIP_SECOND and self.tip_state is not None:
+        if reach is ReplayDepth.TIP_SECOND and self.tip_state is not None:
             return self.tip_state
         return BillingState(plan=self.base_plan)
 
@@ -86,7 +86,7 @@ class Question(NamedTuple):
     later: bool
 
 
-class Standing(msgspec.Struct, frozen=True):
+class BatchContext(msgspec.Struct, frozen=True):
     """What is known before a batch is applied; the accounts in it are locked."""
 
     accounts: Mapping[str, Account]

@@ -127,7 +127,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
     return Step(updated, f"The subscription is {status}: {reason}.")
 
 
-def telling_everything(policy: BillingPolicy) -> frozenset[str]:
+def full_state_types(policy: BillingPolicy) -> frozenset[str]:
     """The types of events after which the state is the same whatever it was before."""
     if policy.subscriptions is SubscriptionRule.NEWEST:
         return frozenset()  # which subscription counts depends on the ones before

@@ -23,7 +23,7 @@ from tenantry.domain.billing.order import in_order, is_by_arrival, is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, Step, apply
 
 
-class Reach(IntEnum):
+class ReplayDepth(IntEnum):
     """How far back a timeline must begin to place an event."""
 
     TIP = 0
@@ -31,11 +31,11 @@ class Reach(IntEnum):
     BEGINNING = 2
 
 
-def reach(created: int, tip_created: int | None) -> Reach:
+def reach(created: int, tip_created: int | None) -> ReplayDepth:
     """How far back to begin for an event of this second, given the second of the newest one so far."""
     if tip_created is None or created > tip_created:
-        return Reach.TIP
-    return Reach.TIP_SECOND if created == tip_created else Reach.BEGINNING
+        return ReplayDepth.TIP
+    return ReplayDepth.TIP_SECOND if created == tip_created else ReplayDepth.BEGINNING
 
 
 _created = attrgetter("created")

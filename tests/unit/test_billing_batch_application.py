@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenantry.domain.billing.batch_application import BatchApplication, Gaps, Need, anomalies, gaps, reaches, useless
 from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
-from tenantry.domain.billing.settlement import Gaps, Need, Settlement, anomalies, gaps, reaches, useless
+from tenantry.domain.billing.ledger import Account, Arrival, BatchContext, Entry, Link
 from tenantry.domain.billing.state import BillingPolicy, BillingState
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.timeline import ReplayDepth
 from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, observed, succeeded, updated
 
 NOW = datetime.fromtimestamp(1000, UTC)
 HOUR = 3600
 
 
-def standing(*accounts: Account, **customers: str) -> Standing:
-    return Standing(
+def standing(*accounts: Account, **customers: str) -> BatchContext:
+    return BatchContext(
         accounts={account.tenant_id: account for account in accounts},
         tenant_of_customer=customers,
         seen=frozenset(),
@@ -33,21 +33,23 @@ def arrivals(*events: BillingEvent) -> list[Arrival]:
     ]
 
 
-def settlement(known: Standing, *, policy: BillingPolicy = ANY, now: datetime = NOW, **parked: Any) -> Settlement:
+def settlement(
+    known: BatchContext, *, policy: BillingPolicy = ANY, now: datetime = NOW, **parked: Any
+) -> BatchApplication:
     waiting = {customer: arrivals(*events) for customer, events in parked.items()}
-    return Settlement(known, policy, now, reaches={}, histories={}, parked=waiting)
+    return BatchApplication(known, policy, now, reaches={}, histories={}, parked=waiting)
 
 
-def received(known: Standing, *events: BillingEvent, **parked: Any) -> Settlement:
+def received(known: BatchContext, *events: BillingEvent, **parked: Any) -> BatchApplication:
     result = settlement(known, **parked)
     for arrival in arrivals(*events):
         result.receive(arrival)
     return result
 
 
-def healed(*events: BillingEvent, known: Standing | None = None, **options: Any) -> Settlement:
+def unparked(*events: BillingEvent, known: BatchContext | None = None, **options: Any) -> BatchApplication:
     result = settlement(known or standing(account(), cus_1="acme"), **options)
-    result.heal("acme", arrivals(*events))
+    result.apply_parked("acme", arrivals(*events))
     return result
 
 
@@ -55,11 +57,11 @@ def outcomes(entries: list[Entry]) -> list[tuple[str, str | None]]:
     return [(entry.outcome.value, entry.tenant_id) for entry in entries]
 
 
-def told(result: Settlement) -> list[str]:
+def told(result: BatchApplication) -> list[str]:
     return [failure.event_id for failure in result.failed_payments()]
 
 
-def state(result: Settlement) -> BillingState:
+def state(result: BatchApplication) -> BillingState:
     [(changed, _)] = result.changed_accounts()
     return changed.state
 
@@ -164,14 +166,14 @@ def test_a_link_counts_at_once() -> None:
 
 def test_a_link_heals_what_waited_for_the_customer() -> None:
     result = received(standing(account()), completed(900), cus_1=[failed(800)])
-    assert outcomes(result.healed) == [("applied", "acme")]
+    assert outcomes(result.unparked) == [("applied", "acme")]
     assert state(result).subscription_status == "past_due"
 
 
 def test_a_link_heals_what_came_before_it_in_the_same_batch() -> None:
     result = received(standing(account()), failed(800), completed(900))
     assert outcomes(result.entries) == [("parked", None), ("applied", "acme")]
-    assert outcomes(result.healed) == [("applied", "acme")]
+    assert outcomes(result.unparked) == [("applied", "acme")]
     assert state(result).subscription_status == "past_due"
 
 
@@ -181,47 +183,48 @@ def test_the_ledger_shows_the_state_within_the_batch() -> None:
 
 
 def test_parked_events_take_their_place_by_their_order() -> None:
-    result = healed(updated(100), deleted(200))
-    assert outcomes(result.healed) == [("applied", "acme"), ("applied", "acme")]
+    result = unparked(updated(100), deleted(200))
+    assert outcomes(result.unparked) == [("applied", "acme"), ("applied", "acme")]
     assert state(result).subscription_status == "canceled"
 
 
 def test_parked_events_take_their_place_before_newer_ones() -> None:
     known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
-    result = Settlement(
+    result = BatchApplication(
         known, ANY, NOW,
-        reaches={"acme": Need(Reach.BEGINNING, 900)}, histories={"acme": [updated(900, status="trialing")]}, parked={},
+        reaches={"acme": Need(ReplayDepth.BEGINNING, 900)},
+        histories={"acme": [updated(900, status="trialing")]}, parked={},
     )  # fmt: skip
-    result.heal("acme", arrivals(failed(100)))
-    assert outcomes(result.healed) == [("late", "acme")]
+    result.apply_parked("acme", arrivals(failed(100)))
+    assert outcomes(result.unparked) == [("late", "acme")]
     assert state(result).subscription_status == "trialing"
 
 
 def test_a_healed_checkout_links_and_heals_what_waited_for_it() -> None:
-    result = healed(completed(100), known=standing(account()), cus_1=[failed(200)])
-    assert outcomes(result.healed) == [("applied", "acme"), ("applied", "acme")]
+    result = unparked(completed(100), known=standing(account()), cus_1=[failed(200)])
+    assert outcomes(result.unparked) == [("applied", "acme"), ("applied", "acme")]
     assert result.links == [Link("cus_1", "acme", "evt_c")]
 
 
 def test_a_parked_failure_is_told_while_the_tenant_is_past_due() -> None:
-    assert told(healed(failed(900))) == ["evt_f"]
+    assert told(unparked(failed(900))) == ["evt_f"]
 
 
 @pytest.mark.parametrize("later", [updated(950), succeeded(950), deleted(950)])
 def test_a_parked_failure_is_not_told_once_the_tenant_is_not_past_due(later: BillingEvent) -> None:
-    assert told(healed(failed(900), later)) == []
+    assert told(unparked(failed(900), later)) == []
 
 
 def test_a_parked_failure_is_not_told_once_its_invoice_is_paid() -> None:
     other = failed(960, "evt_2", invoice_id="in_2")
-    assert told(healed(failed(900), succeeded(950), other)) == ["evt_2"]
+    assert told(unparked(failed(900), succeeded(950), other)) == ["evt_2"]
 
 
 @pytest.mark.parametrize(("age", "expected"), [(3 * HOUR - 1, ["evt_f"]), (3 * HOUR, []), (3 * HOUR + 1, [])])
 def test_a_parked_failure_is_told_only_while_young(age: int, expected: list[str]) -> None:
     policy = BillingPolicy(catalog=CATALOG, parked_mail_hours=3)
     now = datetime.fromtimestamp(900 + age, UTC)
-    assert told(healed(failed(900), policy=policy, now=now)) == expected
+    assert told(unparked(failed(900), policy=policy, now=now)) == expected
 
 
 def test_an_old_failure_that_was_not_parked_is_told() -> None:
@@ -234,7 +237,7 @@ def test_an_old_failure_that_was_not_parked_is_told() -> None:
 def test_nobody_is_told_of_a_tenant_that_has_ended() -> None:
     gone = standing(account(deleted=True), cus_1="acme")
     assert told(received(gone, failed())) == []
-    assert told(healed(failed(900), known=gone)) == []
+    assert told(unparked(failed(900), known=gone)) == []
 
 
 def test_the_owner_is_told_with_the_invoice() -> None:
@@ -340,20 +343,20 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
 def test_the_farthest_need_counts() -> None:
     known = standing(account(tip_created=100))
     assert reaches(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
-        "acme": Need(Reach.BEGINNING, 99)
+        "acme": Need(ReplayDepth.BEGINNING, 99)
     }
 
 
 def test_of_several_late_events_the_oldest_says_where_the_history_begins() -> None:
     known = standing(account(tip_created=100))
     assert reaches(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))]) == {
-        "acme": Need(Reach.BEGINNING, 50)
+        "acme": Need(ReplayDepth.BEGINNING, 50)
     }
 
 
 def test_an_answer_of_the_provider_needs_the_newest_second_to_take_the_place_of_another() -> None:
     known = standing(account(tip_created=100))
-    assert reaches(known, [("acme", observed(200))]) == {"acme": Need(Reach.TIP_SECOND, 100)}
+    assert reaches(known, [("acme", observed(200))]) == {"acme": Need(ReplayDepth.TIP_SECOND, 100)}
 
 
 def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None:

@@ -18,9 +18,9 @@ from tenantry.domain.billing.events import (
     BillingEvent,
     Outcome,
 )
-from tenantry.domain.billing.ledger import Account, Arrival, Entry, FailedPayment, Link, Question, Standing
+from tenantry.domain.billing.ledger import Account, Arrival, BatchContext, Entry, FailedPayment, Link, Question
 from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, record_of
-from tenantry.domain.billing.timeline import Placement, Reach, Timeline, begin, is_paid, place, reach, tip
+from tenantry.domain.billing.timeline import Placement, ReplayDepth, Timeline, begin, is_paid, place, reach, tip
 
 _SUBSCRIPTION_MODE: Final = "subscription"
 _TAKEN: Final = HANDLED_TYPES | {SNAPSHOT}
@@ -109,44 +109,44 @@ FIRST: Final = -1
 class Need(NamedTuple):
     """How far back an account's history is needed, and from which second on.
 
-    With `Reach.TIP_SECOND` that is the second of its newest event. With `Reach.BEGINNING` it is that of the oldest
-    event to be placed: events before it are needed back to one that says everything. None says everything of an account
-    that has had several subscriptions, or that the release before wrote; the second is `FIRST` then.
+    With `ReplayDepth.TIP_SECOND`: from the second of its newest event. With `ReplayDepth.BEGINNING`: from the second
+    of the oldest event to place, and before it back to a full-state event. For an account with several subscriptions,
+    or written by the previous release, no event is a full-state event; then the second is `FIRST`.
     """
 
-    reach: Reach
+    reach: ReplayDepth
     second: int
 
 
-def reaches(standing: Standing, events: Iterable[tuple[str | None, BillingEvent]]) -> dict[str, Need]:
+def reaches(context: BatchContext, events: Iterable[tuple[str | None, BillingEvent]]) -> dict[str, Need]:
     """How far back each account's history is needed to place these events, each given with its tenant.
 
     Accounts that need no history are left out.
     """
     needed: dict[str, Need] = {}
     for tenant_id, event in events:
-        account = standing.accounts.get(tenant_id) if tenant_id else None
+        account = context.accounts.get(tenant_id) if tenant_id else None
         if account is None or account.tip_created is None or event.type not in FOLDED_TYPES:
             continue
-        far = reach(event.created, account.tip_created) if account.is_whole else Reach.BEGINNING
+        far = reach(event.created, account.tip_created) if account.is_whole else ReplayDepth.BEGINNING
         if event.type == SNAPSHOT:
-            far = max(far, Reach.TIP_SECOND)  # it may take the place of an older answer
+            far = max(far, ReplayDepth.TIP_SECOND)  # it may take the place of an older answer
         known = needed.get(account.tenant_id)
-        if far > (known.reach if known else Reach.TIP) or (known and event.created < known.second):
+        if far > (known.reach if known else ReplayDepth.TIP) or (known and event.created < known.second):
             second = account.tip_created
-            if far is Reach.BEGINNING:
+            if far is ReplayDepth.BEGINNING:
                 second = FIRST if account.state.others or not account.is_whole else event.created
             needed[account.tenant_id] = Need(far, second)
     return needed
 
 
-def wants_link(event: BillingEvent, standing: Standing) -> bool:
+def wants_link(event: BillingEvent, context: BatchContext) -> bool:
     """Whether the event would tie its customer to its tenant, as far as is known before the batch."""
-    account = standing.accounts.get(event.org_id or "")
+    account = context.accounts.get(event.org_id or "")
     return (
         may_link(event)
         and account is not None
-        and event.customer_id not in standing.tenant_of_customer
+        and event.customer_id not in context.tenant_of_customer
         and (event.type == CHECKOUT_COMPLETED or account.customer_id is None)
     )
 
@@ -163,16 +163,16 @@ class Gaps(NamedTuple):
         return Gaps(self.tenants | other.tenants, self.customers | other.customers, self.links | other.links)
 
 
-def gaps(events: Iterable[BillingEvent], standing: Standing) -> Gaps:
+def gaps(events: Iterable[BillingEvent], context: BatchContext) -> Gaps:
     """What these events need that is not there, or that they may add."""
     tenants, customers, links = set(), set(), set()
     for event in events:
-        if tenant_of(event, standing.tenant_of_customer) not in standing.accounts:
+        if tenant_of(event, context.tenant_of_customer) not in context.accounts:
             if event.type in INVOICE_TYPES:
                 customers.add(event.customer_id or "")
             else:
                 tenants.add(event.org_id or "")
-        if wants_link(event, standing):
+        if wants_link(event, context):
             links.add(event.customer_id or "")
     return Gaps(frozenset(tenants), frozenset(customers), frozenset(links))
 
@@ -184,7 +184,7 @@ def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str
     return event.org_id
 
 
-class Settlement:
+class BatchApplication:
     """Collects what a batch changes; nothing is written here.
 
     ``histories`` are the events after the checkpoint of each account in ``reaches``;
@@ -193,7 +193,7 @@ class Settlement:
 
     def __init__(
         self,
-        standing: Standing,
+        context: BatchContext,
         policy: BillingPolicy,
         now: datetime,
         *,
@@ -203,9 +203,9 @@ class Settlement:
     ) -> None:
         self._policy = policy
         self._now = now
-        self._accounts = dict(standing.accounts)
-        self._original = standing.accounts
-        self._tenant_of_customer = dict(standing.tenant_of_customer)
+        self._accounts = dict(context.accounts)
+        self._original = context.accounts
+        self._tenant_of_customer = dict(context.tenant_of_customer)
         self._reaches = reaches
         self._histories = histories
         self._parked = {customer_id: list(waiting) for customer_id, waiting in parked.items()}
@@ -214,10 +214,10 @@ class Settlement:
         self._belated_failures: list[tuple[str, BillingEvent]] = []
         self._oldest_mailed = now.timestamp() - timedelta(hours=policy.parked_mail_hours).total_seconds()
         self.entries: list[Entry] = []
-        self.healed: list[Entry] = []
+        self.unparked: list[Entry] = []
         self.links: list[Link] = []
         self.superseded: list[str] = []
-        self.replaced = standing.replaceable
+        self.replaced = context.replaceable
         self.questions: list[Question] = []
 
     def receive(self, arrival: Arrival) -> None:
@@ -254,11 +254,11 @@ class Settlement:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
         self.entries.append(Entry(arrival, None, outcome, reason, anomalies=anomalies(arrival, self._policy)))
 
-    def heal(self, tenant_id: str, arrivals: Iterable[Arrival]) -> None:
+    def apply_parked(self, tenant_id: str, arrivals: Iterable[Arrival]) -> None:
         """Let parked events take their place, now that their tenant is known; given in the order of the events."""
         for arrival in arrivals:
             entry, notify = self._settle(arrival, tenant_id)
-            self.healed.append(entry)
+            self.unparked.append(entry)
             if notify:
                 self._tell_if_still_true(tenant_id, arrival.event)
 
@@ -329,7 +329,7 @@ class Settlement:
         timeline = self._timelines.get(tenant_id)
         if timeline is None:
             need = self._reaches.get(tenant_id)
-            checkpoint = self._accounts[tenant_id].checkpoint(need.reach if need else Reach.TIP)
+            checkpoint = self._accounts[tenant_id].checkpoint(need.reach if need else ReplayDepth.TIP)
             timeline = begin(checkpoint, self._histories.get(tenant_id, ()), self._policy)
             if event.type == SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)
@@ -355,7 +355,7 @@ class Settlement:
         self.links.append(Link(customer_id, account.tenant_id, event.id))
         self._tenant_of_customer[customer_id] = account.tenant_id
         self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
-        self.heal(account.tenant_id, self._parked.get(customer_id, ()))
+        self.apply_parked(account.tenant_id, self._parked.get(customer_id, ()))
         return _Note(Outcome.APPLIED, f"Customer {customer_id} now belongs to this tenant.")
 
 
