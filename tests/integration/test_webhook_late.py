@@ -14,7 +14,7 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.billing.ledger import Arrival
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.timeline import ReplayDepth
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
 from tests.support import events
@@ -119,8 +119,9 @@ async def test_account_that_the_release_before_wrote_last_is_folded_from_its_fir
 
 
 HISTORY = (
-    "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason) "
-    "SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'applied', '' FROM generate_series(1, 5000) n RETURNING id"
+    "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, subscription_id, outcome, "
+    "reason) SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'sub_1', 'applied', '' "
+    "FROM generate_series(1, 5000) n RETURNING id"
 )
 TELLING = "customer.subscription.updated"
 
@@ -130,7 +131,7 @@ async def seconds_read(conninfo: str, second: int, *telling: str) -> list[int]:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        history = await billing.read_events(connection, {"acme": (Reach.BEGINNING, second)}, telling)
+        history = await billing.read_events(connection, {"acme": (ReplayDepth.BEGINNING, second)}, telling)
     await database.close()
     return [event.created for event in history["acme"]]
 

@@ -135,3 +135,19 @@ def test_batches_and_checkpoints_make_no_difference(
             one_by_one.deliver([event])
     assert in_batches.account == one_by_one.account
     assert in_batches.told == one_by_one.told
+
+
+def test_history_does_not_begin_with_an_event_that_names_no_subscription() -> None:
+    """Found by the law above: such an event does not say which subscription ended before it."""
+    events = [
+        updated(3, "a", subscription_id="sub_2"),
+        deleted(0, "b", subscription_id="sub_2"),
+        deleted(0, "c", subscription_id="sub_2"),
+        updated(1, "d", subscription_id=None),
+        deleted(2, "e", subscription_id="sub_1"),
+    ]
+    one_by_one, in_one_batch = Ledger(ANY), Ledger(ANY)
+    in_one_batch.deliver(events)
+    for event in events:
+        one_by_one.deliver([event])
+    assert in_one_batch.account == one_by_one.account

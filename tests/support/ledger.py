@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
+from tenantry.domain.billing.batch_application import BatchApplication, Need, reaches, tenant_of, useless, wants_link
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Account, Arrival, Standing
-from tenantry.domain.billing.settlement import Need, Settlement, reaches, tenant_of, useless, wants_link
-from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, telling_everything
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.ledger import Account, Arrival, BatchContext
+from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, full_state_types
+from tenantry.domain.billing.timeline import ReplayDepth
 from tests.support.facts import account
 
 TENANT: Final = "acme"
@@ -56,10 +56,10 @@ class Ledger:
         """Settle a batch and keep it, as the service does."""
         self._write(self.settled(batch))
 
-    def settled(self, batch: Sequence[BillingEvent]) -> Settlement:
+    def settled(self, batch: Sequence[BillingEvent]) -> BatchApplication:
         """What a batch would come to."""
         arrivals = self._numbered(batch)
-        standing = Standing({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
+        standing = BatchContext({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
         usable = [arrival.event for arrival in arrivals if not useless(arrival.event, self._policy)]
         links = {event.customer_id for event in usable if wants_link(event, standing)}
         waiting = [arrival for arrival in self._parked.values() if arrival.event.customer_id in links]
@@ -84,33 +84,36 @@ class Ledger:
         return numbered
 
     def _settlement(
-        self, standing: Standing, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[Arrival]
-    ) -> Settlement:
+        self, standing: BatchContext, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[Arrival]
+    ) -> BatchApplication:
         needed = reaches(standing, placed)
         histories = {tenant: self._history(need) for tenant, need in needed.items()}
         parked: dict[str, list[Arrival]] = {}
         for arrival in waiting:
             parked.setdefault(arrival.event.customer_id or "", []).append(arrival)
-        return Settlement(standing, self._policy, NOW, reaches=needed, histories=histories, parked=parked)
+        return BatchApplication(standing, self._policy, NOW, reaches=needed, histories=histories, parked=parked)
 
     def _history(self, need: Need) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""
         since = need.second
-        if need.reach is Reach.BEGINNING:
+        if need.reach is ReplayDepth.BEGINNING:
             seconds = Counter(event.created for event in self._events.values())
-            telling = telling_everything(self._policy)
+            telling = full_state_types(self._policy)
             since = max(
                 (
                     event.created
                     for event in self._events.values()
-                    if event.created < need.second and event.type in telling and seconds[event.created] == 1
+                    if event.created < need.second
+                    and event.type in telling
+                    and event.subscription_id is not None
+                    and seconds[event.created] == 1
                 ),
                 default=-1,
             )
         return [event for event in self._events.values() if event.created >= since]
 
-    def _write(self, settlement: Settlement) -> None:
-        for entry in (*settlement.entries, *settlement.healed):
+    def _write(self, settlement: BatchApplication) -> None:
+        for entry in (*settlement.entries, *settlement.unparked):
             event = entry.arrival.event
             if Anomaly.AMBIGUOUS_ORDER in entry.anomalies:
                 self.ambiguous += (event.id,)

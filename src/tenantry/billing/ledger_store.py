@@ -17,9 +17,9 @@ from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing
 from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, MOMENTS, TEXT, TEXTS, Call, Statement, Type
 from tenantry.domain.billing.events import Anomaly, BillingEvent
-from tenantry.domain.billing.ledger import Account, Arrival, Entry, Link, Standing
+from tenantry.domain.billing.ledger import Account, Arrival, BatchContext, Entry, Link
 from tenantry.domain.billing.state import BillingState, KnownSubscription
-from tenantry.domain.billing.timeline import Reach
+from tenantry.domain.billing.timeline import ReplayDepth
 
 ARRIVALS_PER_BATCH: Final = 1024
 ACCOUNT_COLUMNS: Final = (
@@ -66,8 +66,9 @@ _FACT_TYPES: Final[Mapping[str, Type[Any]]] = {
 FACT_NAMES: Final = tuple(_FACT_TYPES)
 """The columns that hold the facts of an event."""
 _FACTS: Final = ", ".join(_FACT_TYPES)
-# A late event's history begins where the state does not depend on what was before: at the newest event before it that
-# says everything and has no other in its second (whose order could depend on it); without one, at the beginning.
+# A late event's history begins where the state does not depend on earlier events: at the newest full-state event before
+# it that is alone in its second; without one, at the beginning. An event without a subscription's id is none: it says
+# nothing about which subscription ended before.
 READ_EVENTS: Final = f"""
 SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
   FROM unnest(%(tenants)s::text[], %(seconds)s::bigint[], %(late)s::boolean[]) AS wanted (tenant_id, second, late)
@@ -76,7 +77,8 @@ SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
                   SELECT r.created
                     FROM billing_events r
                    WHERE r.tenant_id = wanted.tenant_id AND r.created < wanted.second
-                     AND r.type = ANY(%(telling)s) AND r.outcome IN ('applied', 'late', 'no_change')
+                     AND r.type = ANY(%(telling)s) AND r.subscription_id IS NOT NULL
+                     AND r.outcome IN ('applied', 'late', 'no_change')
                      AND NOT EXISTS (
                            SELECT FROM billing_events o
                             WHERE o.tenant_id = r.tenant_id AND o.created = r.created AND o.id <> r.id
@@ -97,7 +99,7 @@ _EDITION: Final = '{"edition":1'
 
 async def read_standing(
     connection: Connection, tenants: Collection[str], customers: Collection[str], events: Collection[str]
-) -> Standing:
+) -> BatchContext:
     """Lock the tenants that a batch touches and read what is known, in one round trip."""
     links, accounts, seen, [(first_arrival,)] = await connection.together(
         TENANTS_OF_CUSTOMERS(list(customers)),
@@ -105,7 +107,7 @@ async def read_standing(
         SEEN_EVENTS(list(events)),
         NEXT_ARRIVAL(),
     )
-    return Standing(
+    return BatchContext(
         accounts={row[0]: to_account(row) for row in accounts},
         tenant_of_customer=dict(links),
         seen=frozenset([row[0] for row in seen]),
@@ -161,19 +163,19 @@ async def lock_account(connection: Connection, tenant_id: str) -> Account | None
 
 
 async def read_events(
-    connection: Connection, needs: Mapping[str, tuple[Reach, int]], telling_everything: Collection[str]
+    connection: Connection, needs: Mapping[str, tuple[ReplayDepth, int]], full_state_types: Collection[str]
 ) -> dict[str, list[BillingEvent]]:
     """The folded events of tenants that a timeline needs, by tenant; ``{tenant: (reach, second)}`` as `Need` has it.
 
-    Types ``telling_everything`` let a history begin with an event that is alone in its second.
+    Types ``full_state_types`` let a history begin with an event that is alone in its second.
     """
     cursor = await connection.execute(
         READ_EVENTS,
         {
             "tenants": list(needs),
             "seconds": [second for _, second in needs.values()],
-            "late": [reach is Reach.BEGINNING for reach, _ in needs.values()],
-            "telling": list(telling_everything),
+            "late": [reach is ReplayDepth.BEGINNING for reach, _ in needs.values()],
+            "telling": list(full_state_types),
         },
     )
     events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in needs}

@@ -56,11 +56,12 @@ SELECT created
  ORDER BY created DESC, arrival DESC
 OFFSET %s LIMIT 1
 """
-# As for a late event (`READ_EVENTS` in `store.billing`), but the oldest such beginning that there is.
+# As for a late event (`READ_EVENTS` in `ledger_store`), but the oldest such beginning.
 BEGINNING_AFTER: Final = f"""
 SELECT r.created
   FROM billing_events r
  WHERE r.tenant_id = %(tenant)s AND r.created > %(second)s AND r.type = ANY(%(telling)s) AND r.{_FOLDED}
+   AND r.subscription_id IS NOT NULL
    AND NOT EXISTS (
          SELECT FROM billing_events o
           WHERE o.tenant_id = r.tenant_id AND o.created = r.created AND o.id <> r.id AND o.{_FOLDED}
