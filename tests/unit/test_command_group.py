@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tenantry import __version__
 from tenantry.cli import main
-from tenantry.cli.lazy import LazyGroup
+from tenantry.cli.lazy_group import LazyGroup
 
 COMMANDS = (
     "login",
@@ -112,11 +112,15 @@ def test_version_command_shows_what_the_option_shows() -> None:
 def test_profile_before_a_command_that_uses_none_is_refused(arguments: list[str]) -> None:
     done = CliRunner().invoke(main, ["--profile", "work", *arguments], prog_name="tenantry")
     assert done.exit_code == 2
-    assert "uses no service, and so no --profile." in done.output
+    assert "uses no service, so it takes no --profile." in done.output
 
 
 def test_version_is_shown() -> None:
     assert __version__ in CliRunner().invoke(main, ["--version"]).output
+
+
+def test_command_of_the_service_looks_for_no_others(tmp_path: Path) -> None:
+    assert "importlib.metadata" not in imported_by("whoami", folder=tmp_path)
 
 
 def test_help_imports_neither_server_nor_database() -> None:

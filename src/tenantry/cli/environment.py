@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_demo
 from tenantry.cli.exit_codes import FAILED, USAGE, fail
-from tenantry.cli.lazy import INSTALL_DEVKIT
+from tenantry.cli.lazy_group import INSTALL_DEVKIT
 from tenantry.common.logs import redact
 from tenantry.settings import DEMO_FLAG, SettingsError, load_database_url, read_environment
 from tenantry.variables import DATABASE_URL, EMBEDDED

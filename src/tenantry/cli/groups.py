@@ -2,7 +2,7 @@
 
 import click
 
-from tenantry.cli.lazy import LazyGroup
+from tenantry.cli.lazy_group import LazyGroup
 
 
 @click.command(

@@ -1,20 +1,53 @@
 """``tenantry help``, ``version`` and ``completion``."""
 
+import os
 from collections.abc import Sequence
+from typing import ClassVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
 
 from tenantry import __version__
-from tenantry.cli.lazy import COMPLETE_VARIABLE, complete_whole_lines
+from tenantry.cli.lazy_group import COMPLETE_VARIABLE
 
 _COMMAND = "tenantry"
+
+
+class WholeLineBash(BashComplete):
+    """click's bash completion, given the line up to the cursor as it was typed.
+
+    Bash splits words at colons and equals signs before a completion sees them, so it would cut the address in
+    ``--base-url http://...`` into several words.
+    """
+
+    source_template: ClassVar[str] = BashComplete.source_template.replace(
+        'COMP_WORDS="${COMP_WORDS[*]}"', 'COMP_WORDS="${COMP_LINE:0:COMP_POINT}"'
+    )
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the whole words before the cursor, and the word at the cursor."""
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)[1:]
+        if not words or line[-1].isspace():
+            return words, ""
+        return words[:-1], words[-1]
+
+
+def complete_whole_lines() -> None:
+    """Make click use `WholeLineBash` for bash."""
+    add_completion_class(WholeLineBash)
 
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what completes commands, options and ids in a shell.
+    """Print a script that completes commands, options and ids in a shell.
 
     \b
     bash   eval "$(tenantry completion bash)"       in ~/.bashrc
@@ -45,7 +78,7 @@ def _names_after(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 @click.argument("command", nargs=-1, shell_complete=_names_after)
 @click.pass_context
 def help_command(ctx: click.Context, command: Sequence[str]) -> None:
-    """Show what a command does and takes: `tenantry help keys create`. Without COMMAND: all commands."""
+    """Show the help of a command, such as `tenantry help keys create`. Without COMMAND: list all commands."""
     click.echo(_context_of(ctx.find_root(), command).get_help())
 
 
@@ -56,7 +89,7 @@ def version() -> None:
 
 
 def _context_of(root: click.Context, names: Sequence[str]) -> click.Context:
-    """The context of the command with these names. Raises `click.UsageError` where there is none."""
+    """Return the context of the command with these names. Raises `click.UsageError` for an unknown one."""
     context = root
     for name in names:
         if not isinstance(context.command, click.Group):
