@@ -18,6 +18,7 @@ from tenantry.accounts.members_store import Filter, User
 from tenantry.accounts.memberships import MembershipService
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
+from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError
@@ -93,7 +94,7 @@ class World:
 
     async def owner_of(self, org_id: str) -> str:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            found = await tenants.find(connection, org_id)
+            found = await find_tenant(connection, org_id)
         assert found is not None
         return found.record.owner_id
 

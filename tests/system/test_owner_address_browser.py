@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tenantry.accounts.owner_addresses import CONFIRM_PATH, token_digest
+from tenantry.domain.owner_mails import CONFIRM_PATH, link_digest
 from tests.support.browser import Watched
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer
@@ -39,7 +39,7 @@ async def make_link(dashboard: Dashboard) -> str:
         await connection.execute(
             "UPDATE owner_mails SET digest = %s, expires_at = %s WHERE id = (SELECT id FROM owner_mails "
             "WHERE type = 'owner_address.confirmation' ORDER BY created_at DESC LIMIT 1)",
-            (token_digest(token), expires),
+            (link_digest(token), expires),
         )
     return f"{CONFIRM_PATH}?token={token}"
 

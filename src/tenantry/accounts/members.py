@@ -7,7 +7,6 @@ import msgspec
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members_store import Filter
-from tenantry.accounts.tenants_store import TenantRow
 from tenantry.audit import trail as audit
 from tenantry.auth.reauthorization import as_of_now
 from tenantry.common.clock import Clock, to_micros
@@ -17,6 +16,7 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, parse_time_cursor, time_end, to_page, to_sought_page
+from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain import members as rules
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.audit import Action, Author
@@ -253,7 +253,7 @@ async def seat_owner(
 
 async def locked(connection: Connection, org_id: str) -> TenantRow:
     """The tenant, held until the end of the transaction. Raises `NotFoundError` for none, and for an ended one."""
-    tenant = await tenants.find(connection, org_id, lock=True)
+    tenant = await find_tenant(connection, org_id, lock=True)
     if tenant is None or tenant.deleted:
         raise NotFoundError("tenant")
     return tenant

@@ -6,7 +6,6 @@ from tenantry.accounts import members_store as members
 from tenantry.accounts import members_store as memberships
 from tenantry.accounts.members import check_may_be_less, locked, store_change
 from tenantry.accounts.members_store import User
-from tenantry.accounts.tenants_store import TenantRow
 from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import Position
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
@@ -14,6 +13,7 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import parse_time_cursor, to_page
+from tenantry.db.tenants_store import TenantRow
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.errors import NotFoundError

@@ -7,7 +7,6 @@ import msgspec
 
 from tenantry.accounts import members_store as members
 from tenantry.accounts import overview_store as overview
-from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.overview_store import FailedInvoice
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
 from tenantry.auth import api_keys_store as api_keys
@@ -17,6 +16,7 @@ from tenantry.billing.reads import BillingEventView, view
 from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
@@ -101,7 +101,7 @@ class OverviewService:
 
     async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
         now, org_id = self._clock(), principal.org_id
-        found = await tenants.find(connection, org_id)
+        found = await find_tenant(connection, org_id)
         if found is None:
             raise NotFoundError("organization")
         requests = None

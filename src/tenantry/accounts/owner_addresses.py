@@ -1,7 +1,6 @@
 """The owner's mail address: taken from verified claims, or confirmed by a mailed link."""
 
 import asyncio
-import hashlib
 import logging
 import re
 from enum import Enum, auto
@@ -11,17 +10,18 @@ import msgspec
 import psycopg
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.tenants_store import OwnerSeen, TenantRow
+from tenantry.accounts.tenants_store import OwnerSeen
 from tenantry.audit import trail as audit
 from tenantry.auth.reauthorization import as_of_now
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError
 from tenantry.domain.members import Ownership
-from tenantry.domain.owner_mails import OwnerAddress, same_address
+from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import owner_mails_store as owner_mails
 from tenantry.notifications.owner_mail import MailOutbox, announce, request_confirmation
@@ -89,9 +89,8 @@ class OwnerAddresses:
 # Confirming an owner's address by the link in a mail
 
 
-CONFIRM_PATH: Final = "/confirm-address"
 _AT_ONCE: Final = 2
-"""Links need no credential: however many requests come in, most connections to the database stay free for others."""
+"""Links need no credential: most database connections stay free for others."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -111,11 +110,6 @@ class Resent(Enum):
     """The tenant or the address has had as many as it may get for now."""
     VERIFIED = auto()
     """The address is verified already."""
-
-
-def token_digest(token: str) -> bytes:
-    """The form in which a link's token is stored."""
-    return hashlib.sha256(token.encode()).digest()
 
 
 class OwnerConfirmations:
@@ -151,11 +145,11 @@ class OwnerConfirmations:
         if not _TOKEN.fullmatch(token):
             return None
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
-            found = await owner_mails.find_confirmation(connection, token_digest(token), self._clock())
+            found = await owner_mails.find_confirmation(connection, link_digest(token), self._clock())
             if found is None:
                 return None
             async with connection.within(of_tenant(found[0])):
-                return _to_confirm(await tenants.find(connection, found[0]), found[1])
+                return _to_confirm(await find_tenant(connection, found[0]), found[1])
 
     async def confirm(self, author: Author, token: str) -> AddressToConfirm | None:
         """Record that the address is verified, and end every link of the tenant; None for a link that is not valid.
@@ -164,7 +158,7 @@ class OwnerConfirmations:
         """
         if not _TOKEN.fullmatch(token):
             return None
-        digest = token_digest(token)
+        digest = link_digest(token)
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
             now = self._clock()
             found = await owner_mails.find_confirmation(connection, digest, now)
@@ -172,7 +166,7 @@ class OwnerConfirmations:
                 return None
             tenant_id, email = found
             async with connection.within(of_tenant(tenant_id)):
-                tenant = await tenants.find(connection, tenant_id, lock=True)
+                tenant = await find_tenant(connection, tenant_id, lock=True)
             # read again: another request may have used the link before this one got the tenant's row
             if await owner_mails.find_confirmation(connection, digest, now) is None:
                 return None
@@ -222,7 +216,7 @@ def _to_confirm(tenant: TenantRow | None, email: str) -> AddressToConfirm | None
 
 
 async def _living(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
-    found = await tenants.find(connection, tenant_id, lock=lock)
+    found = await find_tenant(connection, tenant_id, lock=lock)
     if found is None or found.deleted:
         raise NotFoundError("tenant")
     return found

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.accounts import projects_store as projects
-from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.tenants import TenantService, TenantWishes
 from tenantry.audit import trail_store as audit
@@ -22,6 +21,7 @@ from tenantry.billing import replay_store as replay
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
@@ -116,7 +116,7 @@ class Restore:
 
     async def _redo(self, entry: AuditEvent, *, is_last_on_suspension: bool, dry_run: bool) -> Lost:
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:
-            tenant = await tenants.find(connection, entry.org_id)
+            tenant = await find_tenant(connection, entry.org_id)
         if tenant is None:
             return Lost(entry, Outcome.GONE, _YOUNG)
         left = _left_alone(entry, tenant, is_last_on_suspension=is_last_on_suspension)
@@ -147,7 +147,7 @@ class Restore:
             return Lost(entry, Outcome.BY_HAND, why)
         return Lost(entry, Outcome.SO_ALREADY) if is_deletion else Lost(entry, Outcome.GONE, _YOUNG)
 
-    async def _redone(self, entry: AuditEvent, tenant: tenants.TenantRow) -> Lost:
+    async def _redone(self, entry: AuditEvent, tenant: TenantRow) -> Lost:
         if entry.action.startswith("api_key."):
             return await self._redo_key(entry)
         if entry.action.startswith("member."):
@@ -184,7 +184,7 @@ class Restore:
             await self._members.change_role(operator, BY_OPERATOR, entry.target_id, role, binds=binds)
         return Lost(entry, Outcome.REDONE)
 
-    async def _redo_tenant(self, entry: AuditEvent, tenant: tenants.TenantRow) -> Lost:
+    async def _redo_tenant(self, entry: AuditEvent, tenant: TenantRow) -> Lost:
         if entry.action is Action.TENANT_ENDED:
             await self._tenants.delete(BY_OPERATOR, entry.org_id)
             return Lost(entry, Outcome.REDONE)
@@ -213,7 +213,7 @@ def _changed_since(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
     return "it was changed since" if is_outdated else ""
 
 
-def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
+def _left_alone(entry: AuditEvent, tenant: TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
     """What is only told of a change, None where it is to be redone, or the key or member is to be looked at."""
     if entry.action in _MADE or (entry.action in _BEGUN and entry.before is None):
         return Lost(entry, Outcome.GONE, _YOUNG)
@@ -228,7 +228,7 @@ def _left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_susp
     return None
 
 
-def _update_left_alone(entry: AuditEvent, tenant: tenants.TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
+def _update_left_alone(entry: AuditEvent, tenant: TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
     """What is only told of what a tenant was made, None where it is to be suspended."""
     told = dict(entry.after or {})
     if "suspended" in told:

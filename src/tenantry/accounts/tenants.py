@@ -13,7 +13,6 @@ from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members import seat_owner
 from tenantry.accounts.members_store import User
 from tenantry.accounts.owner_addresses import verify_as_operator
-from tenantry.accounts.tenants_store import TenantRow
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.reauthorization import as_of_now
@@ -27,6 +26,7 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency import once
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import parse_time_cursor, to_page
+from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
@@ -132,7 +132,7 @@ class TenantService:
         after = parse_time_cursor(cursor)
         if claims is None:
             async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-                found = await tenants.find(connection, principal.org_id)
+                found = await find_tenant(connection, principal.org_id)
             rows = [found.record] if found and cursor is None else []
         else:
             async with self._database.transaction(OF_PEOPLE) as connection:
@@ -233,7 +233,7 @@ class TenantService:
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             if not is_printable_name(wishes.name):  # an older tenant may keep such a name
-                present = await tenants.find(connection, tenant_id)
+                present = await find_tenant(connection, tenant_id)
                 check_name(wishes.name, present.record.name if present else None)
             made = await self._insert(connection, author, tenant_id, wishes, now)
             if not made:
@@ -413,7 +413,7 @@ async def _link(connection: Connection, tenant_id: str, customer_id: str, now: d
 
 
 async def _existing(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
-    found = await tenants.find(connection, tenant_id, lock=lock)
+    found = await find_tenant(connection, tenant_id, lock=lock)
     if found is None:
         raise NotFoundError("tenant")
     return found

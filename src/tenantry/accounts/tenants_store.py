@@ -2,37 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
+from tenantry.db.tenants_store import TENANT_COLUMNS, to_tenant
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import Tenant
-
-_COLUMNS: Final = (
-    "id, name, plan, subscription_status, current_period_end, cancel_at_period_end, stripe_customer_id, owner_id, "
-    "created_at, updated_at"
-)
-
-
-class TenantRow(msgspec.Struct, frozen=True):
-    """A tenant with what its public record leaves out."""
-
-    record: Tenant
-    owner_email: str
-    owner_email_follows: bool
-    """Whether the address is the identity provider's, and is to stay so."""
-    suspended: bool
-    deleted: bool
-    verified_email: str | None
-    """The owner address that was verified last; see `OwnerAddress`."""
-
-    @property
-    def owner_address(self) -> OwnerAddress:
-        """The owner's address, and whether it is verified."""
-        return OwnerAddress(self.owner_email, self.verified_email)
 
 
 class OwnerSeen(msgspec.Struct, frozen=True):
@@ -42,35 +19,6 @@ class OwnerSeen(msgspec.Struct, frozen=True):
     user_id: str
     email: str
     token_issued: datetime
-
-
-def _row(row: Sequence[Any]) -> TenantRow:
-    (tenant_id, name, plan, status, period_end, cancel, customer, owner_id, created_at, updated_at,
-     owner_email, follows, suspended, deleted, verified_email) = row  # fmt: skip
-    record = Tenant(
-        id=tenant_id,
-        name=name,
-        plan=plan,
-        subscription_status=status,
-        current_period_end=from_epoch(period_end),
-        cancel_at_period_end=cancel,
-        stripe_customer_id=customer,
-        owner_id=owner_id,
-        created_at=created_at,
-        updated_at=updated_at,
-    )
-    return TenantRow(record, owner_email, follows, suspended, deleted, verified_email)
-
-
-async def find(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:
-    """One tenant, ended ones included."""
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, "  # noqa: S608  # our own
-        "deleted_at IS NOT NULL, verified_email FROM tenants WHERE id = %s" + (" FOR NO KEY UPDATE" if lock else ""),
-        (tenant_id,),
-    )
-    row = await cursor.fetchone()
-    return _row(row) if row else None
 
 
 async def read_of_user(
@@ -83,7 +31,7 @@ async def read_of_user(
 ) -> list[Tenant]:
     """The living tenants that a user belongs to or that the token claims, newest first, one more than ``limit``."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, '', false, false, false, NULL FROM tenants t "  # noqa: S608  # our own columns
+        f"SELECT {TENANT_COLUMNS} FROM tenants t "  # noqa: S608  # our own columns
         "WHERE deleted_at IS NULL "
         "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
         "AND (id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
@@ -98,7 +46,7 @@ async def read_of_user(
             "most": limit + 1,
         },
     )
-    return [_row(row).record for row in await cursor.fetchall()]
+    return [to_tenant(row) for row in await cursor.fetchall()]
 
 
 async def insert(

@@ -7,13 +7,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from tenantry.accounts import tenants_store as tenants
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth import authentication_store as access
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.tenants_store import find_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import owner_mails as notices
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
@@ -71,7 +71,7 @@ class LeakService:
             if row is None:
                 raise NotFoundError("API key")
             async with connection.within(of_tenant(row.org_id)):
-                tenant = await tenants.find(connection, row.org_id, lock=True)
+                tenant = await find_tenant(connection, row.org_id, lock=True)
                 key = await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
                 if tenant is None or key is None:
                     raise NotFoundError("API key")

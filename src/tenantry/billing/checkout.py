@@ -6,14 +6,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.tenants_store import TenantRow
 from tenantry.audit import trail as audit
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
+from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import (
@@ -138,7 +137,7 @@ class CheckoutService:
         now. So only a second request at the same time is left to the provider.
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant = await tenants.find(connection, principal.org_id)
+            tenant = await find_tenant(connection, principal.org_id)
             kept = await idempotency.find(connection, claim, self._clock()) if claim else None
         if tenant is None:
             raise NotFoundError("tenant")

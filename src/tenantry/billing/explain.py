@@ -6,7 +6,6 @@ from itertools import groupby
 
 import msgspec
 
-from tenantry.accounts import tenants_store as tenants
 from tenantry.billing import ledger_store as billing
 from tenantry.billing import replay_store as replay
 from tenantry.billing.ledger_store import LedgerRecord
@@ -15,6 +14,7 @@ from tenantry.billing.replay import Field, compare
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import Account
 from tenantry.domain.billing.refold import Refold, Refolded
@@ -64,7 +64,7 @@ class ExplainService:
         if not is_tenant_id(tenant_id):
             raise NotFoundError(f"tenant: {tenant_id}")
         async with self._database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection:
-            found = await tenants.find(connection, tenant_id)
+            found = await find_tenant(connection, tenant_id)
             if found is None:
                 raise NotFoundError(f"tenant: {tenant_id}")
             [account] = await replay.read_accounts(connection, [tenant_id])

@@ -9,7 +9,7 @@ from litestar.params import QueryParameter
 
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.members_store import Filter
-from tenantry.accounts.owner_addresses import CONFIRM_PATH, OwnerConfirmations, Resent
+from tenantry.accounts.owner_addresses import OwnerConfirmations, Resent
 from tenantry.accounts.tenants import TenantService
 from tenantry.api.guards import AnyRequest, principal_author, unknown_author
 from tenantry.api.members import OwnerTransfer
@@ -31,7 +31,7 @@ from tenantry.dashboard.members import EMAIL_WORDS, SECTION, USER_ID_WORDS
 from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.members import MemberStatus
-from tenantry.domain.owner_mails import same_address
+from tenantry.domain.owner_mails import CONFIRM_PATH, same_address
 
 SEND_AGAIN: Final = ORG + "/settings/owner-address/send-confirmation"
 _NOTICES: Final = {

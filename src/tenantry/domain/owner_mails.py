@@ -1,5 +1,6 @@
 """The owner's address, and the security notices that are mailed to it."""
 
+import hashlib
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
@@ -119,6 +120,8 @@ DIGEST_DETAILS: Final = 100
 """Notices that a digest describes; of further ones it gives the number."""
 CONFIRMATIONS_PER_HOUR: Final = 3
 """Confirmation mails in any hour: for one tenant, and to one address whatever tenants ask for it."""
+CONFIRM_PATH: Final = "/confirm-address"
+"""The path that the link in a confirmation mail opens."""
 CONFIRMATIONS_PER_DAY: Final = 6
 """Confirmation mails to one address in any 24 hours."""
 CONFIRMATION_VALID: Final = timedelta(hours=24)
@@ -166,3 +169,8 @@ def limit_key(email: str) -> str:
     with suppress(UnicodeError):
         domain = domain.encode("idna").decode()
     return f"{local.partition('+')[0].replace('.', '')}@{domain.rstrip('.')}"
+
+
+def link_digest(token: str) -> bytes:
+    """Hash a confirmation link's token for storage."""
+    return hashlib.sha256(token.encode()).digest()

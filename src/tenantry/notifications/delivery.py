@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from tenantry.accounts.owner_addresses import CONFIRM_PATH, token_digest
 from tenantry.common import clock as backoff
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.owner_mails import (
+    CONFIRM_PATH,
     CONFIRMATION_VALID,
     OWNER_ADDRESS_CONFIRMATION,
     AddressChangedData,
@@ -20,6 +20,7 @@ from tenantry.domain.owner_mails import (
     KeyLeakedData,
     OwnerAddress,
     PendingMail,
+    link_digest,
     same_address,
 )
 from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, compose
@@ -103,7 +104,7 @@ class MailService:
                 await owner_mails.set_status(connection, mail_id, "dropped")
                 return None
             token = secrets.token_urlsafe(32)
-            await owner_mails.set_link(connection, mail_id, token_digest(token), now + CONFIRMATION_VALID)
+            await owner_mails.set_link(connection, mail_id, link_digest(token), now + CONFIRMATION_VALID)
             link = f"{self._base_url}{CONFIRM_PATH}?token={token}"
             about = Confirmation(link, int(CONFIRMATION_VALID.total_seconds() // 3600))
         elif row.status == "collecting" and row.due_at > now:

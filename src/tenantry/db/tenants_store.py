@@ -1,0 +1,55 @@
+"""The row of a tenant, which every package may read."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.common.clock import from_epoch
+from tenantry.db.connection import Connection
+from tenantry.domain.owner_mails import OwnerAddress
+from tenantry.domain.tenants import Tenant
+
+TENANT_COLUMNS: Final = (
+    "id, name, plan, subscription_status, current_period_end, cancel_at_period_end, stripe_customer_id, owner_id, "
+    "created_at, updated_at"
+)
+"""What `to_tenant` reads."""
+FIND: Final = f"""
+SELECT {TENANT_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, deleted_at IS NOT NULL,
+       verified_email
+  FROM tenants
+ WHERE id = %s
+"""  # noqa: S608  # our own columns
+FIND_AND_LOCK: Final = f"{FIND} FOR NO KEY UPDATE"
+
+
+class TenantRow(msgspec.Struct, frozen=True):
+    """A tenant with the columns that its public record omits."""
+
+    record: Tenant
+    owner_email: str
+    owner_email_follows: bool
+    """Whether the address follows the identity provider's."""
+    suspended: bool
+    deleted: bool
+    verified_email: str | None
+    """The owner address that was verified last; see `OwnerAddress`."""
+
+    @property
+    def owner_address(self) -> OwnerAddress:
+        """The owner's address, and whether it is verified."""
+        return OwnerAddress(self.owner_email, self.verified_email)
+
+
+def to_tenant(row: Sequence[Any]) -> Tenant:
+    """Return the public record of a row of `TENANT_COLUMNS`."""
+    tenant_id, name, plan, status, period_end, *rest = row
+    return Tenant(tenant_id, name, plan, status, from_epoch(period_end), *rest)
+
+
+async def find_tenant(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:
+    """Find a tenant, ended ones included."""
+    cursor = await connection.execute(FIND_AND_LOCK if lock else FIND, (tenant_id,))
+    row = await cursor.fetchone()
+    return TenantRow(to_tenant(row[:10]), *row[10:]) if row else None
