@@ -26,12 +26,12 @@ import uvloop
 from bench import soak, support
 from bench.books import read_books
 from bench.soak_load import Load, Notes
-from tenantry.variables import DRAIN_SECONDS
+from tenantry.settings import Settings
 from tests.support.proxies import BALANCERS, running_balancer
 
 _POLL: Final = 0.02
 _PATIENCE: Final = 60.0
-_LONGEST_STOP: Final = DRAIN_SECONDS.default + 30
+_LONGEST_STOP: Final = Settings.drain_seconds.default + 30
 
 
 class Outcome(NamedTuple):
@@ -135,7 +135,8 @@ async def _services(conninfo: str, workers: int) -> AsyncIterator[Sequence[Servi
     for _ in range(2):
         port = support.free_port()
         changes = {
-            "OPERATOR_TOKEN": soak.OPERATOR, "WORKERS": str(workers), "DRAIN_SECONDS": str(DRAIN_SECONDS.default)
+            "OPERATOR_TOKEN": soak.OPERATOR, "WORKERS": f"{workers}",
+            "DRAIN_SECONDS": f"{Settings.drain_seconds.default}",
         }  # fmt: skip
         services.append(Service(port, {**os.environ, **support.settings(port, conninfo), **changes}))
     try:

@@ -3,19 +3,18 @@
 from typing import Final
 
 from bench.fuzz.target import Target, hold, only_text, text
-from tenantry import variables
 from tenantry.domain.plans import FREE, CatalogError, parse_catalog
-from tenantry.settings import SettingsError, load
+from tenantry.settings import EMBEDDED, SECRETS, SETTINGS, SettingsError, load
 
 _SECRET: Final = "s3cr3t-of-the-fuzzer-0123456789abcdef"  # noqa: S105  # of nothing
 _GOOD: Final = {
-    "DATABASE_URL": variables.EMBEDDED,
+    "DATABASE_URL": EMBEDDED,
     "PROVIDER_WEBHOOK_SECRET": f"whsec_{_SECRET}",
     "API_KEY_PEPPER": f"pepper-{_SECRET}",
     "SESSION_SECRET": f"session-{_SECRET}",
 }
-_OF_SECRETS: Final = {variable.name for variable in variables.SECRETS}
-_FILES: Final = {variable.file_name for variable in variables.SECRETS} | {"TENANTRY_PLANS"}
+_OF_SECRETS: Final = {variable.name for variable in SECRETS}
+_FILES: Final = {variable.file_name for variable in SECRETS} | {"TENANTRY_PLANS"}
 
 
 def check_settings(data: bytes) -> None:
@@ -65,7 +64,14 @@ TARGETS: Final = (
             b"BASE_URL=http://[::1\nPROVIDER_SECRET_KEY=sk_live_@\nOPERATOR_TOKEN=@,@\nSESSION_SECRET=aaaaaaaa",
             b"PROVIDER_API_BASE=http://\xe2\x84\x80:99999\nSMTP_URL=smtps://%ff:@@[::1]:0/",
         ],
-        words=(*(variable.name.encode() + b"=" for variable in variables.ALL), b"://", b"[::1]", b"@", b"%40", b"\n"),
+        words=(
+            *(variable.name.encode() + b"=" for variable in SETTINGS.values()),
+            b"://",
+            b"[::1]",
+            b"@",
+            b"%40",
+            b"\n",
+        ),
         largest=1024,
     ),
     Target(

@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, cast
 
-import msgspec
 from litestar import Litestar
 
 from tenantry import __version__
@@ -146,7 +145,7 @@ def build_app(
 
 async def run_jobs(settings: Settings, conninfo: str) -> None:
     """Run the jobs alone, in this one process, until cancelled."""
-    parts = Parts(msgspec.structs.replace(settings, workers=1), conninfo, system_clock)
+    parts = Parts(settings.replace(workers=1), conninfo, system_clock)
     async with parts.running(with_jobs=True):
         await asyncio.Event().wait()
 

@@ -10,8 +10,7 @@ import httpx2
 from tenantry.app import build_app
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.server.asgi_types import AsgiApp
-from tenantry.settings import Settings, load
-from tenantry.variables import EMBEDDED
+from tenantry.settings import EMBEDDED, Settings, load
 from tests.support.pgbouncer import pooler_of
 
 WEBHOOK_SECRET: Final = "whsec_of_the_tests_0123456789"

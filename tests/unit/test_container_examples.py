@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tenantry import variables
+from tenantry.settings import SECRETS, SETTINGS
 from tests.support.installed import ROOT
 
 FOLDER: Final = ROOT / "examples" / "container"
@@ -39,8 +39,8 @@ def test_every_part_runs_without_privileges_on_a_read_only_file_system(name: str
 @pytest.mark.parametrize("name", OURS)
 def test_every_setting_is_one_and_every_secret_is_a_file_that_is_handed_over(name: str) -> None:
     service = COMPOSE["services"][name]
-    files = {variable.file_name: variable for variable in variables.SECRETS}
-    plain = {variable.name for variable in variables.ALL if not variable.secret}
+    files = {variable.file_name: variable for variable in SECRETS}
+    plain = {variable.name for variable in SETTINGS.values() if not variable.is_secret}
     for setting, value in service["environment"].items():
         assert setting in files or setting in plain
         if setting in files:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tenantry import variables
 from tenantry.auth import failed_authentication_throttle as refusals
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
@@ -12,6 +11,7 @@ from tenantry.server import asgi_types as raw
 from tenantry.server import client_timeouts as patience
 from tenantry.server import overload_detection as gate
 from tenantry.server import rate_limits as strangers
+from tenantry.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 LIMITS = patience.Limits()
@@ -31,7 +31,7 @@ LIMITS = patience.Limits()
         ("a body, on every route", f"{raw.MAX_BODY} bytes"),
         ("a body of unknown length, in chunks", f"{patience.MOST_CHUNKS} chunks"),
         ("the rest of a body after its answer", f"{patience.MOST_UNREAD} bytes"),
-        ("connections of a process, `MAX_CONNECTIONS`", f"{variables.MAX_CONNECTIONS.default}"),
+        ("connections of a process, `MAX_CONNECTIONS`", f"{Settings.max_connections.default}"),
         ("pipelined requests on a connection that wait for an earlier answer", f"{patience.MOST_PIPELINED}"),
         ("requests in progress", f"as many as are answered in {gate.WAIT:g} s, at least {gate.ALWAYS}"),
         ("rejected credentials per second", f"{refusals.PER_SECOND}"),

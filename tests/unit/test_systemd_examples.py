@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tenantry import variables
+from tenantry.settings import SECRETS, SETTINGS
 from tests.support.installed import ROOT
 
 FOLDER: Final = ROOT / "examples" / "systemd"
@@ -17,7 +17,7 @@ HELD_AS: Final = {"tenantry-migrate.service": {"database_url": "database_owner_u
 def test_the_environment_file_has_settings_that_are_no_secrets() -> None:
     named = re.findall(r"^#?([A-Z][A-Z_]+)=", (FOLDER / "tenantry.env").read_text(), re.MULTILINE)
     assert "BASE_URL" in named
-    assert set(named) <= {variable.name for variable in variables.ALL if not variable.secret}
+    assert set(named) <= {setting.name for setting in SETTINGS.values() if not setting.is_secret}
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -28,4 +28,4 @@ def test_each_secret_of_a_unit_is_a_credential_of_it(unit: str) -> None:
     assert files == {f"{name.upper()}_FILE": name for name in credentials}
     held = {**{name: name for name in credentials}, **HELD_AS.get(unit, {})}
     assert credentials == {name: f"/etc/tenantry/secrets/{held[name]}" for name in credentials}
-    assert files.keys() <= {variable.file_name for variable in variables.SECRETS}
+    assert files.keys() <= {secret.file_name for secret in SECRETS}

@@ -6,7 +6,8 @@ For any ASGI application that shares the service's database. `tenantry.asgi.fast
 from tenantry.asgi.middleware import ScopeRule, TenantryMiddleware, optional_principal_of, principal_of
 from tenantry.asgi.tenantry import SchemaMismatchError, Tenantry
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
-from tenantry.settings import AuthenticationSettings, SettingsError
+from tenantry.settings import Settings as AuthenticationSettings
+from tenantry.settings import SettingsError
 
 __all__ = [
     "AccessLevel",

@@ -14,7 +14,7 @@ from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.server.asgi_types import Scope, header_of
-from tenantry.settings import AuthenticationSettings, load_for_authentication, read_environment
+from tenantry.settings import Settings, load_for_authentication, read_environment
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Tenantry:
     """
 
     def __init__(
-        self, settings: AuthenticationSettings, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
+        self, settings: Settings, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -68,7 +68,7 @@ class Tenantry:
         async with AsyncExitStack() as stack:
             http_client = await stack.enter_async_context(new_http_client())
             database = Database(
-                settings.database_url,
+                settings.shared_database,
                 settings.database_pool_size,
                 settings.database_pooler_url,
                 timeouts=self._timeouts,

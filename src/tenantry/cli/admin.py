@@ -27,7 +27,7 @@ from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError, ValidationError
 from tenantry.domain.tenants import is_tenant_id
-from tenantry.settings import AdminSettings, SettingsError, load_for_admin
+from tenantry.settings import Settings, SettingsError, load_for_admin
 
 
 @click.command("export-audit")
@@ -38,7 +38,7 @@ def export_audit(since: datetime | None) -> None:
     Kept where the database's fate does not reach, it is what `tenantry admin after-restore` needs.
     """
 
-    async def act(_: AdminSettings, database: Database) -> None:
+    async def act(_: Settings, database: Database) -> None:
         encoder = msgspec.json.Encoder()
         out = sys.stdout.buffer
         async with aclosing(export_trail(database, since)) as parts:
@@ -70,7 +70,7 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
         raise click.UsageError("Give either --audit FILE (once or more) or --no-audit.")
     trail = [entry for file in files for entry in _read(file)]
 
-    async def act(settings: AdminSettings, database: Database) -> "_Done":
+    async def act(settings: Settings, database: Database) -> "_Done":
         aftermath = _aftermath(settings, database)
         lost = await aftermath.reapply_revocations(trail, dry_run=dry_run)
         if dry_run:
@@ -90,7 +90,7 @@ class _Done(NamedTuple):
     mails: int | None
 
 
-def _aftermath(settings: AdminSettings, database: Database) -> Restore:
+def _aftermath(settings: Settings, database: Database) -> Restore:
     from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
 
     keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
@@ -136,7 +136,7 @@ def _summary(done: _Done, *, no_audit: bool) -> str:
 
 
 Result = TypeVar("Result")
-Act = Callable[[AdminSettings, TenantService, ApiKeyService], Awaitable[Result]]
+Act = Callable[[Settings, TenantService, ApiKeyService], Awaitable[Result]]
 
 
 @click.group()
@@ -160,7 +160,7 @@ def create_tenant(
     if "@" not in owner_email or not owner_email.isprintable() or " " in owner_email:
         raise click.BadParameter("is not an e-mail address", param_hint="--owner-email")
 
-    async def act(settings: AdminSettings, tenants: TenantService, _: ApiKeyService) -> str:
+    async def act(settings: Settings, tenants: TenantService, _: ApiKeyService) -> str:
         if plan is not None and plan not in settings.billing.catalog:
             raise ValidationError(("--plan", f"{plan!r} is not in the plan catalog"))
         wishes = TenantWishes(
@@ -188,7 +188,7 @@ def create_key(
         if not is_scope(scope):
             raise click.BadParameter(f"{scope!r} is not <resource>:<action>", param_hint="--scope")
 
-    async def act(_: AdminSettings, tenants: TenantService, keys: ApiKeyService) -> str:
+    async def act(_: Settings, tenants: TenantService, keys: ApiKeyService) -> str:
         record = await tenants.show(org_id)
         made = await keys.create(
             operator_principal(org_id, record.plan),
@@ -212,7 +212,7 @@ def create_key(
 def show_tenant(org_id: str, *, as_json: bool) -> None:
     """Show a tenant."""
 
-    async def act(_: AdminSettings, tenants: TenantService, __: ApiKeyService) -> str:
+    async def act(_: Settings, tenants: TenantService, __: ApiKeyService) -> str:
         tenant = await tenants.show(org_id)
         if as_json:
             return _json(tenant)
@@ -232,7 +232,7 @@ def verify_owner_address(org_id: str) -> None:
     Security notices go to the address from then on, without a confirmation mail.
     """
 
-    async def act(_: AdminSettings, tenants: TenantService, __: ApiKeyService) -> str:
+    async def act(_: Settings, tenants: TenantService, __: ApiKeyService) -> str:
         return shown(await tenants.verify_owner_address(BY_OPERATOR, org_id))
 
     click.echo(_run(act, needs_pepper=False))
@@ -246,12 +246,13 @@ def _run(act: Act[Result], *, needs_pepper: bool) -> Result:
     values, _ = command_values()
     try:
         settings = load_for_admin(values, needs_pepper=needs_pepper)
+        pepper = Pepper(settings.peppers[0].reveal().encode() if needs_pepper else b"")
     except SettingsError as error:
         fail_on_settings(error)
     with database(values) as conninfo:
         migrated(conninfo)
         try:
-            return asyncio.run(_connected(conninfo, settings, act))
+            return asyncio.run(_connected(conninfo, settings, pepper, act))
         except NotFoundError as error:
             fail(error.detail, NOT_FOUND)
         except ValidationError as error:
@@ -260,7 +261,7 @@ def _run(act: Act[Result], *, needs_pepper: bool) -> Result:
             fail(error.detail)
 
 
-async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -> Result:
+async def _connected(conninfo: str, settings: Settings, pepper: Pepper, act: Act[Result]) -> Result:
     from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
 
     connected = Database(conninfo, pool_size=1)
@@ -272,7 +273,6 @@ async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result]) -
         settings.issuer,
         email_subjects=settings.email_subjects,
     )
-    pepper = Pepper(next((pepper.reveal() for pepper in settings.peppers), "").encode())
     keys = ApiKeyService(connected, settings.billing.catalog, pepper, system_clock)
     await connected.open()
     try:

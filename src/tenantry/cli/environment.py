@@ -13,8 +13,7 @@ from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_de
 from tenantry.cli.exit_codes import FAILED, USAGE, fail
 from tenantry.cli.lazy_group import INSTALL_DEVKIT
 from tenantry.common.logs import redact
-from tenantry.settings import DEMO_FLAG, SettingsError, load_database_url, read_environment
-from tenantry.variables import DATABASE_URL, EMBEDDED
+from tenantry.settings import DEMO_FLAG, EMBEDDED, SettingsError, load_database_url, read_environment
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # not bound here: asked through loopback
 _OF_DEMO: Final[tuple[str, ...]] = ("HOST", "PORT", "TENANTRY_DATA_DIR")
@@ -30,7 +29,7 @@ def fail_on_settings(error: SettingsError) -> NoReturn:
 
 def lacks_database(error: SettingsError) -> bool:
     """Whether `DATABASE_URL` is among what is missing."""
-    return any(fault.startswith(f"{DATABASE_URL.name}: is missing") for fault in error.faults)
+    return any(fault.startswith("DATABASE_URL: is missing") for fault in error.faults)
 
 
 def command_values() -> tuple[dict[str, str], bool]:

@@ -21,7 +21,7 @@ from tenantry.cli.text import Moment, counted, own_command, printable, shown
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import Outcome
-from tenantry.settings import AdminSettings
+from tenantry.settings import Settings
 
 _INDENT: Final = 2
 _NARROWEST: Final = 20
@@ -166,7 +166,7 @@ def run(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) ->
             # named, so that the bar, which stands in for stdout meanwhile, goes out of the way
             click.echo(_in_full(detail) if in_full else _in_short(detail), file=sys.stdout)
 
-    async def act(settings: AdminSettings, database: Database) -> Report:
+    async def act(settings: Settings, database: Database) -> Report:
         service = ReplayService(database, settings.billing, system_clock)
         report, begun = Report(dry_run), time.monotonic()
         number = await service.count(selection)
@@ -269,7 +269,7 @@ MOST_ENTRIES: Final = 100
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
     """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
 
-    async def act(settings: AdminSettings, database: Database) -> Explanation:
+    async def act(settings: Settings, database: Database) -> Explanation:
         return await ExplainService(database, settings.billing).explain(org_id, limit)
 
     explanation = on_database(act)

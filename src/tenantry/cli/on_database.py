@@ -14,10 +14,10 @@ from tenantry.domain.errors import (
     ProviderRefusedError,
     ProviderUnavailableError,
 )
-from tenantry.settings import AdminSettings, SettingsError, load_for_admin
+from tenantry.settings import Settings, SettingsError, load_for_admin
 
 Result = TypeVar("Result")
-Act = Callable[[AdminSettings, Database], Awaitable[Result]]
+Act = Callable[[Settings, Database], Awaitable[Result]]
 
 _CODES: Final[dict[type[DomainError], int]] = {
     NotFoundError: NOT_FOUND,
@@ -48,7 +48,7 @@ def on_database(act: Act[Result], *, pool_size: int = 1) -> Result:
             fail(error.detail, exit_code(error))
 
 
-async def _connected(conninfo: str, settings: AdminSettings, act: Act[Result], pool_size: int) -> Result:
+async def _connected(conninfo: str, settings: Settings, act: Act[Result], pool_size: int) -> Result:
     connected = Database(conninfo, pool_size)
     await connected.open()
     try:

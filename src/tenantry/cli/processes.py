@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import click
-import msgspec
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
@@ -97,7 +96,7 @@ def _run_one(settings: Settings, conninfo: str, bound: socket.socket, supervisor
     from tenantry.app import build_app  # noqa: PLC0415  # the library for metrics reads the environment on import
 
     connections = open_files.allow_connections(settings.max_connections)
-    app = build_app(msgspec.structs.replace(settings, max_connections=connections), conninfo)
+    app = build_app(settings.replace(max_connections=connections), conninfo)
     collector.set_for_serving()
     Server(server_config(settings, app), settings.drain_seconds, supervisor).run(sockets=[bound])
 

@@ -26,7 +26,7 @@ from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import RECORD_FIELDS
 from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
 from tenantry.integrations.stripe.api import ProviderApi
-from tenantry.settings import AdminSettings
+from tenantry.settings import Settings
 
 DRIFT: Final = 3
 """The exit code of a comparison that found drift."""
@@ -109,7 +109,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     database is out of reach, whatever was found until then.
     """
 
-    async def act(settings: AdminSettings, database: Database) -> Reconciliation:
+    async def act(settings: Settings, database: Database) -> Reconciliation:
         async with _reconciler(settings, database) as reconciler:
             only = tenants or None
             with progress("comparing tenants", await reconciler.count(only)) as advance:
@@ -165,7 +165,7 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
         else:
             click.echo(f"{_event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}")
 
-    async def act(settings: AdminSettings, database: Database) -> Backfill:
+    async def act(settings: Settings, database: Database) -> Backfill:
         async with _reconciler(settings, database) as reconciler:
             second = None if until is None else int(until.timestamp())
             return await reconciler.backfill(int(since.timestamp()), until=second, dry_run=dry_run, tell=tell)
@@ -187,7 +187,7 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
 
 
 @asynccontextmanager
-async def _reconciler(settings: AdminSettings, database: Database) -> AsyncIterator[Reconciler]:
+async def _reconciler(settings: Settings, database: Database) -> AsyncIterator[Reconciler]:
     """What asks the provider. Raises `ProviderNotConfiguredError`."""
     from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
 

@@ -40,13 +40,13 @@ from tenantry.settings import (
     DEMO_FLAG,
     DEMO_PAGES,
     DEMO_PEOPLE,
+    EMBEDDED,
     Settings,
     SettingsError,
     inherited,
     load,
     read_environment,
 )
-from tenantry.variables import DATABASE_URL, EMBEDDED
 from tenantry_devkit.demo import kept_provider, setup
 from tenantry_devkit.demo import setup as names
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
@@ -111,8 +111,8 @@ def _run_alone(environment: dict[str, str], directory: Path) -> None:
     with ExitStack() as stack:
         client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
         conninfo = stack.enter_context(database({**environment, DEMO_FLAG: "true"}))
-        is_named = environment.get(DATABASE_URL.name, EMBEDDED) != EMBEDDED
-        if is_named and not inherited((DATABASE_URL.name, DATABASE_URL.file_name)):
+        is_named = environment.get(Settings.database_url.name, EMBEDDED) != EMBEDDED
+        if is_named and not inherited((Settings.database_url.name, Settings.database_url.file_name)):
             _leave_others_alone(conninfo)
         migrated(conninfo)
         start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
@@ -319,7 +319,11 @@ def reset(*, yes: bool) -> None:
     uses a database of yours (DATABASE_URL) is not deleted: its keys would be lost, and its database would stay.
     """
     values = read_environment()
-    unnamed = {**values, DATABASE_URL.name: "", DATABASE_URL.file_name: ""}  # the demo may use a database of yours
+    unnamed = {
+        **values,
+        Settings.database_url.name: "",
+        Settings.database_url.file_name: "",
+    }  # the demo may use a database of yours
     directory = find_demo(unnamed)
     if directory is None:
         fail(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")

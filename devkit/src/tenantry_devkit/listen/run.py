@@ -27,7 +27,7 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.api import ProviderApi, mode_of_key
-from tenantry.settings import AdminSettings, SettingsError, load_for_admin, read_environment
+from tenantry.settings import Settings, SettingsError, load_for_admin, read_environment
 from tenantry_devkit.local.endpoint import TIMEOUT, Endpoint, host_and_port, service_address, signing_secret
 from tenantry_devkit.local.relay import (
     ALL_TYPES,
@@ -238,9 +238,7 @@ class _Stdout(Console):
 class _Session:
     """One run of the command."""
 
-    def __init__(
-        self, wishes: Wishes, settings: AdminSettings, provider_key: Secret, address: str, secret: Secret
-    ) -> None:
+    def __init__(self, wishes: Wishes, settings: Settings, provider_key: Secret, address: str, secret: Secret) -> None:
         self._wishes = wishes
         self._provider_key = provider_key
         self._provider_base = settings.provider_api_base

@@ -17,8 +17,7 @@ from typing import Final, Self
 import httpx2
 
 from tenantry.common.secret import Secret
-from tenantry.settings import Settings, SettingsError, inherited, load
-from tenantry.variables import DATABASE_URL, EMBEDDED
+from tenantry.settings import EMBEDDED, Settings, SettingsError, inherited, load
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DemoUser, SigningKey
 from tenantry_devkit.inbox import Inbox
@@ -81,7 +80,7 @@ def complete(given: Mapping[str, str]) -> Variables:
 def checked(values: Variables) -> Settings:
     """The settings as the service will read them. Raises `StartError`, which names every fault."""
     try:
-        return load({**values, DATABASE_URL.name: EMBEDDED})
+        return load({**values, "DATABASE_URL": EMBEDDED})
     except SettingsError as error:
         faults = "\n".join(f"  {fault}" for fault in error.faults)
         raise StartError(f"tenantry_settings: {len(error.faults)} setting(s) are faulty.\n{faults}") from None

@@ -32,8 +32,7 @@ from tenantry.common.tracing import is_installed
 from tenantry.domain.api_keys import Pepper
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.jobs.tasks import PERIODIC
-from tenantry.settings import AdminSettings, Settings, SettingsError, load, load_for_admin
-from tenantry.variables import DATABASE_URL
+from tenantry.settings import Settings, SettingsError, load, load_for_admin
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 _SKIPPED: Final = Problem(
@@ -68,7 +67,10 @@ def doctor(*, as_json: bool) -> None:
 
 
 def _exit_code(findings: Sequence[Finding]) -> int:
-    if any(finding.subject == DATABASE_URL.name and finding.message.startswith("is missing") for finding in findings):
+    if any(
+        finding.subject == Settings.database_url.name and finding.message.startswith("is missing")
+        for finding in findings
+    ):
         return USAGE
     return FAILED if _worst(findings) is Level.ERROR else 0
 
@@ -96,7 +98,7 @@ def _check() -> list[Finding]:
 
 async def _check_connections(settings: Settings, conninfo: str | None) -> list[Finding]:
     checks = await asyncio.gather(
-        _check_database(conninfo, settings, sends_mail=settings.smtp is not None),
+        _check_database(conninfo, settings, sends_mail=settings.smtp is not None, is_complete=True),
         check_mail(settings.smtp, system_clock()),
         check_identity(settings.oidc),
         _check_provider(settings),
@@ -121,29 +123,29 @@ def _check_database_alone(values: dict[str, str]) -> list[Finding]:
     with ExitStack() as stack:
         conninfo = _entered(stack, values)
         sends_mail = bool(values.get("SMTP_URL", "").strip())
-        return [*asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail)), _SKIPPED]
+        return [*asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail, is_complete=False)), _SKIPPED]
 
 
 async def _check_database(
-    conninfo: str | None, settings: Settings | AdminSettings, *, sends_mail: bool
+    conninfo: str | None, settings: Settings, *, sends_mail: bool, is_complete: bool
 ) -> list[Finding]:
     if conninfo is None:
         return [_NOT_STARTED]
-    peppers = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers]
+    peppers = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers] if is_complete else []
     return await check_database(
         conninfo,
-        _billing_terms(settings),
+        _billing_terms(settings, is_complete=is_complete),
         system_clock(),
         sends_mail=sends_mail,
         peppers=peppers,
         periodic=PERIODIC,
-        needed=settings.connections if isinstance(settings, Settings) else None,
+        needed=settings.connections if is_complete else None,
     )
 
 
-def _billing_terms(settings: Settings | AdminSettings) -> BillingTerms:
+def _billing_terms(settings: Settings, *, is_complete: bool) -> BillingTerms:
     reconcile_hours, body_days = 0, None
-    if isinstance(settings, Settings):
+    if is_complete:
         reconcile_hours, body_days = settings.reconcile_hours, settings.raw_body_days
     asks_provider = settings.provider_secret_key is not None
     return BillingTerms(
