@@ -1,4 +1,4 @@
-"""``tenantry keys scan`` without settings, database or connection; as a process for a large tree and for git."""
+"""``tenantry keys scan`` without settings, database or connection; and as a git hook."""
 
 import os
 import re
@@ -17,7 +17,6 @@ from tests.support.command_runner import invoke
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 SHOWN: Final = f"{KEY[:13]}...{KEY[-4:]}"
 HOOKS: Final = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
-COMMAND: Final = (sys.executable, "-m", "tenantry", "keys", "scan")
 NO_SETTINGS: Final = {
     "PATH": os.environ["PATH"],
     "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nowhere",
@@ -26,18 +25,18 @@ NO_SETTINGS: Final = {
 
 
 def scanned(*arguments: str, folder: Path, given: bytes = b"") -> tuple[int, str, str]:
-    """Exit code, output and messages of the command, which never shows a whole key."""
+    """Exit code, stdout and stderr of the command, which never shows a whole key."""
     done = invoke("keys", "scan", *arguments, folder=folder, given=given, **NO_SETTINGS)
     assert KEY not in done.out + done.err
     return done.code, done.out, done.err
 
 
-def test_without_a_key_it_is_quiet_and_content(tmp_path: Path) -> None:
+def test_files_without_keys_exit_with_0(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("svc_live_ is how keys begin\n")
     assert scanned(".", folder=tmp_path) == (0, "", "No API key in 1 file, 0.0 MB.\n")
 
 
-def test_key_is_shown_by_place_and_ends_and_what_to_do_is_said(tmp_path: Path) -> None:
+def test_report_names_place_and_next_step(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(f'\nTOKEN = "{KEY}"\n')
     code, out, err = scanned("a.py", folder=tmp_path)
     assert (code, out) == (1, f"a.py:2:10: {SHOWN}\n")
@@ -45,7 +44,7 @@ def test_key_is_shown_by_place_and_ends_and_what_to_do_is_said(tmp_path: Path) -
     assert "/api/v1/api-keys/report-leak" in err
 
 
-def test_standard_input_is_looked_through(tmp_path: Path) -> None:
+def test_standard_input_is_scanned(tmp_path: Path) -> None:
     code, out, _ = scanned("-", folder=tmp_path, given=f"+{KEY}\n".encode())
     assert (code, out) == (1, f"-:1:2: {SHOWN}\n")
 
@@ -62,7 +61,7 @@ def test_json_is_one_document(tmp_path: Path) -> None:
     }
 
 
-def test_what_cannot_be_read_is_named_and_makes_it_fail(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported_and_exits_with_1(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("harmless")
     code, out, err = scanned("nowhere", "a", folder=tmp_path)
     assert (code, out) == (1, "")
@@ -70,11 +69,11 @@ def test_what_cannot_be_read_is_named_and_makes_it_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--no-such-option", "a")])
-def test_wrong_use_is_told_apart(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_usage_error_exits_with_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert scanned(*arguments, folder=tmp_path)[0] == 2
 
 
-def test_name_of_a_file_can_neither_break_a_line_nor_the_output(tmp_path: Path) -> None:
+def test_control_characters_in_file_names_are_replaced(tmp_path: Path) -> None:
     for name in (b"new\nline", b"not \xff utf-8", b"\x1b[31mred"):
         (tmp_path / os.fsdecode(name)).write_text(KEY)
     code, out, _ = scanned(".", folder=tmp_path)
@@ -87,13 +86,13 @@ def test_name_of_a_file_can_neither_break_a_line_nor_the_output(tmp_path: Path) 
     assert scanned("--json", ".", folder=tmp_path)[0] == 1
 
 
-def test_large_tree_is_shared_among_processes_and_told_in_order(tmp_path: Path) -> None:
+def test_large_tree_is_scanned_in_order(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"file-{number:04}").write_text(KEY if number % 100 == 0 else "harmless\n" * 50)
-    done = subprocess.run([*COMMAND, "."], check=False, cwd=tmp_path, env=NO_SETTINGS, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stdout.splitlines() == [f"./file-{number:04}:1:1: {SHOWN}" for number in range(0, 2000, 100)]
-    assert done.stderr.startswith("20 API keys in 20 files (2,000 files,")
+    code, out, err = scanned(".", folder=tmp_path)
+    assert code == 1
+    assert out.splitlines() == [f"./file-{number:04}:1:1: {SHOWN}" for number in range(0, 2000, 100)]
+    assert err.startswith("20 API keys in 20 files (2,000 files,")
 
 
 def test_neither_database_nor_server_is_imported() -> None:
@@ -111,7 +110,7 @@ def test_neither_database_nor_server_is_imported() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository of git whose hook is that of the documentation."""
+    """A git repository with the hook of the documentation."""
     page = (HOOKS.parent / "docs" / "leaks.md").read_text("utf-8")
     [text] = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "git diff --cached" in block]
     git(tmp_path, "init", "-q")
@@ -129,7 +128,7 @@ def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_hook_of_git_refuses_a_commit_with_a_key(repository: Path) -> None:
+def test_git_hook_rejects_a_commit_with_a_key(repository: Path) -> None:
     (repository / "with space.py").write_text(f"KEY = '{KEY}'\n")
     git(repository, "add", ".")
     refused = git(repository, "commit", "-qm", "one")
@@ -137,7 +136,7 @@ def test_hook_of_git_refuses_a_commit_with_a_key(repository: Path) -> None:
     assert f"with space.py:1:8: {SHOWN}" in refused.stdout + refused.stderr
 
 
-def test_hook_of_git_looks_at_what_is_committed(repository: Path) -> None:
+def test_git_hook_scans_the_content_of_the_commit(repository: Path) -> None:
     (repository / "a.py").write_text(f"KEY = '{KEY}'\n")
     (repository / "-").write_text("nothing")
     (repository / "link").symlink_to("nowhere")
@@ -150,13 +149,13 @@ def test_hook_of_git_looks_at_what_is_committed(repository: Path) -> None:
     assert git(repository, "commit", "-qm", "one").returncode == 0
 
 
-def test_hook_of_git_finds_a_key_in_a_file_of_any_name(repository: Path) -> None:
+def test_git_hook_scans_a_file_named_like_standard_input(repository: Path) -> None:
     (repository / "-").write_text(KEY)
     git(repository, "add", "./-")
     assert git(repository, "commit", "-qm", "one").returncode == 1
 
 
-def test_hook_of_git_lets_other_commits_pass(repository: Path) -> None:
+def test_git_hook_accepts_other_commits(repository: Path) -> None:
     (repository / "a.py").write_text("KEY = os.environ['API_KEY']\n")
     git(repository, "add", ".")
     assert git(repository, "commit", "-qm", "one").returncode == 0
@@ -164,7 +163,7 @@ def test_hook_of_git_lets_other_commits_pass(repository: Path) -> None:
     assert git(repository, "commit", "-qm", "two").returncode == 0
 
 
-def test_description_for_the_pre_commit_framework_names_the_command(tmp_path: Path) -> None:
+def test_pre_commit_configuration_runs_the_command(tmp_path: Path) -> None:
     hook = dict(re.findall(r"^(?:- |  )(\w+): (.*)$", HOOKS.read_text("utf-8"), re.MULTILINE))
     assert {"id", "name", "entry", "language"} <= hook.keys()
     words = hook["entry"].split()

@@ -1,48 +1,43 @@
-"""Finding keys in bytes, in streams and in trees of files."""
+"""The key scanner on bytes, streams and folders, and the rules for other secret scanners."""
 
+import ast
 import io
-import os
-from collections.abc import Sequence
+import re
+import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tenantry.auth.key_scan import LINE_REACH, LeakedKey, ScanResult, find_in_stream, scan
-from tenantry.cli.key_scan import excluded_by
+from tenantry.cli.key_scan import list_files, scan_stream
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
-from tenantry.domain.key_scan import find_keys, may_hold_key
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 TEST_KEY: Final = compose_secret(Mode.TEST, bytes(range(32)))
 BLOCK: Final = 1024 * 1024
+REACH: Final = 4096
+RULES: Final = Path(__file__).parents[2] / "examples" / "secret-scanners"
 
 
-def offsets(text: bytes) -> list[int]:
-    """Where keys begin; the quick look must agree that there may be some."""
-    found = [one.offset for one in find_keys(text)]
-    assert not found or may_hold_key(text, len(text))
-    return found
+def scanned(text: bytes) -> list[dict[str, Any]]:
+    """Scan a stream and return the rows of its keys."""
+    report: dict[str, Any] = {"keys": [], "files": 0, "bytes": 0}
+    scan_stream(io.BytesIO(text), "a", report)
+    assert (report["files"], report["bytes"]) == (1, len(text))
+    return list(report["keys"])
 
 
-def in_stream(text: bytes, most: int = BLOCK) -> list[tuple[int, int]]:
-    """Line and column of each key in a stream that gives at most so many bytes at a time."""
-    stream = io.BytesIO(text)
-    keys, size = find_in_stream("a", lambda wanted: stream.read(min(most, wanted)))
-    assert size == len(text)
-    return [(key.line, key.column) for key in keys]
+def places(text: bytes) -> list[tuple[int, int]]:
+    """Line and column of each key."""
+    return [(key["line"], key["column"]) for key in scanned(text)]
 
 
-def in_files(*paths: Path | str, globs: Sequence[str] = (), processes: int = 1) -> ScanResult:
-    total = ScanResult()
-    for result in scan([str(path) for path in paths], excluded_by(globs), processes):
-        total.add(result)
-    return total
-
-
-def paths_in(found: ScanResult, folder: Path) -> list[str]:
-    return [str(Path(key.path).relative_to(folder)) for key in found.keys]
+def files_in(path: Path, *globs: str) -> list[str]:
+    errors: list[OSError] = []
+    files = [str(Path(file).relative_to(path)) for file in list_files(str(path), globs, errors)]
+    assert not errors
+    return files
 
 
 @pytest.mark.parametrize("key", [KEY, TEST_KEY])
@@ -50,142 +45,90 @@ def paths_in(found: ScanResult, folder: Path) -> list[str]:
     ("before", "after"),
     [("", ""), ('token = "', '"'), ("x", "x"), ("Bearer ", "\n"), ("svc_live_", ""), ("\x00\xff", "\x00"), ("é", "é")],
 )
-def test_key_is_found_wherever_it_stands(key: str, before: str, after: str) -> None:
-    assert offsets(f"{before}{key}{after}".encode()) == [len(before.encode())]
+def test_key_is_found_between_any_characters(key: str, before: str, after: str) -> None:
+    assert places(f"{before}{key}{after}".encode()) == [(1, len(before.encode()) + 1)]
 
 
-def test_only_its_first_and_last_characters_are_given() -> None:
-    [found] = find_keys(KEY.encode())
-    assert (found.start, found.last4) == (KEY[:13], KEY[-4:])
+def test_report_shows_only_the_first_and_last_characters() -> None:
+    assert scanned(KEY.encode()) == [{"path": "a", "line": 1, "column": 1, "start": KEY[:13], "last4": KEY[-4:]}]
 
 
 @pytest.mark.parametrize("position", [9, 30, 51, 52, 57])
-def test_wrong_checksum_is_no_key(position: int) -> None:
+def test_wrong_checksum_is_not_a_key(position: int) -> None:
     other = "0" if KEY[position] != "0" else "1"
-    assert offsets(f"{KEY[:position]}{other}{KEY[position + 1 :]}".encode()) == []
+    assert places(f"{KEY[:position]}{other}{KEY[position + 1 :]}".encode()) == []
 
 
 @pytest.mark.parametrize("text", [KEY[:-1], KEY[1:], KEY.replace("svc", "SVC"), KEY.replace("live", "prod"), ""])
-def test_what_is_not_a_whole_key_is_none(text: str) -> None:
-    assert offsets(text.encode()) == []
+def test_part_of_a_key_is_not_a_key(text: str) -> None:
+    assert places(text.encode()) == []
 
 
-def test_key_that_begins_in_what_looked_like_another_is_found() -> None:
-    assert offsets(b"svc_live_" + b"A" * 46 + KEY.encode()) == [55]
+def test_key_inside_the_start_of_a_lookalike_is_found() -> None:
+    assert places(b"svc_live_" + b"A" * 46 + KEY.encode()) == [(1, 56)]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
 def test_key_in_utf_16_is_found(encoding: str) -> None:
-    assert len(offsets(f"first\nkey: {KEY}\n".encode(encoding))) == 1
+    assert [line for line, _ in places(f"first\nkey: {KEY}\n".encode(encoding))] == [2]
 
 
-def test_keys_in_both_widths_come_in_order() -> None:
-    text = KEY.encode() + KEY.encode("utf-16-le") + KEY.encode()
-    assert offsets(text) == [0, 58, 58 * 3]
+def test_keys_in_both_encodings_are_in_order() -> None:
+    assert places(KEY.encode() + KEY.encode("utf-16-le") + KEY.encode()) == [(1, 1), (1, 59), (1, 175)]
 
 
-def test_place_is_the_line_and_the_byte_in_it() -> None:
-    assert in_stream(f"é\n  {KEY} {KEY}\n\n{KEY}".encode()) == [(2, 3), (2, 62), (4, 1)]
+def test_lines_and_columns_count_from_one_and_columns_in_bytes() -> None:
+    assert places(f"é\n  {KEY} {KEY}\n\n{KEY}".encode()) == [(2, 3), (2, 62), (4, 1)]
 
 
-def test_places_are_right_on_long_lines_full_of_keys() -> None:
+def test_lines_longer_than_a_block_have_correct_columns() -> None:
     many = 5 * BLOCK // 4 // len(KEY)
     columns = [1 + number * len(KEY) for number in range(many)]
     text = b"\n".join([b"a", KEY.encode() * many, b"", b"b" + KEY.encode() * many])
-    assert in_stream(text) == [(2, column) for column in columns] + [(4, column + 1) for column in columns]
+    assert places(text) == [(2, column) for column in columns] + [(4, column + 1) for column in columns]
 
 
-@pytest.mark.parametrize("shift", [0, 1, 8, 9, 57, 58, 115, LINE_REACH - 1, LINE_REACH, LINE_REACH + 116])
-def test_key_across_the_border_of_two_blocks_is_found_once(shift: int) -> None:
+@pytest.mark.parametrize("shift", [0, 1, 8, 9, 57, 58, 115, REACH - 1, REACH, REACH + 116])
+def test_key_across_two_blocks_is_found_once(shift: int) -> None:
     text = b"a\n" * 10 + b"b" * (BLOCK - 20 - shift) + KEY.encode() + b"\n" + b"c" * BLOCK + b"\n" + KEY.encode()
-    assert in_stream(text) == [(11, BLOCK - 20 - shift + 1), (13, 1)]
+    assert places(text) == [(11, BLOCK - 20 - shift + 1), (13, 1)]
 
 
-def test_stream_that_gives_little_at_a_time_is_looked_through_all_the_same() -> None:
-    line = b"some text\n" * 50
-    text = (line + KEY.encode() + b"\n") * 40
-    assert in_stream(text, most=333) == [(51 * number, 1) for number in range(1, 41)]
-
-
-def test_wide_key_across_the_border_is_found(tmp_path: Path) -> None:
-    text = b"\0b" * (BLOCK // 2 - 20) + KEY.encode("utf-16-be")
-    assert len(in_stream(text)) == 1
+def test_utf_16_key_across_two_blocks_is_found() -> None:
+    assert len(places(b"\0b" * (BLOCK // 2 - 20) + KEY.encode("utf-16-be"))) == 1
 
 
 @pytest.mark.parametrize("line", [f"{KEY} # tenantry:allow", f"/* tenantry:allow */ {KEY} {TEST_KEY}"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_line_that_says_so_is_let_pass(line: str, encoding: str) -> None:
-    assert len(in_stream(f"{line}\n{KEY}\n".encode(encoding))) == 1
+def test_allow_mark_skips_its_line(line: str, encoding: str) -> None:
+    assert len(places(f"{line}\n{KEY}\n".encode(encoding))) == 1
 
 
-def test_permission_on_another_line_does_not_count() -> None:
-    assert in_stream(f"tenantry:allow\n{KEY}\ntenantry:allow".encode()) == [(2, 1)]
+def test_allow_mark_has_no_effect_on_other_lines() -> None:
+    assert places(f"tenantry:allow\n{KEY}\ntenantry:allow".encode()) == [(2, 1)]
 
 
-def test_permission_far_away_on_a_long_line_does_not_count() -> None:
-    far = b"x" * (LINE_REACH + 200)
-    assert in_stream(b"tenantry:allow" + far + KEY.encode() + far + b"tenantry:allow") == [(1, LINE_REACH + 215)]
+def test_distant_allow_mark_on_a_long_line_has_no_effect() -> None:
+    far = b"x" * (REACH + 200)
+    assert places(b"tenantry:allow" + far + KEY.encode() + far + b"tenantry:allow") == [(1, REACH + 215)]
 
 
-def test_tree_is_looked_through_in_order(tmp_path: Path) -> None:
-    for name in ("b/two.txt", "a/one.bin", "top.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"\0\xff" + KEY.encode())
-    (tmp_path / "empty").touch()
-    found = in_files(tmp_path)
-    assert paths_in(found, tmp_path) == ["top.txt", "a/one.bin", "b/two.txt"]
-    assert (found.files, found.bytes, found.unreadable) == (4, 3 * 60, [])
+def test_files_are_listed_in_order(tmp_path: Path) -> None:
+    write(tmp_path, "b/two.txt", "a/one.bin", "top.txt", "empty", ".git/config", "a/.git/config")
+    assert files_in(tmp_path) == ["empty", "top.txt", "a/one.bin", "b/two.txt"]
 
 
-def test_large_file_is_looked_through_to_its_end(tmp_path: Path) -> None:
-    large = tmp_path / "large"
-    with large.open("wb") as file:
-        file.truncate(40_000_000)
-        file.seek(0, os.SEEK_END)
-        file.write(b"\n" + KEY.encode())
-    found = in_files(large)
-    assert found.keys == [LeakedKey(str(large), 2, 1, KEY[:13], KEY[-4:])]
-    assert found.bytes == 40_000_059
-
-
-def test_key_across_the_border_of_two_reads_is_found(tmp_path: Path) -> None:
-    for distance in range(250):
-        text = KEY.encode("utf-16-le") if distance % 2 else KEY.encode()
-        (tmp_path / "file").write_bytes(b"x" * (256 * 1024 - distance) + text + b"y" * 300_000)
-        assert len(in_files(tmp_path).keys) == 1, f"a key that begins {distance} bytes before the border"
-
-
-def test_folders_of_git_are_passed_over_and_files_in_them_can_be_named(tmp_path: Path) -> None:
-    hidden = tmp_path / "sub" / ".git" / "config"
-    hidden.parent.mkdir(parents=True)
-    hidden.write_text(KEY)
-    assert in_files(tmp_path).keys == []
-    assert len(in_files(hidden).keys) == 1
-
-
-def test_links_in_a_folder_are_not_followed_and_a_link_that_is_named_is(tmp_path: Path) -> None:
-    outside, tree = tmp_path / "outside", tmp_path / "tree"
-    outside.mkdir()
+def test_links_in_folders_are_skipped_and_named_links_followed(tmp_path: Path) -> None:
+    write(tmp_path, "outside/file")
+    tree = tmp_path / "tree"
     tree.mkdir()
-    (outside / "file").write_text(KEY)
-    (tree / "to-file").symlink_to(outside / "file")
-    (tree / "to-folder").symlink_to(outside)
+    (tree / "to-file").symlink_to(tmp_path / "outside" / "file")
+    (tree / "to-folder").symlink_to(tmp_path / "outside")
     (tree / "loop").symlink_to(tree)
     (tree / "broken").symlink_to("nowhere")
-    assert in_files(tree) == ScanResult()
-    assert len(in_files(tree / "to-file").keys) == 1
-
-
-def test_pipe_in_a_folder_stops_nothing_and_one_that_is_named_is_told(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    assert in_files(tmp_path) == ScanResult()
-    assert [one.reason for one in in_files(pipe).unreadable] == ["Not a file or folder"]
-
-
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
-    [missing] = in_files(tmp_path / "nowhere").unreadable
-    assert (missing.path, missing.reason) == (str(tmp_path / "nowhere"), "No such file or directory")
+    assert files_in(tree) == []
+    assert files_in(tree / "to-folder") == ["file"]
+    assert list(list_files(str(tree / "to-file"), (), [])) == [str(tree / "to-file")]
 
 
 @pytest.mark.parametrize(
@@ -200,13 +143,44 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         (["vectors/c.json"], ["a.py", "lib/b.py", "lib/vectors/c.json"]),
     ],
 )
-def test_globs_leave_out_names_and_paths(tmp_path: Path, globs: list[str], left: list[str]) -> None:
-    for name in ("a.py", "lib/b.py", "lib/vectors/c.json"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(KEY)
-    assert paths_in(in_files(tmp_path, globs=globs), tmp_path) == left
+def test_globs_exclude_names_and_paths(tmp_path: Path, globs: list[str], left: list[str]) -> None:
+    write(tmp_path, "a.py", "lib/b.py", "lib/vectors/c.json")
+    assert files_in(tmp_path, *globs) == left
 
 
-def test_glob_is_about_files_that_are_named_too(tmp_path: Path) -> None:
-    (tmp_path / "a.lock").write_text(KEY)
-    assert in_files(tmp_path / "a.lock", globs=["*.lock"]) == ScanResult()
+def test_globs_apply_to_named_files(tmp_path: Path) -> None:
+    write(tmp_path, "a.lock")
+    assert list(list_files(str(tmp_path / "a.lock"), ("*.lock",), [])) == []
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def gitleaks_rule() -> dict[str, Any]:
+    [rule] = tomllib.loads((RULES / "gitleaks.toml").read_text())["rules"]
+    return dict(rule)
+
+
+def detect_secrets_pattern() -> str:
+    tree = ast.parse((RULES / "detect_secrets_plugin.py").read_text())
+    [call] = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return str(ast.literal_eval(call.args[0]))
+
+
+@pytest.mark.parametrize("pattern", [gitleaks_rule()["regex"], detect_secrets_pattern()])
+def test_rules_for_other_scanners_match_keys_and_nothing_shorter(pattern: str) -> None:
+    for mode in Mode:
+        for first in range(100):
+            key = compose_secret(mode, bytes([first]) * 32)
+            assert re.findall(pattern, f'token = "{key}"; x') == [key]
+            assert re.search(pattern, key[:-1]) is None
+
+
+def test_gitleaks_rule_is_restricted_to_lines_without_the_allow_mark() -> None:
+    rule = gitleaks_rule()
+    assert all(any(word in key for word in rule["keywords"]) for key in (KEY, TEST_KEY))
+    [allowed] = rule["allowlists"]
+    assert (allowed["regexTarget"], allowed["regexes"]) == ("line", ["tenantry:allow"])

@@ -1,0 +1,16 @@
+"""Find API keys of tenantry with detect-secrets (1.0 or later).
+
+Usage: ``detect-secrets scan -p detect_secrets_plugin.py --exclude-lines tenantry:allow``. A regular expression cannot
+check a key's checksum: ``tenantry keys scan`` does.
+"""
+
+import re
+
+from detect_secrets.plugins.base import RegexBasedDetector
+
+
+class TenantryKeyDetector(RegexBasedDetector):
+    """Finds text in the form of an API key."""
+
+    secret_type = "tenantry API key"
+    denylist = (re.compile(r"svc_(?:live|test)_[0-9A-Za-z]{49}"),)
