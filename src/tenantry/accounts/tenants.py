@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tenantry.billing import ledger_store as billing
 from tenantry.billing.reads import BillingEventView, view
 from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import Position, new_id
+from tenantry.common.openapi import doc
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency import once
@@ -69,16 +70,18 @@ class TenantWishes(msgspec.Struct, frozen=True):
 class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
     """Everything that is kept of a tenant, except key digests and raw event bodies."""
 
-    tenant: Tenant
-    owner_email: str
-    owner_email_verified: bool
-    suspended: bool
-    customers: list[str]
-    members: list[dict[str, Any]]
-    api_keys: list[ApiKey]
-    audit_events: list[AuditEvent]
-    projects: list[Project]
-    billing_events: list[BillingEventView]
+    tenant: Annotated[Tenant, doc("The tenant's record.")]
+    owner_email: Annotated[str, doc("The address that receives billing mail.", "ada@acme.example")]
+    owner_email_verified: Annotated[
+        bool, doc("Whether the owner's address is verified; only then does it receive security notices.", example=True)
+    ]
+    suspended: Annotated[bool, doc("Whether the tenant's credentials are refused.", example=False)]
+    customers: Annotated[list[str], doc("The payment provider's customers that are linked to it.", ["cus_Rk2pXw7Lm3"])]
+    members: Annotated[list[dict[str, Any]], doc("Users and their roles, including removed ones.")]
+    api_keys: Annotated[list[ApiKey], doc("All keys, without secrets.")]
+    audit_events: Annotated[list[AuditEvent], doc("The whole audit trail.")]
+    projects: Annotated[list[Project], doc("All projects of both modes.")]
+    billing_events: Annotated[list[BillingEventView], doc("The whole ledger.")]
 
 
 class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):

@@ -17,11 +17,13 @@ from tenantry.api.guards import (
     claimant,
     idempotency_claim,
     principal_author,
+    raises,
     unknown_author,
 )
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.leak_reports import EndedKey, LeakService
+from tenantry.common.openapi import doc
 from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError
@@ -34,14 +36,32 @@ _LONGEST: Final = 1000
 class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
     """A key that was found where it should not be."""
 
-    secret: Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST)]
+    secret: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=_LONGEST,
+            description="The whole key. Surrounding white space is ignored.",
+            examples=["svc_live_4fGhT0...x9Qz"],
+        ),
+    ]
 
 
 def leak_routes(leaks: LeakService) -> Sequence[HTTPRouteHandler]:
     """The route for whoever finds a key. It asks for no credential: the finder has none but the key."""
 
-    @post(LEAK_REPORT_PATH, status_code=200, opt={"public": True}, summary="Report a leaked API key")
+    @post(
+        LEAK_REPORT_PATH,
+        status_code=200,
+        opt={"public": True, **raises("not_found", "database_unavailable")},
+        summary="Report a leaked API key",
+    )
     async def report_leaked_key(request: AnyRequest, data: JSONBody[LeakReport]) -> Response[EndedKey]:
+        """Revoke a leaked key.
+
+        Any client can report one, without a credential. tenantry revokes the key at once, also in a suspended tenant,
+        and mails the owner once. Reporting it again succeeds. A key that replaced it by rotation stays active.
+        """
         ended = await leaks.report(unknown_author(request), data.secret)
         return Response(ended, headers={"Cache-Control": "no-store"})
 
@@ -57,41 +77,73 @@ KeyId = Annotated[str, PathParameter(description="The key's id.")]
 class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A key to make. ``mode`` is the caller's own where it is left out."""
 
-    org_id: OrgId
-    name: Name
-    scopes: Scopes
-    expires_at: ExpiresAt | None = None
-    access_level: AccessLevel | None = None
-    mode: Mode | None = None
+    org_id: Annotated[OrgId, doc("The caller's tenant.", "acme")]
+    name: Annotated[Name, doc(example="CI deploys")]
+    scopes: Annotated[
+        Scopes,
+        doc(
+            "What the key may do: `<resource>:<action>`, where either part may be `*`. `OWNER` excludes other scopes.",
+            ["projects:read", "projects:write"],
+        ),
+    ]
+    expires_at: Annotated[
+        ExpiresAt | None, doc("When the key expires, in the future; null or absent for never.", "2099-11-01T00:00:00Z")
+    ] = None
+    access_level: Annotated[
+        AccessLevel | None, doc("`OWNER` for a key that may do everything; `scopes` must be empty then.")
+    ] = None
+    mode: Annotated[Mode | None, doc("The caller's mode by default. A test-mode key creates test-mode keys only.")] = (
+        None
+    )
 
 
 class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """What to change of an active key; what is left out stays."""
 
-    name: Name | UnsetType = UNSET
-    scopes: Scopes | UnsetType = UNSET
-    expires_at: ExpiresAt | UnsetType | None = UNSET
+    name: Annotated[Name | UnsetType, doc(example="CI deploys (main)")] = UNSET
+    scopes: Annotated[Scopes | UnsetType, doc("The complete new list of scopes.", ["projects:read"])] = UNSET
+    expires_at: Annotated[ExpiresAt | UnsetType | None, doc("When the key expires, in the future; null for never.")] = (
+        UNSET
+    )
 
 
 class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """How to rotate: for how many seconds the old key goes on beside the new one."""
 
-    overlap_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_OVERLAP_SECONDS)] = 0
+    overlap_seconds: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=MAX_OVERLAP_SECONDS,
+            description="How long the old key keeps working, in seconds; at most a week.",
+            examples=[3600],
+        ),
+    ] = 0
 
 
 class ApiKeyWithSecret(ApiKey, frozen=True, rename="camel", kw_only=True):
     """A key that was just made, with its secret: shown this once."""
 
-    secret: str
+    secret: Annotated[str, doc("The key itself. Only this answer contains it.", "svc_live_4fGhT0...x9Qz")]
 
 
 def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHandler]:
     """The routes of API keys."""
 
-    @post(PATH, guards=[access.needs("api-keys:write")], summary="Create an API key")
+    @post(
+        PATH,
+        guards=[access.needs("api-keys:write")],
+        summary="Create an API key",
+        opt=raises("org_mismatch", "scope_escalation", "mode_mismatch", "key_limit_reached", "idempotency_replay"),
+    )
     async def create_api_key(
         request: AnyRequest, principal: Caller, data: JSONBody[NewApiKey]
     ) -> Response[ApiKeyWithSecret]:
+        """Create a key.
+
+        Only this answer contains its `secret`: store it at once. `accessLevel: OWNER`, or the single scope `OWNER`,
+        creates a key that may do everything; only an OWNER can create one. A key cannot create a key that outlives it.
+        """
         made = await keys.create(
             principal,
             principal_author(request, principal),
@@ -105,7 +157,7 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         )
         return _shown_once(made)
 
-    @get(PATH, guards=[access.needs("api-keys:read")], summary="List API keys")
+    @get(PATH, guards=[access.needs("api-keys:read")], summary="List API keys", opt=raises("org_mismatch"))
     async def list_api_keys(
         principal: Caller,
         org_id: Annotated[
@@ -130,18 +182,26 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[ApiKey]:
+        """List the tenant's keys, newest first, without their secrets. A test-mode caller sees test-mode keys only."""
         if search is not None and "\x00" in search:
             raise ValidationError(("search", "must not hold a NUL"))
         return await keys.list_page(principal, org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
 
     @get(PATH + "/{key_id:str}", guards=[access.needs("api-keys:read")], summary="Get an API key")
     async def get_api_key(principal: Caller, key_id: KeyId) -> ApiKey:
+        """Return one of the tenant's keys, without its secret."""
         return await keys.get(principal, key_id)
 
-    @patch(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Change an API key")
+    @patch(
+        PATH + "/{key_id:str}",
+        guards=[access.needs("api-keys:write")],
+        summary="Change an API key",
+        opt=raises("scope_escalation", "key_not_active", "last_owner"),
+    )
     async def update_api_key(
         request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[ApiKeyChange]
     ) -> ApiKey:
+        """Change the given fields of an active key. A null `expiresAt` means that the key never expires."""
         return await keys.update(
             principal,
             principal_author(request, principal),
@@ -151,7 +211,12 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
             expires_at=data.expires_at,
         )
 
-    @delete(PATH + "/{key_id:str}", guards=[access.needs("api-keys:write")], summary="Revoke an API key")
+    @delete(
+        PATH + "/{key_id:str}",
+        guards=[access.needs("api-keys:write")],
+        summary="Revoke an API key",
+        opt=raises("scope_escalation", "last_owner"),
+    )
     async def delete_api_key(
         request: AnyRequest,
         principal: Caller,
@@ -161,12 +226,27 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
             bool, QueryParameter(name="force", description="Also the last OWNER key of a tenant without an owner.")
         ] = False,
     ) -> None:
+        """Revoke the key.
+
+        After this answer every process rejects requests with it. Revoking a revoked key succeeds. The record stays,
+        with `status: revoked`. If no member owns the tenant, its last OWNER key needs `force=true`.
+        """
         await keys.revoke(principal, principal_author(request, principal), key_id, force=force)
 
-    @post(PATH + "/{key_id:str}/rotate", guards=[access.needs("api-keys:write")], summary="Rotate an API key")
+    @post(
+        PATH + "/{key_id:str}/rotate",
+        guards=[access.needs("api-keys:write")],
+        summary="Rotate an API key",
+        opt=raises("scope_escalation", "mode_mismatch", "key_not_active", "key_limit_reached", "idempotency_replay"),
+    )
     async def rotate_api_key(
         request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[Rotation | None] = None
     ) -> Response[ApiKeyWithSecret]:
+        """Create a key with the same name, scopes, level, mode and expiry.
+
+        The old key ends after `overlapSeconds`, by default at once, and never later than its expiry. `rotatedFrom`
+        names it. Only this answer contains the new `secret`.
+        """
         overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
         claim = await idempotency_claim(request, claimant(principal))
         author = principal_author(request, principal)

@@ -75,7 +75,7 @@ def build_api(
             version=__version__,
             render_plugins=[JsonRenderPlugin()],
             openapi_router=Router("/-", route_handlers=[], guards=[_nothing_here], include_in_schema=False),
-            use_handler_docstrings=False,
+            use_handler_docstrings=True,
         ),
     )
 

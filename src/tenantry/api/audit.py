@@ -48,6 +48,7 @@ def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandl
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[AuditEvent]:
+        """List the audit trail of the caller's tenant, newest first. It has no test mode."""
         wanted = _filter(action, actor_id, target_id, since, until)
         return await trail.list_page(principal, wanted, limit, cursor)
 
@@ -62,6 +63,7 @@ def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandl
         since: Since = None,
         until: Until = None,
     ) -> Stream:
+        """Return the audit trail, or the selected part of it, newest first: one JSON object a line."""
         pages = trail.read_pages(principal, _filter(action, actor_id, target_id, since, until))
         first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
         return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)

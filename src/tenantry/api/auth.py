@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import get
@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from tenantry.api.guards import Access, Caller
 from tenantry.auth.authentication import Admission
+from tenantry.common.openapi import doc
 from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.server.asgi_types import OUTCOME, RawAnswer, RawRequest
@@ -33,15 +34,23 @@ _LONGEST_HEADER: Final = 256
 class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     """The caller, as the service sees it."""
 
-    kind: PrincipalKind
-    id: str
-    org_id: str
-    mode: Mode
-    scopes: list[str]
-    access_level: AccessLevel
-    plan: str
-    subscription_status: str
-    expires_at: datetime | None
+    kind: Annotated[PrincipalKind, doc("The kind of credential.", "api_key")]
+    id: Annotated[
+        str, doc("The key's id, or the user's at the identity provider.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")
+    ]
+    org_id: Annotated[str, doc("The tenant that the caller acts for.", "acme")]
+    mode: Annotated[Mode, doc("The caller's mode; a user's is always live.", "live")]
+    scopes: Annotated[
+        list[str],
+        doc(
+            "What the holder may do: `<resource>:<action>`, where either part may be `*`.",
+            ["projects:read", "projects:write"],
+        ),
+    ]
+    access_level: Annotated[AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")]
+    plan: Annotated[str, doc("The tenant's plan.", "pro")]
+    subscription_status: Annotated[str, doc("The tenant's subscription status.", "active")]
+    expires_at: Annotated[datetime | None, doc("When the credential expires; null for never.", "2099-11-01T00:00:00Z")]
 
 
 def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
@@ -49,6 +58,7 @@ def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")
     async def whoami(principal: Caller) -> Whoami:
+        """Return the caller as the service sees it."""
         return Whoami(
             kind=principal.kind,
             id=principal.id,
@@ -136,13 +146,46 @@ _MODE_PARAMETER: Final[dict[str, Any]] = {
     "schema": {"type": "string", "enum": ["live", "test", "any"]},
     "description": "The mode that is accepted.",
 }
-VERIFY_OPERATION: Final[dict[str, Any]] = {
-    "summary": "Check a credential for a gateway",
-    "parameters": [_SCOPE_PARAMETER],
+_VERIFIED: Final[dict[str, Any]] = {
+    "200": {
+        "description": "The credential is valid and covers the scope.",
+        "headers": {
+            name: {"schema": {"type": "string", "maxLength": 256}, "example": example}
+            for name, example in {
+                "X-Tenant-Id": "acme",
+                "X-Principal-Id": "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
+                "X-Principal-Kind": "api_key",
+                "X-Mode": "live",
+                "X-Plan": "pro",
+                "X-Subscription-Status": "active",
+            }.items()
+        },
+    }
 }
-"""What the OpenAPI document says of the hot route; its answers are added there."""
-VERIFY_IN_MODE_OPERATION: Final[dict[str, Any]] = {
-    "summary": "Check a credential of a mode for a gateway",
-    "parameters": [_SCOPE_PARAMETER, _MODE_PARAMETER],
-}
-"""The same where the path names a mode."""
+OPERATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    (
+        VERIFY_TEMPLATE,
+        "verifyCredential",
+        {
+            "summary": "Check a credential for a gateway",
+            "description": "For reverse proxies (`auth_request`, `forward_auth`). It answers any method, with the "
+            "caller's identity in headers of visible ASCII. The gateway's configuration names the scope in the path; "
+            "`-` means any. Further path segments and the query are ignored. It rejects test-mode keys. The header "
+            "`X-Problem` repeats the problem document of a rejection.",
+            "parameters": [_SCOPE_PARAMETER],
+            "responses": _VERIFIED,
+        },
+    ),
+    (
+        f"{VERIFY_TEMPLATE}/mode/{{mode}}",
+        "verifyCredentialInMode",
+        {
+            "summary": "Check a credential of a mode for a gateway",
+            "description": "The same for a gateway that accepts test-mode keys: `test` accepts only them, `any` both "
+            "modes, and `live`, the default, only live keys. Users act in live mode. No path segment may follow.",
+            "parameters": [_SCOPE_PARAMETER, _MODE_PARAMETER],
+            "responses": _VERIFIED,
+        },
+    ),
+)
+"""The operations of the hot route for OpenAPI: path, operation id and description."""

@@ -8,10 +8,11 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 
-from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author
+from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.reads import BillingEventView, BillingService
+from tenantry.common.openapi import doc
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog, Limits
 
@@ -24,10 +25,13 @@ EventId = Annotated[str, PathParameter(description="The provider's event id.")]
 class PlanView(msgspec.Struct, frozen=True, rename="camel"):
     """A plan of the catalog. ``stripePriceId`` is the first of its prices, null where it has none."""
 
-    id: str
-    name: str
-    stripe_price_id: str | None
-    limits: Limits
+    id: Annotated[str, doc("The plan's id, as in a tenant's `plan`.", "pro")]
+    name: Annotated[str, doc("The display name.", "Pro")]
+    stripe_price_id: Annotated[
+        str | None,
+        doc("The first price of the payment provider that means this plan; null if there is none.", "price_pro"),
+    ]
+    limits: Annotated[Limits, doc("What the plan allows; an absent limit means no limit.")]
 
 
 def billing_routes(billing: BillingService, catalog: Catalog, access: Access) -> Sequence[HTTPRouteHandler]:
@@ -35,6 +39,7 @@ def billing_routes(billing: BillingService, catalog: Catalog, access: Access) ->
 
     @get(PLANS_PATH, guards=[access.needs(None)], summary="List the plans")
     async def list_plans() -> Page[PlanView]:
+        """List the plans of the catalog on one page."""
         plans = [
             PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits) for plan in catalog.plans
         ]
@@ -44,10 +49,12 @@ def billing_routes(billing: BillingService, catalog: Catalog, access: Access) ->
     async def list_billing_events(
         principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
     ) -> Page[BillingEventView]:
+        """List the tenant's billing events and their effect, newest first."""
         return await billing.list_events(principal, limit, cursor)
 
     @get(EVENTS_PATH + "/{event_id:str}", guards=[access.needs("billing:read")], summary="Get a billing event")
     async def get_billing_event(principal: Caller, event_id: EventId) -> BillingEventView:
+        """Return one event of the caller's tenant by the provider's id."""
         return await billing.get_event(principal, event_id)
 
     return [list_plans, list_billing_events, get_billing_event]
@@ -64,30 +71,47 @@ WebAddress = Annotated[
 class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """What to subscribe to, and where the provider sends the buyer afterwards (by default, to this service)."""
 
-    plan: Annotated[str, msgspec.Meta(min_length=1, max_length=64, description="The id of a plan with a price.")]
-    success_url: WebAddress | None = None
-    cancel_url: WebAddress | None = None
+    plan: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=64, description="The id of a plan with a price.", examples=["pro"])
+    ]
+    success_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/welcome")] = None
+    cancel_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/plans")] = None
 
 
 class NewPortalSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Where the provider's portal leads back to (by default, to this service)."""
 
-    return_url: WebAddress | None = None
+    return_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/settings")] = None
 
 
 class SessionAddress(msgspec.Struct, frozen=True):
     """Where to send the browser. Who knows the address acts for the tenant there; it ends by itself."""
 
-    url: str
+    url: Annotated[
+        str,
+        doc(
+            "The address to send the browser to. It expires, and anyone who has it acts for the tenant there.",
+            "https://checkout.stripe.com/c/pay/cs_live_a1B2c3",
+        ),
+    ]
 
 
 def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRouteHandler]:
     """The routes that make sessions at the payment provider."""
 
-    @post(CHECKOUT_PATH, guards=[access.needs("billing:write")], summary="Begin a checkout")
+    @post(
+        CHECKOUT_PATH,
+        guards=[access.needs("billing:write")],
+        summary="Begin a checkout",
+        opt=raises("provider_not_configured", "provider_refused", "provider_unavailable"),
+    )
     async def create_checkout_session(
         request: AnyRequest, principal: Caller, data: JSONBody[NewCheckoutSession]
     ) -> Response[SessionAddress]:
+        """Create a checkout at the payment provider for a plan.
+
+        Send the browser to `url`. The plan changes when the provider's event arrives.
+        """
         claim = await idempotency_claim(request, claimant(principal))
         url = await service.create_checkout(
             principal,
@@ -99,10 +123,16 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
         )
         return _shown(url)
 
-    @post(PORTAL_PATH, guards=[access.needs("billing:write")], summary="Open the customer portal")
+    @post(
+        PORTAL_PATH,
+        guards=[access.needs("billing:write")],
+        summary="Open the customer portal",
+        opt=raises("no_customer", "provider_not_configured", "provider_refused", "provider_unavailable"),
+    )
     async def create_portal_session(
         request: AnyRequest, principal: Caller, data: JSONBody[NewPortalSession | None] = None
     ) -> Response[SessionAddress]:
+        """Open the payment provider's portal, in which the tenant changes its payment method or cancels."""
         claim = await idempotency_claim(request, claimant(principal))
         return_url = data.return_url if data else None
         author = principal_author(request, principal)

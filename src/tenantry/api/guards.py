@@ -80,6 +80,14 @@ class RouteGuard:
         await self._check(connection, handler)
 
 
+RAISES: Final = "raises"
+
+
+def raises(*codes: str) -> dict[str, Any]:
+    """Name the error codes of a route beyond those that its guard and its parameters imply, for OpenAPI."""
+    return {RAISES: codes}
+
+
 class Access:
     """Makes the guards of routes."""
 

@@ -20,10 +20,12 @@ from tenantry.api.guards import (
     claimant,
     idempotency_claim,
     principal_author,
+    raises,
     user_author,
     user_claimant,
 )
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
+from tenantry.common.openapi import doc
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, Membership, MemberStatus
 from tenantry.domain.owner_mails import same_address
@@ -46,21 +48,21 @@ _OfUser = Annotated[
 class NewMember(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A user to invite."""
 
-    user_id: UserId
-    role: Role
+    user_id: Annotated[UserId, doc(example="user_grace")]
+    role: Annotated[Role, doc("What the user may do.", "admin")]
 
 
 class MemberChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """What to change of a member."""
 
-    role: Role
+    role: Annotated[Role, doc("What the user may do from now on.", "member")]
 
 
 class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Who is to be the tenant's owner, and where its billing mail is to go."""
 
-    user_id: UserId
-    owner_email: Email
+    user_id: Annotated[UserId, doc("The new owner: an active member's user id at the identity provider.", "user_grace")]
+    owner_email: Annotated[Email, doc(example="grace@acme.example")]
 
 
 def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteHandler]:
@@ -78,11 +80,28 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[Member]:
+        """List the tenant's members and invitations, newest first.
+
+        Users who have only an organization claim in their token are not listed.
+        """
         wanted = Filter(user_id, role, status, current=status is None)
         return await members.list_page(principal, wanted, limit, cursor)
 
-    @post(PATH, guards=[access.needs("members:write")], summary="Invite a member")
+    @post(
+        PATH,
+        guards=[access.needs("members:write")],
+        summary="Invite a member",
+        opt=raises(
+            "scope_escalation", "member_exists", "plan_limit_reached", "last_owner", "identity_provider_not_configured"
+        ),
+    )
     async def create_member(request: AnyRequest, principal: Caller, data: JSONBody[NewMember]) -> Response[Member]:
+        """Invite a user of the identity provider.
+
+        The membership is `invited` until the user accepts; a user who adds themselves is active at once. A removed
+        member can be invited again and keeps the id. Invitations count against the plan's limit `members`. The caller
+        must hold everything that the role grants, with a token or a key that does not expire.
+        """
         member = await members.add(
             principal,
             principal_author(request, principal),
@@ -94,16 +113,38 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
 
     @get(PATH + "/{member_id:str}", guards=[access.needs("members:read")], summary="Get a member")
     async def get_member(principal: Caller, member_id: MemberId) -> Member:
+        """Return a member of the caller's tenant, including a removed one."""
         return await members.get(principal, member_id)
 
-    @patch(PATH + "/{member_id:str}", guards=[access.needs("members:write")], summary="Change a member's role")
+    @patch(
+        PATH + "/{member_id:str}",
+        guards=[access.needs("members:write")],
+        summary="Change a member's role",
+        opt=raises("scope_escalation", "member_not_active", "last_owner"),
+    )
     async def update_member(
         request: AnyRequest, principal: Caller, member_id: MemberId, data: JSONBody[MemberChange]
     ) -> Member:
+        """Change the role.
+
+        It counts from the member's next request. A higher role needs the same rights as an invitation. Only an OWNER
+        can change an owner.
+        """
         return await members.change_role(principal, principal_author(request, principal), member_id, data.role)
 
-    @delete(PATH + "/{member_id:str}", guards=[access.needs("members:write")], summary="Remove a member")
+    @delete(
+        PATH + "/{member_id:str}",
+        guards=[access.needs("members:write")],
+        summary="Remove a member",
+        opt=raises("scope_escalation", "last_owner"),
+    )
     async def delete_member(request: AnyRequest, principal: Caller, member_id: MemberId) -> None:
+        """Remove a member or withdraw an invitation.
+
+        After this answer every process rejects the user's requests, whatever the token claims. Only an OWNER can
+        remove an owner, or a user whose token claims the role owner. Removing again succeeds. The record stays, with
+        `removedAt`.
+        """
         await members.remove(principal, principal_author(request, principal), member_id)
 
     @post(
@@ -111,10 +152,16 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         guards=[access.needs("tenants:write")],
         status_code=200,
         summary="Hand a tenant over to another owner",
+        opt=raises("scope_escalation", "identity_provider_not_configured"),
     )
     async def transfer_tenant(
         request: AnyRequest, principal: Caller, tenant_id: tenants.TenantId, data: JSONBody[OwnerTransfer]
     ) -> Tenant:
+        """Make an active member the owner:
+
+        `ownerId`, the role owner, and the address for billing mail. The previous owner becomes an admin, if a member.
+        Only an OWNER may do this.
+        """
         claims = await access.claims_of(request)
         return await members.transfer(
             principal,
@@ -148,17 +195,35 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[Membership]:
+        """List the user's memberships and invitations, newest first.
+
+        An invitation shows only the tenant's id and name.
+        """
         return await memberships.list_page(_user(claims), status, limit, cursor)
 
-    @post(_MEMBERSHIPS_PATH + "/{membership_id:str}/accept", guards=[access.needs_user()], status_code=200,
-          summary="Accept an invitation")  # fmt: skip
+    @post(
+        _MEMBERSHIPS_PATH + "/{membership_id:str}/accept",
+        guards=[access.needs_user()],
+        status_code=200,
+        summary="Accept an invitation",
+        opt=raises("member_not_active"),
+    )
     async def accept_membership(request: AnyRequest, claims: CallerClaims, membership_id: MembershipId) -> Membership:
+        """Accept an invitation. Accepting again succeeds. Another user's membership is not found."""
         claim = await idempotency_claim(request, user_claimant(claims))
         return await memberships.accept(_user(claims), user_author(request, claims), membership_id, claim)
 
-    @delete(OWN_PATH + "/{membership_id:str}", guards=[access.needs_user()],
-            summary="Decline an invitation, or leave a tenant")  # fmt: skip
+    @delete(
+        OWN_PATH + "/{membership_id:str}",
+        guards=[access.needs_user()],
+        summary="Decline an invitation, or leave a tenant",
+        opt=raises("last_owner"),
+    )
     async def delete_own_membership(request: AnyRequest, claims: CallerClaims, membership_id: MembershipId) -> None:
+        """Decline an invitation or leave the tenant; repeating it succeeds.
+
+        The tenant's owner, and its last one, must transfer it first.
+        """
         await memberships.end(_user(claims), user_author(request, claims), membership_id)
 
     return [list_own_memberships, accept_membership, delete_own_membership]

@@ -1,7 +1,7 @@
-"""The OpenAPI document: Litestar's routes and parameters, msgspec's schemas, the hot routes, and what is said of them.
+"""The OpenAPI document: Litestar's routes and parameters, msgspec's schemas, and the hot routes.
 
-The schemas are msgspec's because msgspec is what decodes and encodes bodies: so the document cannot promise
-anything else. What a route needs of its caller is read from its guard for the same reason.
+msgspec decodes and encodes the bodies, so its schemas cannot promise anything else. The document reads a route's
+credential and scope from its guard, its description from the handler's docstring, and those of fields from the structs.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 from litestar.routes import HTTPRoute
 
-from tenantry.api import auth, projects, webhooks
-from tenantry.api.guards import AnyRequest, Credential, RouteGuard
-from tenantry.api.openapi_operations import GROUPS, OPERATIONS, Note
-from tenantry.api.openapi_schemas import EXAMPLES, FIELDS, IDENTITY, PAGE_FIELDS, PARAMETERS
+from tenantry.api import auth, webhooks
+from tenantry.api.guards import RAISES, AnyRequest, Credential, RouteGuard
 from tenantry.domain import errors
-from tenantry.domain.pages import Page
-from tenantry.domain.projects import Project
-from tenantry.server import load_shedding as shedding
-from tenantry.server import problems as error_codes
+from tenantry.server import load_shedding, problems
 from tenantry.server.problems import (
     INVALID_REQUEST,
     MEDIA_TYPE,
@@ -38,8 +33,8 @@ REF_PREFIX: Final = "#/components/schemas/"
 CODES_KEY: Final = "x-error-codes"
 _REF: Final = REF_PREFIX + "{name}"
 _DESCRIPTION: Final = (
-    "The account layer of a multi-tenant API: who a request comes from, what it may do, and which plan its tenant is "
-    "on. Errors are problem details (RFC 9457); JSON is camelCase; times are RFC 3339 in UTC."
+    "The account layer of a multi-tenant API: who sends a request, what it may do, and which plan its tenant has. "
+    "Errors are problem details (RFC 9457); JSON is camelCase; times are RFC 3339 in UTC."
 )
 _LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
 _SCHEMES: Final = {
@@ -51,40 +46,146 @@ _SCHEMES: Final = {
     Credential.OPERATOR: ("operatorToken", "The operator's token, `OPERATOR_TOKEN` of the settings."),
 }
 _STATUS_TEXTS: Final = {
-    400: "The request cannot be read.",
-    401: "There is no credential, or one that does not count.",
-    403: "The caller may not do this.",
-    404: "There is no such object.",
+    200: "Success.",
+    201: "Created.",
+    204: "Success. The answer has no body.",
+    400: "The request is malformed.",
+    401: "The credential is missing or invalid.",
+    403: "The caller is not allowed to do this.",
+    404: "The object does not exist.",
     408: "The request took too long to arrive.",
-    409: "The state of things does not allow it.",
+    409: "The current state does not allow this.",
     413: "The body is too large.",
     415: "The body is not JSON by its `Content-Type`.",
-    422: "The request is not valid; `errors` says where and why.",
+    422: "The request is invalid; `errors` says where and why.",
     429: "Too many requests.",
-    431: "The request's head is too large.",
-    501: "This is not set up here.",
+    431: "The request headers are too large.",
+    501: "This is not configured.",
     502: "The payment provider refused.",
-    503: "Something that is needed is out of reach; try again.",
+    503: "A dependency is unavailable; try again.",
 }
 _HEADERS: Final = {
     "X-Request-Id": "The request's id: the caller's own, or a new one.",
     "Location": "The new object's address.",
     "Retry-After": "Seconds to wait before the next try.",
     "RateLimit-Policy": "The limits of the caller's plan: requests (`q`) in any `w` seconds. Absent without limits.",
-    "RateLimit": "What is left of each (`r`), and the seconds until more comes back (`t`). Absent without limits.",
+    "RateLimit": "The remaining requests of each limit (`r`), and the seconds until more (`t`). Absent without limits.",
     "WWW-Authenticate": "What is wrong with the credential (RFC 6750).",
 }
-_NO_NOTE: Final = Note(GROUPS[0].name, "", "")
 _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Carries the request out once, however often it is sent within 24 hours. Visible ASCII.",
+    "description": "Within 24 hours, a repeated request with this key gets the first answer. Visible ASCII.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
 _UNAUTHORIZED: Final = 401
 _TOO_MANY: Final = 429
 _TO_WAIT_FOR: Final = (_TOO_MANY, 503)
+_LIVE_ONLY: Final = {"tenants:write", "billing:write", "members:write", "audit:read"}
+"""Scopes whose routes refuse test-mode keys."""
+_LOCATED: Final = {"createProject", "createApiKey", "rotateApiKey", "createTenant", "createMember", "putTenant"}
+"""Operations whose answer names the new object's address."""
+_PARAMETERS: Final = {
+    "project_id": "proj_01975c3a4f10b7e2d4a6c8f01e3b5d7f",
+    "key_id": "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
+    "tenant_id": "acme",
+    "member_id": "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829",
+    "membership_id": "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829",
+    "event_id": "evt_1SQk7xLm3Rk2pXw7",
+    "scope": "projects:read",
+    "mode": "any",
+}
+"""Examples of path parameters."""
+_PAGE_FIELDS: Final = {"data": "The objects, at most `limit`.", "nextCursor": "For the next page; null on the last."}
+
+
+class Group(NamedTuple):
+    """A group of operations, which OpenAPI calls a tag: its paths, and the schemas of its objects."""
+
+    name: str
+    description: str
+    prefixes: tuple[str, ...]
+    objects: tuple[str, ...] = ()
+
+
+_OPERATOR: Final = "Operator"
+GROUPS: Final = (
+    Group(
+        "Projects",
+        "Objects of a tenant, each in live or test mode. A caller sees those of its tenant and mode only.",
+        ("/api/v1/projects",),
+        ("Project",),
+    ),
+    Group(
+        "API keys",
+        "Long-lived credentials that belong to a tenant, not to a user. tenantry stores only a digest of the secret. "
+        "No caller can give a key more scopes, level or mode than it holds itself.",
+        ("/api/v1/api-keys",),
+        ("ApiKey",),
+    ),
+    Group(
+        "Tenants",
+        "The organizations that use the API. Plan and subscription status follow the payment provider's events.",
+        ("/api/v1/tenants",),
+        ("Tenant",),
+    ),
+    Group(
+        "Members",
+        "Users of the identity provider who belong to a tenant, each with a role. A membership is an invitation until "
+        "the user accepts it. The lower of the role and the one that the token claims counts; the API rejects a "
+        "removed user whatever the token claims. Only an OWNER or the operator can lower or remove a user whose token "
+        "claims the role owner. Members have no test mode.",
+        ("/api/v1/members",),
+        ("Member",),
+    ),
+    Group(
+        "Memberships",
+        "A user's memberships and invitations in all tenants. They need the user's token, with any scopes, and no "
+        "organization. A request that names a tenant with `X-Organization-Id` accepts its invitation too.",
+        ("/api/v1/me/memberships", "/api/v1/memberships"),
+        ("Membership",),
+    ),
+    Group(
+        _OPERATOR,
+        "For your own backend, with the operator's token: `OPERATOR_TOKEN` of the settings as the bearer credential. "
+        "If it is not set, these operations answer 401.",
+        (),
+        ("TenantExport",),
+    ),
+    Group(
+        "Audit trail",
+        "Every change to keys, members and the tenant: who made it, from where, and the values before and after. "
+        "tenantry writes an entry in the transaction of the change, never alters it, and deletes it only with its "
+        "tenant. Changes of billing state are in the ledger of billing events.",
+        ("/api/v1/audit-events",),
+        ("AuditEvent",),
+    ),
+    Group(
+        "Billing",
+        "The plans, the ledger of the payment provider's events, and links to the provider's pages. Tenants and "
+        "billing have no test mode: a test-mode key can read but not change them.",
+        ("/api/v1/plans", "/api/v1/billing"),
+        ("PlanView", "BillingEventView"),
+    ),
+    Group(
+        "Identity",
+        "Who a credential belongs to, for clients and for gateways in front of other services.",
+        ("/api/v1/auth",),
+        ("Whoami",),
+    ),
+    Group(
+        "Webhook",
+        "The payment provider sends its events here. The signature alone authenticates a request; there is no API key "
+        "or token. Every answer is plain text.",
+        ("/api/v1/webhooks",),
+    ),
+    Group(
+        "Health",
+        "For orchestrators and monitoring. Prometheus finds the metrics at `/metrics`.",
+        ("/healthz", "/readyz"),
+    ),
+)
 
 
 class OpenApiDocument:
@@ -124,7 +225,7 @@ class OpenApiDocument:
             "tags": [{"name": group.name, "description": group.description} for group in GROUPS],
             "paths": dict(sorted(paths.items())),
             "components": {
-                "schemas": _annotated(components, generated["components"].get("schemas", {})),
+                "schemas": _completed(components, generated["components"].get("schemas", {})),
                 "headers": {
                     name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()
                 },
@@ -155,19 +256,22 @@ class _Operation(NamedTuple):
     answer: Any = None
     credential: Credential | None = None
     scope: str | None = None
+    errors: tuple[str, ...] = ()
 
     @property
-    def note(self) -> Note:
-        """What is said of it beyond its route."""
-        return OPERATIONS.get(self.id, _NO_NOTE)
+    def group(self) -> str:
+        """The name of its group."""
+        if self.credential is Credential.OPERATOR:
+            return _OPERATOR
+        return next(group.name for group in GROUPS if self.path.startswith(group.prefixes))
 
     def describe(self, schema_of: dict[str, Any], known: dict[str, ErrorCode]) -> dict[str, Any]:
         """The operation, complete."""
         described: dict[str, Any] = {
             "operationId": self.id,
             "summary": self.generated["summary"],
-            "description": self.note.description,
-            "tags": [self.note.group],
+            "description": self.generated["description"].replace("\n\n", " ").replace("\n", " "),
+            "tags": [self.group],
             "security": [{_SCHEMES[self.credential][0]: [self.scope] if self.scope else []}] if self.credential else [],
         }
         parameters = [_parameter(parameter) for parameter in self.generated.get("parameters", ())]
@@ -181,8 +285,10 @@ class _Operation(NamedTuple):
             described["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
         elif "requestBody" in self.generated:
             described["requestBody"] = self.generated["requestBody"]
-        answers = {**self.generated["responses"], **{str(k): {"description": v} for k, v in self.note.others.items()}}
-        responses = {status: self._answer(int(status), answer, schema_of) for status, answer in answers.items()}
+        responses = {
+            status: self._answer(int(status), answer, schema_of)
+            for status, answer in self.generated["responses"].items()
+        }
         for number, codes in by_status(self._codes(), known).items():
             responses[str(number)] = _problem(number, codes)
         return {**described, "responses": dict(sorted(responses.items()))}
@@ -194,34 +300,33 @@ class _Operation(NamedTuple):
     def _answer(self, status: int, generated: dict[str, Any], schema_of: dict[str, Any]) -> dict[str, Any]:
         answer = {
             **generated,
-            "description": generated["description"] or self.note.answer,
+            "description": generated["description"] or _STATUS_TEXTS[status],
             "headers": {
                 **generated.get("headers", {}),
-                **_headers(status, located=self.note.located, limited=self.credential in _LIMITED),
+                **_headers(status, located=self.id in _LOCATED, limited=self.credential in _LIMITED),
             },
         }
         if self.answer is not None:
             answer["content"] = {"application/json": {"schema": schema_of[str(self.answer)]}}
-        elif self.note.text is not None:
-            answer["content"] = {self.note.text: {"schema": {"type": "string"}}}
         return answer
 
     def _codes(self) -> set[str]:
         """The codes of the errors that it may answer with: its own, and those of whole groups of operations."""
-        codes = codes_of(*self.note.errors) | error_codes.UNFIT
+        codes = {*self.errors, *problems.MALFORMED}
         if self.path == webhooks.PATH:
             codes.discard(INVALID_REQUEST)  # its own of that status are plain text
-        if self.path.startswith(shedding.PREFIX) and self.path != webhooks.PATH:
+        if self.path.startswith(load_shedding.PREFIX) and self.path != webhooks.PATH:
             codes |= codes_of(errors.OverloadedError)
         if self.credential is None:
-            return codes | (error_codes.BODY if self.body is not None else set())
+            return codes | (problems.BODY if self.body is not None else set())
         codes |= _CREDENTIAL_CODES[self.credential]
         if self.scope is not None:
             codes |= codes_of(errors.InsufficientScopeError)
+            codes |= codes_of(errors.ModeMismatchError) if self.scope in _LIVE_ONLY else set()
         if self._is_idempotent:
-            codes |= error_codes.IDEMPOTENCY
+            codes |= problems.IDEMPOTENCY
         if self.body is not None:
-            codes |= error_codes.BODY
+            codes |= problems.BODY
         places = {parameter["in"] for parameter in self.generated.get("parameters", ())}
         names = {parameter["name"] for parameter in self.generated.get("parameters", ())}
         if "path" in places and self.method != "put":
@@ -235,13 +340,13 @@ class _Operation(NamedTuple):
 
 _LIMITED: Final = (Credential.CALLER, Credential.USER)
 _CREDENTIAL_CODES: Final = {
-    Credential.CALLER: error_codes.CREDENTIAL
+    Credential.CALLER: problems.CREDENTIAL
     | codes_of(
         errors.NoOrganizationError, errors.OrgMismatchError, errors.OrgSuspendedError,
         errors.AuthUnavailableError, errors.DatabaseUnavailableError,
     )
     | {RATE_LIMITED},
-    Credential.USER: error_codes.CREDENTIAL
+    Credential.USER: problems.CREDENTIAL
     | codes_of(
         errors.UserTokenRequiredError, errors.OrgSuspendedError,
         errors.AuthUnavailableError, errors.DatabaseUnavailableError,
@@ -264,16 +369,16 @@ def _operations(app: Litestar, generated: dict[str, Any]) -> Iterator[_Operation
             for method in sorted(handler.http_methods):
                 operation = described.get(method.lower())
                 if operation:
-                    success = next(status for status in operation["responses"] if status.startswith("2"))
                     yield _Operation(
                         path=route.path_format,
                         method=method.lower(),
                         id=_camel_case(handler.handler_name),
-                        generated={**operation, "responses": {success: {"description": ""}}},
+                        generated={**operation, "responses": _successes(operation["responses"], handler)},
                         body=handler.parsed_data_field.annotation if handler.parsed_data_field else None,
                         answer=_answer_type(handler),
                         credential=guard.credential if guard else None,
                         scope=guard.scope if guard else None,
+                        errors=handler.opt.get(RAISES, ()),
                     )
 
 
@@ -286,56 +391,23 @@ def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type 
     return None if field.is_none_type else field.annotation
 
 
+def _successes(responses: dict[str, Any], handler: HTTPRouteHandler) -> dict[str, Any]:
+    """The answers that are no problem documents, without what Litestar says of them."""
+    kept: dict[str, dict[str, Any]] = {status: {"description": ""} for status in responses if status.startswith("2")}
+    further = {str(status): {"description": one.description} for status, one in (handler.responses or {}).items()}
+    if handler.parsed_return_field.is_subclass_of(Stream):
+        kept["200"]["content"] = {handler.media_type: {"schema": {"type": "string"}}}
+    return {**kept, **further}
+
+
 def _hot_operations() -> Iterator[_Operation]:
-    ok = {"200": {"description": ""}}
-    yield _Operation(
-        projects.PATH, "get", "listProjects", {**projects.OPERATION, "responses": ok},
-        answer=Page[Project], credential=Credential.CALLER, scope="projects:read",
-    )  # fmt: skip
-    headers = {
-        name: {"schema": {"type": "string", "maxLength": 256}, "example": example} for name, example in IDENTITY.items()
-    }
-    yield _Operation(
-        auth.VERIFY_TEMPLATE, "get", "verifyCredential",
-        {**auth.VERIFY_OPERATION, "responses": {"200": {"description": "", "headers": headers}}},
-        credential=Credential.CALLER,
-    )  # fmt: skip
-    yield _Operation(
-        auth.VERIFY_TEMPLATE + "/mode/{mode}", "get", "verifyCredentialInMode",
-        {**auth.VERIFY_IN_MODE_OPERATION, "responses": {"200": {"description": "", "headers": headers}}},
-        credential=Credential.CALLER,
-    )  # fmt: skip
-    yield _Operation(webhooks.PATH, "post", "receiveProviderEvent", _webhook())
-
-
-def _webhook() -> dict[str, Any]:
-    def text(description: str) -> dict[str, Any]:
-        return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
-
-    return {
-        "summary": "Receive a payment-provider event",
-        "parameters": [
-            {
-                "name": "Provider-Signature",
-                "in": "header",
-                "required": False,
-                "schema": {"type": "string"},
-                "description": "`t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>`",
-            }
-        ],
-        "requestBody": {
-            "required": True,
-            "description": "The event as the provider sends it; the signature is over exactly these bytes.",
-            "content": {"application/json": {"schema": {"type": "object"}}},
-        },
-        "responses": {
-            "200": text(""),
-            "400": text("The signature is missing or invalid, or the body is not an event. Nothing was processed."),
-            "413": text("The body is larger than 1 MiB."),
-            "500": text("Handling failed and was rolled back; send it again."),
-            "503": text("The database is out of reach; send it again."),
-        },
-    }
+    """The operations whose routes the dispatcher answers, which Litestar does not know."""
+    for path, id_, described in auth.OPERATIONS:
+        yield _Operation(
+            path, "get", id_, described,
+            credential=Credential.CALLER, errors=("not_found", "insufficient_scope", "mode_mismatch"),
+        )  # fmt: skip
+    yield _Operation(webhooks.PATH, "post", "receiveProviderEvent", webhooks.OPERATION)
 
 
 def _camel_case(name: str) -> str:
@@ -353,8 +425,8 @@ def _parameter(generated: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
         key: generated[key] for key in ("name", "in", "required", "description") if key in generated
     }
-    if described["name"] in PARAMETERS:
-        described["example"] = PARAMETERS[described["name"]]
+    if described["name"] in _PARAMETERS:
+        described["example"] = _PARAMETERS[described["name"]]
     return {**described, "schema": {**schema, **numbers}}
 
 
@@ -380,26 +452,25 @@ def _problem(status: int, codes: list[str]) -> dict[str, Any]:
     }
 
 
-def _annotated(components: dict[str, Any], generated: dict[str, Any]) -> dict[str, Any]:
-    """The schemas with the meaning of their fields, the format of times, and examples."""
+def _completed(components: dict[str, Any], generated: dict[str, Any]) -> dict[str, Any]:
+    """The schemas with the format of times, and with the descriptions of pages."""
     for name, schema in components.items():
         if "description" in schema:
             schema["description"] = schema["description"].replace("``", "`").replace("next_cursor", "nextCursor")
-        texts = PAGE_FIELDS if name.startswith("Page_") else FIELDS.get(name, {})
         theirs = generated.get(name, {}).get("properties", {})
         for field, described in schema.get("properties", {}).items():
-            text = texts.get(field) or next(_texts(described), None)
+            if name.startswith("Page_"):
+                described["description"] = _PAGE_FIELDS[field]
+            text = next(_texts(described), None)
             if text is not None:
                 described["description"] = text
             if "date-time" in str(theirs.get(field)):
                 _mark_as_time(described)
-        if name in EXAMPLES:
-            schema["examples"] = [EXAMPLES[name]]
     return components
 
 
 def _texts(schema: dict[str, Any]) -> Iterator[str]:
-    """What a type that may also be null says of itself."""
+    """The descriptions in a type that may also be null."""
     return (choice["description"] for choice in (schema, *schema.get("anyOf", ())) if "description" in choice)
 
 

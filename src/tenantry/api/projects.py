@@ -1,7 +1,7 @@
 """Routes of projects."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -11,9 +11,10 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of, window_after
-from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author
+from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.auth.authentication import Admission
+from tenantry.common.openapi import doc
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project, Window
@@ -29,15 +30,15 @@ ProjectId = Annotated[str, PathParameter(description="The project's id.")]
 class NewProject(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A project to make."""
 
-    name: Name
-    description: Description | None = None
+    name: Annotated[Name, doc(example="Storefront")]
+    description: Annotated[Description | None, doc("What it is for.", "The public shop")] = None
 
 
 class ProjectChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """What to change of a project; what is left out stays."""
 
-    name: Name | UnsetType = UNSET
-    description: Description | UnsetType | None = UNSET
+    name: Annotated[Name | UnsetType, doc(example="Storefront EU")] = UNSET
+    description: Annotated[Description | UnsetType | None, doc("What it is for; null clears it.")] = UNSET
 
 
 class _PageQuery(msgspec.Struct):
@@ -90,10 +91,12 @@ def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRou
 
     @get(PATH, guards=[access.needs("projects:read")], summary="List projects")
     async def list_projects(principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[Project]:
+        """List the projects of the caller's tenant in the caller's mode, newest first."""
         return await projects.list_page(principal, limit, cursor)
 
-    @post(PATH, guards=[access.needs("projects:write")], summary="Create a project")
+    @post(PATH, guards=[access.needs("projects:write")], summary="Create a project", opt=raises("plan_limit_reached"))
     async def create_project(request: AnyRequest, principal: Caller, data: JSONBody[NewProject]) -> Response[Project]:
+        """Create a project in the caller's mode. The plan may limit the projects of each mode."""
         claim = await idempotency_claim(request, claimant(principal))
         author = principal_author(request, principal)
         project = await projects.create(principal, author, data.name, data.description, claim)
@@ -101,39 +104,20 @@ def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRou
 
     @get(PATH + "/{project_id:str}", guards=[access.needs("projects:read")], summary="Get a project")
     async def get_project(principal: Caller, project_id: ProjectId) -> Project:
+        """Return one project of the caller's tenant and mode."""
         return await projects.get(principal, project_id)
 
     @patch(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Change a project")
     async def update_project(
         request: AnyRequest, principal: Caller, project_id: ProjectId, data: JSONBody[ProjectChange]
     ) -> Project:
+        """Change the given fields; a null `description` clears it."""
         author = principal_author(request, principal)
         return await projects.update(principal, author, project_id, data.name, data.description)
 
     @delete(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Delete a project")
     async def delete_project(request: AnyRequest, principal: Caller, project_id: ProjectId) -> None:
+        """Delete the project permanently."""
         await projects.delete(principal, principal_author(request, principal), project_id)
 
     return [list_projects, create_project, get_project, update_project, delete_project]
-
-
-OPERATION: Final[dict[str, Any]] = {
-    "summary": "List projects",
-    "parameters": [
-        {
-            "name": "limit",
-            "in": "query",
-            "required": False,
-            "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE, "default": DEFAULT_LIMIT},
-            "description": "Most objects on a page.",
-        },
-        {
-            "name": "cursor",
-            "in": "query",
-            "required": False,
-            "schema": {"type": "string", "maxLength": LONGEST_CURSOR},
-            "description": "`nextCursor` of the page before.",
-        },
-    ],
-}
-"""What the OpenAPI document says of the hot route; its answers are added there."""

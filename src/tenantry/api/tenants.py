@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, delete, get, patch, post, put
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody, PathParameter
 
 from tenantry.accounts.tenants import TenantExport, TenantService, TenantWishes
@@ -18,11 +19,13 @@ from tenantry.api.guards import (
     idempotency_claim,
     operator_author,
     principal_author,
+    raises,
     user_author,
     user_claimant,
 )
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.auth.authentication import bearer
+from tenantry.common.openapi import doc
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
@@ -38,25 +41,27 @@ EmailOfToken = Callable[[str, str], Awaitable[str | None]]
 class NewTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A tenant to make; the address is the token's or the identity provider's where it is left out."""
 
-    name: Name
-    owner_email: Email | None = None
+    name: Annotated[Name, doc(example="Acme")]
+    owner_email: Annotated[Email | None, doc(example="ada@acme.example")] = None
 
 
 class TenantChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """What to change of a tenant."""
 
-    name: Name
-    owner_email: Email | None = None
+    name: Annotated[Name, doc(example="Acme Ltd")]
+    owner_email: Annotated[Email | None, doc(example="billing@acme.example")] = None
 
 
 class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """What a tenant is to be; what is left out stays, or has its default when the tenant is new."""
 
-    name: Name
-    owner_email: Email
-    owner_id: UserId | None = None
-    stripe_customer_id: CustomerId | None = None
-    suspended: bool | None = None
+    name: Annotated[Name, doc(example="Acme")]
+    owner_email: Annotated[Email, doc(example="ada@acme.example")]
+    owner_id: Annotated[UserId | None, doc("The owner's id at the identity provider.", "user_ada")] = None
+    stripe_customer_id: Annotated[
+        CustomerId | None, doc("The payment provider's id of the customer to link.", "cus_Rk2pXw7Lm3")
+    ] = None
+    suspended: Annotated[bool | None, doc("Whether the tenant's credentials are refused.")] = None
 
 
 def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailOfToken) -> Sequence[HTTPRouteHandler]:
@@ -66,14 +71,27 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
     async def list_tenants(
         request: AnyRequest, principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
     ) -> Page[Tenant]:
+        """List the tenants of the caller, newest first: the one of an API key, or all of a user."""
         return await tenants.list_page(principal, await access.claims_of(request), limit, cursor)
 
     @get(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:read")], summary="Get a tenant")
     async def get_tenant(principal: Caller, tenant_id: TenantId) -> Tenant:
+        """Return the caller's tenant. Any other tenant is not found."""
         return await tenants.get(principal, tenant_id)
 
-    @post(PATH, guards=[access.needs_user(to_create=True)], summary="Create a tenant")
+    @post(
+        PATH,
+        guards=[access.needs_user(to_create=True)],
+        summary="Create a tenant",
+        opt=raises("tenant_exists", "tenant_limit_reached"),
+    )
     async def create_tenant(request: AnyRequest, claims: CallerClaims, data: JSONBody[NewTenant]) -> Response[Tenant]:
+        """Create a tenant with the user as its owner.
+
+        If the token's organization claim names no existing tenant, it becomes the id. Without `ownerEmail` the token's
+        verified address or the identity provider's counts. `TENANTS_PER_USER` limits how many tenants a user may
+        create.
+        """
         token = _token(request)
         tenant = await tenants.create(
             claims,
@@ -89,6 +107,7 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
     async def update_tenant(
         request: AnyRequest, principal: Caller, tenant_id: TenantId, data: JSONBody[TenantChange]
     ) -> Tenant:
+        """Change the name and, if given, the address for billing mail. A test-mode key may not."""
         claims = await access.claims_of(request) if data.owner_email is not None else None
         verified = claims and (claims.email or await email_of_token(_token(request), claims.subject))
         return await tenants.update(
@@ -110,8 +129,20 @@ def _token(request: AnyRequest) -> str:
 def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:
     """The routes for a team's own backend."""
 
-    @put(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="Create or set a tenant (operator)")
+    @put(
+        PATH + "/{tenant_id:str}",
+        guards=[access.needs_operator()],
+        summary="Create or set a tenant (operator)",
+        responses={201: ResponseSpec(Tenant, description="The tenant is new.")},
+        opt=raises("customer_taken", "tenant_deleted"),
+    )
     async def put_tenant(request: AnyRequest, tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
+        """Create the tenant, or change the given fields of an existing one.
+
+        Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless another tenant has
+        it. `suspended` rejects the tenant's credentials until it is false again. The user `ownerId` becomes a member
+        with the role owner, unless they were removed.
+        """
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
         wishes = TenantWishes(
@@ -126,10 +157,18 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
 
     @delete(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="End a tenant (operator)")
     async def delete_tenant(request: AnyRequest, tenant_id: TenantId) -> None:
+        """Delete the tenant.
+
+        Its keys end with this answer. Its data can be exported for 30 days; then tenantry deletes it.
+        """
         await tenants.delete(operator_author(request), tenant_id)
 
     @get(PATH + "/{tenant_id:str}/export", guards=[access.needs_operator()], summary="Export a tenant (operator)")
     async def export_tenant(tenant_id: TenantId) -> TenantExport:
+        """Return all data of a tenant except key digests and raw event bodies.
+
+        A tenant can be exported for 30 days after its deletion.
+        """
         return await tenants.export(tenant_id)
 
     return [put_tenant, delete_tenant, export_tenant]

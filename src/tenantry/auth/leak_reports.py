@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -11,6 +11,7 @@ from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth import authentication_store as access
 from tenantry.common.clock import Clock
+from tenantry.common.openapi import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
@@ -28,9 +29,9 @@ _AT_ONCE: Final = 2
 class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
     """A key that lets nobody in any more, and since when."""
 
-    id: str
-    status: Literal["revoked"]
-    revoked_at: datetime
+    id: Annotated[str, doc("The key's id.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")]
+    status: Annotated[Literal["revoked"], doc("Always `revoked`.", "revoked")]
+    revoked_at: Annotated[datetime, doc("When it was revoked.", "2026-11-05T16:20:00Z")]
 
 
 class LeakService:

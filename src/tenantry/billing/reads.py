@@ -1,6 +1,7 @@
 """What may be read of the billing ledger: by a tenant of its own, by the operator of all."""
 
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
 
@@ -10,6 +11,7 @@ from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_store import LedgerRecord
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import Position
+from tenantry.common.openapi import doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import MOST_LOOKED_AT, End, parse_cursor, to_page, to_sought_page
@@ -23,25 +25,50 @@ from tenantry.domain.pages import Page, SoughtPage
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of a tenant that events write."""
 
-    plan: str
-    subscription_status: str
-    current_period_end: datetime | None
-    cancel_at_period_end: bool
+    plan: Annotated[str, doc("The plan's id; `free` is the fallback and downgrade plan.", "pro")]
+    subscription_status: Annotated[
+        str,
+        doc(
+            "The provider's subscription status, such as `active`, `past_due` or `canceled`; `none` before any.",
+            "active",
+        ),
+    ]
+    current_period_end: Annotated[
+        datetime | None, doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z")
+    ]
+    cancel_at_period_end: Annotated[bool, doc("Whether the subscription ends with the period.", example=False)]
 
 
 class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
     """One entry of the tenant's ledger: what became of it, why, the tenant before and after, and what is unexpected."""
 
-    id: str
-    type: str
-    created: datetime
-    received_at: datetime
-    livemode: bool | None
-    outcome: Outcome
-    reason: str
-    before: BillingFields | None
-    after: BillingFields | None
-    anomalies: list[str]
+    id: Annotated[str, doc("The provider's event id; tenantry's own for a snapshot.", "evt_1SQk7xLm3Rk2pXw7")]
+    type: Annotated[
+        str,
+        doc(
+            "The provider's event type, or `tenantry.subscription.snapshot` for a snapshot of the provider's API.",
+            "customer.subscription.updated",
+        ),
+    ]
+    created: Annotated[
+        datetime, doc("When the provider created the event; events are ordered by it.", "2026-11-01T00:00:02Z")
+    ]
+    received_at: Annotated[datetime, doc("When tenantry received it.", "2026-11-01T00:00:04Z")]
+    livemode: Annotated[
+        bool | None,
+        doc("Whether the event is of the provider's live mode; null if the event does not say.", example=True),
+    ]
+    outcome: Annotated[Outcome, doc("The effect of the event on arrival.", "applied")]
+    reason: Annotated[
+        str, doc("The reason for the outcome.", "The subscription is active: price price_pro means plan pro.")
+    ]
+    before: Annotated[
+        BillingFields | None, doc("The tenant's billing fields before the event; null if it is not part of the order.")
+    ]
+    after: Annotated[BillingFields | None, doc("The tenant's billing fields after the event.")]
+    anomalies: Annotated[
+        list[str], doc("Unexpected facts about the event, such as `unknown_price`; usually empty.", [])
+    ]
 
 
 class BillingService:

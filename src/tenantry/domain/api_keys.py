@@ -5,10 +5,11 @@ import hmac
 import zlib
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from tenantry.common.openapi import doc
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, covers
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError
 
@@ -60,27 +61,42 @@ class RevocationReason(StrEnum):
 class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     """The record of a key. The secret is not in it: only its first and last characters are."""
 
-    id: str
-    org_id: str
-    name: str
-    scopes: tuple[str, ...]
-    access_level: AccessLevel
-    mode: Mode
-    expires_at: datetime | None
-    status: KeyStatus
-    start: str
-    last4: str
-    created_at: datetime
-    created_by: str
-    last_used_at: datetime | None
-    revoked_at: datetime | None
-    rotated_from: str | None
-    superseded_by: str | None
-    last_used_address: str | None = None
-    rotated_from_last_used_at: datetime | None = None
-    """When the key that this one replaced was last used: once it no longer is, it is safe to end it."""
-    leak_reported_at: datetime | None = None
-    """When the key was reported as leaked, which revoked it."""
+    id: Annotated[
+        str, doc("The key's id, for changing, rotating and revoking it.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")
+    ]
+    org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
+    name: Annotated[str, doc("The display name.", "CI deploys")]
+    scopes: Annotated[
+        tuple[str, ...],
+        doc(
+            "What the holder may do: `<resource>:<action>`, where either part may be `*`.",
+            ["projects:read", "projects:write"],
+        ),
+    ]
+    access_level: Annotated[AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")]
+    mode: Annotated[Mode, doc("Live or test. Objects of one mode are invisible to the other.", "live")]
+    expires_at: Annotated[datetime | None, doc("When the key expires; null for never.", "2099-11-01T00:00:00Z")]
+    status: Annotated[KeyStatus, doc("Only an active key is accepted.", "active")]
+    start: Annotated[str, doc("The first 13 characters of the secret, to tell keys apart.", "svc_live_4fGh")]
+    last4: Annotated[str, doc("The last 4 characters of the secret.", "x9Qz")]
+    created_at: Annotated[datetime, doc("When it was created.", "2026-11-02T09:31:00Z")]
+    created_by: Annotated[str, doc("The id of the user or key that created it.", "user_ada")]
+    last_used_at: Annotated[
+        datetime | None, doc("When it was last used; up to a minute behind.", "2026-11-02T11:05:12Z")
+    ]
+    revoked_at: Annotated[datetime | None, doc("When it was revoked; null if it was not.", None)]
+    rotated_from: Annotated[str | None, doc("The key that this one replaced.", None)]
+    superseded_by: Annotated[str | None, doc("The key that replaced this one.", None)]
+    last_used_address: Annotated[str | None, doc("The IP address of the client that last used it.", "203.0.113.7")] = (
+        None
+    )
+    rotated_from_last_used_at: Annotated[
+        datetime | None,
+        doc("When the replaced key was last used. Once all clients use the new key, it no longer changes.", None),
+    ] = None
+    leak_reported_at: Annotated[
+        datetime | None, doc("When it was reported as leaked and revoked; null if it was not.", None)
+    ] = None
 
 
 def _base62(number: int, digits: int) -> str:

@@ -2,9 +2,11 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+
+from tenantry.common.openapi import doc
 
 
 class ActorKind(StrEnum):
@@ -66,17 +68,29 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
     what only ended may have no ``after``.
     """
 
-    id: str
-    org_id: str
-    at: datetime
-    action: Action
-    actor_kind: ActorKind
-    actor_id: str | None
-    address: str | None
-    request_id: str | None
-    target_id: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
+    id: Annotated[str, doc("The entry's id.", "aud_01975c3a60d1b2c3d4e5f60718293a4b")]
+    org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
+    at: Annotated[datetime, doc("When the change was made.", "2026-11-02T09:45:10Z")]
+    action: Annotated[Action, doc("What was changed, and how.", "api_key.updated")]
+    actor_kind: Annotated[
+        ActorKind,
+        doc("Who made the change: an API key, a user, the operator, or a client that reported a leaked key.", "user"),
+    ]
+    actor_id: Annotated[str | None, doc("The id of that key or user.", "user_ada")]
+    address: Annotated[str | None, doc("The client's address.", "203.0.113.7")]
+    request_id: Annotated[
+        str | None, doc("The request's id, as in `X-Request-Id` and in the log.", "5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51")
+    ]
+    target_id: Annotated[
+        str, doc("The id of the key, member or tenant that was changed.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")
+    ]
+    before: Annotated[
+        dict[str, Any] | None, doc("The changed fields before the change; null for a new object.", {"name": "CI"})
+    ]
+    after: Annotated[
+        dict[str, Any] | None,
+        doc("The changed fields after the change; null for a deleted object.", {"name": "CI deploys"}),
+    ]
 
 
 def differences(before: msgspec.Struct, after: msgspec.Struct) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,10 +3,11 @@
 import re
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from tenantry.common.openapi import doc
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, lower_role, role_grants
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import (
@@ -37,14 +38,21 @@ class MemberStatus(StrEnum):
 class Member(msgspec.Struct, frozen=True, rename="camel"):
     """A user's membership in a tenant. A removed member's record stays, and keeps the user out."""
 
-    id: str
-    org_id: str
-    user_id: str
-    role: Role
-    status: MemberStatus
-    created_at: datetime
-    updated_at: datetime
-    removed_at: datetime | None
+    id: Annotated[
+        str, doc("The member's id, for changing the role and removing it.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
+    ]
+    org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
+    user_id: Annotated[str, doc("The user's id at the identity provider: `sub` of their tokens.", "user_ada")]
+    role: Annotated[
+        Role, doc("An owner may do everything, an admin all but what needs an OWNER, a member uses projects.", "owner")
+    ]
+    status: Annotated[MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "active")]
+    created_at: Annotated[datetime, doc("When the user was first added or invited.", "2026-10-01T08:00:00Z")]
+    updated_at: Annotated[datetime, doc("When it was last changed.", "2026-10-01T08:00:00Z")]
+    removed_at: Annotated[
+        datetime | None,
+        doc("When the user was removed; null for a current member. Requests of a removed user are rejected.", None),
+    ]
 
 
 class AuditedMember(Member, frozen=True, rename="camel"):
@@ -65,11 +73,13 @@ class Ownership(msgspec.Struct, frozen=True, rename="camel"):
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
     """A membership as its user sees it. Before the user accepts, nothing else of the tenant is shown."""
 
-    id: str
-    org_id: str
-    org_name: str
-    role: Role
-    status: MemberStatus
+    id: Annotated[
+        str, doc("The membership's id: the id of the member in the tenant.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
+    ]
+    org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
+    org_name: Annotated[str, doc("The tenant's name, chosen by its members.", "Acme")]
+    role: Annotated[Role, doc("What the user may do in the tenant.", "admin")]
+    status: Annotated[MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "invited")]
 
 
 class MembershipBound(msgspec.Struct, frozen=True):

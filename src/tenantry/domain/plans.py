@@ -2,9 +2,11 @@
 
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+
+from tenantry.common.openapi import doc
 
 FREE: Final = "free"
 
@@ -12,11 +14,13 @@ FREE: Final = "free"
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
     """What a plan allows; an absent limit is no limit."""
 
-    projects: int | None = None
-    api_keys: int | None = None
-    members: int | None = None
-    requests_per_minute: int | None = None
-    requests_per_minute_per_key: int | None = None
+    projects: Annotated[int | None, doc("Maximum projects in each mode.", 50)] = None
+    api_keys: Annotated[int | None, doc("Maximum active API keys.", 100)] = None
+    members: Annotated[int | None, doc("Maximum members and invitations.", 1000)] = None
+    requests_per_minute: Annotated[int | None, doc("Maximum requests of the tenant in any 60 seconds.", 6000)] = None
+    requests_per_minute_per_key: Annotated[
+        int | None, doc("Maximum requests of each API key or user in any 60 seconds.")
+    ] = None
 
 
 class Plan(msgspec.Struct, frozen=True):

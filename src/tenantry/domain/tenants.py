@@ -2,8 +2,11 @@
 
 import re
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
+
+from tenantry.common.openapi import doc
 
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -11,16 +14,27 @@ _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     """The tenant record as the API gives it."""
 
-    id: str
-    name: str
-    plan: str
-    subscription_status: str
-    current_period_end: datetime | None
-    cancel_at_period_end: bool
-    stripe_customer_id: str | None
-    owner_id: str
-    created_at: datetime
-    updated_at: datetime
+    id: Annotated[str, doc("The tenant's id, as in the subscription's `metadata.orgId`.", "acme")]
+    name: Annotated[str, doc("The display name.", "Acme")]
+    plan: Annotated[str, doc("The plan's id; `free` is the fallback and downgrade plan.", "pro")]
+    subscription_status: Annotated[
+        str,
+        doc(
+            "The provider's subscription status, such as `active`, `past_due` or `canceled`; `none` before any.",
+            "active",
+        ),
+    ]
+    current_period_end: Annotated[
+        datetime | None, doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z")
+    ]
+    cancel_at_period_end: Annotated[bool, doc("Whether the subscription ends with the period.", example=False)]
+    stripe_customer_id: Annotated[
+        str | None,
+        doc("The payment provider's customer id; of several customers, the one linked last.", "cus_Rk2pXw7Lm3"),
+    ]
+    owner_id: Annotated[str, doc("The user who owns the tenant.", "user_ada")]
+    created_at: Annotated[datetime, doc("When it was created.", "2026-10-01T08:00:00Z")]
+    updated_at: Annotated[datetime, doc("When it was last changed.", "2026-11-01T00:00:04Z")]
 
 
 def is_tenant_id(text: str) -> bool:

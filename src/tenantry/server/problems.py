@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from tenantry.common.logs import redact
+from tenantry.common.openapi import doc
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
 
@@ -62,22 +63,26 @@ STATUSES: Final[dict[type[DomainError], HTTPStatus]] = {
 class Fault(msgspec.Struct, frozen=True):
     """One thing that is wrong with a request, and where: a field's path, or a parameter's name."""
 
-    location: str
-    message: str
+    location: Annotated[str, doc("The field's path, or the parameter's name.", "name")]
+    message: Annotated[str, doc("What is wrong with it.", "Expected `str` of length >= 1")]
 
 
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """An error answer (RFC 9457)."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str
-    errors: list[Fault] | None = None
-    id: str | None = None
-    """The object that an idempotent request made the first time."""
+    type: Annotated[str, doc("A URI that names the code.", "urn:tenantry:problem:validation_failed")]
+    title: Annotated[str, doc("The status in words.", "Unprocessable Entity")]
+    status: Annotated[int, doc("The HTTP status.", 422)]
+    detail: Annotated[str, doc("What is wrong, for people. The wording may change.", "The request is not valid.")]
+    code: Annotated[str, doc("What is wrong, for programs. It does not change.", "validation_failed")]
+    request_id: Annotated[
+        str, doc("The request's id, as in `X-Request-Id` and in the log.", "5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51")
+    ]
+    errors: Annotated[
+        list[Fault] | None,
+        doc("Each fault of an invalid request.", [{"location": "name", "message": "Expected `str` of length >= 1"}]),
+    ] = None
+    id: Annotated[str | None, doc("The object that the first request with this idempotency key created.")] = None
 
 
 Header = tuple[bytes, bytes]
@@ -262,8 +267,8 @@ def by_status(codes: Iterable[str], known: Mapping[str, ErrorCode]) -> dict[int,
 IDEMPOTENCY: Final = codes_of(
     errors.InvalidIdempotencyKeyError, errors.IdempotencyInFlightError, errors.IdempotencyMismatchError
 )
-UNFIT: Final = {INVALID_REQUEST, REQUEST_TIMEOUT, HEAD_TOO_LARGE}
-"""What the server itself refuses, before a request is there (docs/limits.md)."""
+MALFORMED: Final = {INVALID_REQUEST, REQUEST_TIMEOUT, HEAD_TOO_LARGE}
+"""The server refuses these before a request exists (docs/limits.md)."""
 BODY: Final = {INVALID_JSON, UNSUPPORTED_MEDIA_TYPE} | codes_of(errors.PayloadTooLargeError, errors.ValidationError)
 CREDENTIAL: Final = codes_of(
     errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,

@@ -115,15 +115,19 @@ class Outline:
 
     def example(self, schema: Schema) -> Any:  # noqa: ANN401  # any JSON
         """A value that fits a schema: its own example where it has one."""
+        given = [*schema.get("examples", ()), *schema.get("enum", ())]
+        if given:
+            return given[0]
         if "$ref" in schema:
             return self.example(self._resolve(schema))
         if "anyOf" in schema:
             return schema.get("default") if _present(schema) is not schema else self.example(schema["anyOf"][0])
-        given = [*schema.get("examples", ()), *schema.get("enum", ())]
-        if given or "default" in schema:
-            return given[0] if given else schema["default"]
+        if "default" in schema:
+            return schema["default"]
         if "properties" in schema:
-            return {name: self.example(field) for name, field in schema["properties"].items()}
+            required = schema.get("required", ())
+            shown = {k: v for k, v in schema["properties"].items() if k in required or "examples" in v}
+            return {name: self.example(field) for name, field in shown.items()}
         return [self.example(schema["items"])] if "items" in schema else _PLACEHOLDERS.get(schema.get("type"))
 
     def _operations(self) -> Iterator[tuple[str, str, Schema]]:

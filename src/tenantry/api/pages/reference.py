@@ -12,9 +12,8 @@ from markupsafe import Markup, escape
 
 from tenantry.api import webhooks
 from tenantry.api.guards import AnyRequest
+from tenantry.api.openapi import GROUPS, OpenApiDocument
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
-from tenantry.api.openapi import OpenApiDocument
-from tenantry.api.openapi_operations import GROUPS
 from tenantry.api.pages.outline import Outline
 from tenantry.common.templates import page_templates
 from tenantry.dashboard.renderer import Renderer
