@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.fuzz.target import Target, hold, parts, text
-from tenantry.cli.exit_codes import CommandError
-from tenantry.cli.sessions import FaultySessionError, Sessions
-from tenantry.cli.target import read_config
-from tenantry.cli.text import lines, printable
+from tenantry.cli.client_configuration import read_config
+from tenantry.cli.output import CommandError, printable, printable_lines
+from tenantry.cli.sign_in_storage import FaultySignInError, SignInStorage
 from tenantry_sdk import ApiKey, FileStore, Page, Project, Secret, Tenant
 from tenantry_sdk._request import Response, is_whole
 from tenantry_sdk._retry import retry_after
@@ -72,8 +71,8 @@ def check_files(data: bytes) -> None:
     session = _folder() / "default" / "session.json"
     session.parent.mkdir(exist_ok=True)
     session.write_bytes(data)
-    with contextlib.suppress(FaultySessionError):
-        Sessions(_folder(), "default").load()
+    with contextlib.suppress(FaultySignInError):
+        SignInStorage(_folder(), "default").load()
     token = _folder() / "token.json"
     token.touch(mode=0o600)
     token.write_bytes(data)
@@ -85,7 +84,7 @@ def check_terminal(data: bytes) -> None:
     """Nothing that is printed commands a terminal."""
     shown = printable(text(data))
     hold(shown.isprintable(), "a terminal would obey", shown)
-    hold("\x1b" not in lines(data.decode("latin-1")), "a terminal would obey")
+    hold("\x1b" not in printable_lines(data.decode("latin-1")), "a terminal would obey")
 
 
 _DEEP: Final = b"[" * 3000 + b"]" * 3000

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tenantry.cli.api_client import Waits
+from tenantry.cli.api_client import WaitTimes
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY
 from tests.sdk.support import Served
 from tests.support import command_runner
@@ -67,7 +67,7 @@ class Home(NamedTuple):
         """A command in this process; ``values`` are further variables."""
         return await self.run_with(QUICK, *arguments, **values)
 
-    async def run_with(self, waits: Waits, *arguments: str, **values: str) -> Done:
+    async def run_with(self, waits: WaitTimes, *arguments: str, **values: str) -> Done:
         """The same, with other waits than short ones."""
         values = {**self.values, **values}
         async with command_runner.running(*arguments, folder=self.folder, waits=waits, **values) as command:

@@ -81,7 +81,7 @@ async def test_lost_answer_to_a_create_is_told(place: Place) -> None:
     async with faulty_proxy(place.served.url, lambda: Fault.RESET_AFTER) as (address, _):
         done = await place.run("projects", "create", "--name", "a", "--base-url", address)
     assert done.code == 6
-    assert "Whether it was carried out is not known" in done.err
+    assert "The service may have carried the request out" in done.err
 
 
 async def test_something_else_answers(place: Place, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_interruption_while_a_key_is_made_says_what_may_be_left(place: Pla
         code = await command.end(signal.SIGINT)
     assert code == 1
     assert command.text["out"] == ""
-    assert "there may be a new key that nobody has seen" in command.text["err"]
+    assert "the service may have created a key" in command.text["err"]
     assert "Traceback" not in command.text["err"]
 
 
@@ -120,13 +120,11 @@ async def test_without_a_credential(home: Home) -> None:
     assert error_of((await home.run("keys", "list", "--json")).err)["exitCode"] == 4
 
 
-@pytest.mark.parametrize(
-    ("key", "said"), [("svc live", "characters that none has"), ("svc_ä", "characters that none has")]
-)
-async def test_malformed_key_is_not_sent_and_not_shown(home: Home, key: str, said: str) -> None:
+@pytest.mark.parametrize("key", ["svc live", "svc_ä"])
+async def test_malformed_key_is_not_sent_and_not_shown(home: Home, key: str) -> None:
     done = await home.run("keys", "list", TENANTRY_API_KEY=key)
     assert done.code == 4
-    assert said in done.err
+    assert "invalid characters" in done.err
     assert key not in done.err
 
 

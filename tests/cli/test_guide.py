@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.cli.target import Config
+from tenantry.cli.client_configuration import Config
 from tests.cli.support import SECRET, Place
 from tests.sdk.test_readme import blocks
 from tests.support.commands import AS_INSTALLED

@@ -96,7 +96,7 @@ async def test_rotation_with_an_overlap_gives_the_new_secret_alone(place: Place)
     assert done.code == 0
     assert SECRET.fullmatch(new)
     assert new != old
-    assert f"{key_id} goes on until" in done.err
+    assert f"{key_id} works until" in done.err
     for secret in (old, new):
         assert (await place.run("projects", "list", TENANTRY_API_KEY=secret)).code == 0
     assert "replaced by" in await place.done("keys", "show", key_id)

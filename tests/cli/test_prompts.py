@@ -30,7 +30,7 @@ async def test_nobody_is_asked_off_a_terminal(place: Place) -> None:
     for arguments in (["keys", "revoke", key_id], ["keys", "rotate", key_id], ["projects", "delete", project_id]):
         done = await place.run(*arguments)
         assert (done.code, done.out) == (2, "")
-        assert "Nobody can be asked here: say --yes." in done.err
+        assert "There is no terminal to confirm on: pass --yes." in done.err
     assert '"active"' in await place.done("keys", "show", key_id, "--json")
     await place.done("projects", "show", project_id)
 

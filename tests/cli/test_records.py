@@ -111,11 +111,11 @@ async def test_memberships_are_listed_accepted_and_left(place: Place) -> None:
     user = {"TENANTRY_API_KEY": str(place.served.service.user("user_3").credential)}
     assert [one["status"] for one in lines(await place.done("memberships", "list", "--json", **user))] == ["invited"]
     accepted = await place.run("memberships", "accept", invited, **user)
-    assert accepted.err == f"You are member of {place.organization.id} now.\n"
+    assert accepted.err == f"You are now member of {place.organization.id}.\n"
     table = await place.done("memberships", "list", "--status", "active", **user)
     assert (invited in table, place.organization.id in table) == (True, True)
     asked = await place.run("memberships", "leave", invited, **user)
-    assert (asked.code, "say --yes" in asked.err) == (2, True)
+    assert (asked.code, "pass --yes" in asked.err) == (2, True)
     left = await place.run("memberships", "leave", invited, "--yes", **user)
     assert (left.code, left.err) == (0, f"Ended {invited}.\n")
     nothing = await place.run("memberships", "list", **user)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tenantry.cli.api_client import failure_of
-from tenantry.cli.target import ClientConfiguration, Flags
+from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry_sdk import errors
 from tests.cli.stand_in import GOOD, TOKEN, WHOAMI, Reply, StandIn, signed_in, stand_in
 from tests.cli.support import Home
@@ -61,6 +61,6 @@ async def test_folder_that_cannot_be_written(home: Home, provider: StandIn) -> N
 
 def test_token_that_takes_too_long_is_no_matter_of_the_address(home: Home) -> None:
     signed_in(home, "https://accounts.example.com", "https://login.example.com", ends_in=-1)
-    target = ClientConfiguration(Flags(), home.values).target()
+    target = ClientConfiguration(ServiceOptions(), home.values).target()
     failure = failure_of(errors.TokenTimedOutError("A token is still being fetched."), target)
     assert (failure.exit_code, failure.next_step) == (6, "Try again in a moment.")

@@ -66,14 +66,14 @@ async def test_signing_out_ends_the_refresh_token_and_keeps_nothing(entrance: En
         form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": CLIENT_ID}
         assert (await client.post(f"{entrance.companion.issuer}/token", data=form)).json()["error"] == "invalid_grant"
     assert (await entrance.home.run("whoami")).code == 4
-    assert (await entrance.home.run("logout")).err == "Nobody is signed in.\n"
+    assert (await entrance.home.run("logout")).err == "You are not signed in.\n"
 
 
 async def test_signing_out_without_the_identity_provider_removes_what_was_kept(entrance: Entrance) -> None:
     signed_in(entrance.home, entrance.served.url, f"http://127.0.0.1:{free_port()}", ends_in=60)
     done = await entrance.home.run("logout")
     assert done.code == 6
-    assert done.err.startswith("Removed here, but not ended there.")
+    assert done.err.startswith("Removed here, but not revoked at the identity provider.")
     assert not entrance.tokens.exists()
 
 
@@ -82,7 +82,7 @@ async def test_sign_in_counts_for_its_service_alone(entrance: Entrance) -> None:
     other = f"http://127.0.0.1:{free_port()}"
     done = await entrance.home.run("whoami", TENANTRY_BASE_URL=other)
     assert done.code == 4
-    assert f"You are signed in to {entrance.served.url}, and that counts there alone." in done.err
+    assert f"You are signed in to {entrance.served.url}; that sign-in is only for that service." in done.err
 
 
 async def test_key_of_the_environment_goes_before_the_sign_in(entrance: Entrance) -> None:
@@ -142,14 +142,14 @@ async def test_sign_in_that_nobody_answers_ends_in_time(entrance: Entrance) -> N
 async def test_token_that_the_service_refuses_is_not_kept(entrance: Entrance) -> None:
     done = await entrance.sign_in(user=EVE.sub)
     assert done.code == 4
-    assert "Nothing was kept." in done.err
+    assert "Nothing was stored." in done.err
     assert not entrance.tokens.exists()
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (["--issuer", "http://login.example.com", "--client-id", "a"], 2, "has to be https"),
+        (["--issuer", "http://login.example.com", "--client-id", "a"], 2, "must be https"),
         (["--issuer", "http://127.0.0.1:1", "--client-id", "a"], 6, "does not answer"),
         ([], 2, "--issuer and --client-id"),
     ],

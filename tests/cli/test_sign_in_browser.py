@@ -141,9 +141,9 @@ async def test_answers_of_others_are_turned_away_and_the_right_one_counts(entran
 async def test_refusal_of_the_provider_ends_the_sign_in(entrance: Entrance) -> None:
     for answer, said in (
         ("error=access_denied&error_description=Not%20you&iss={issuer}", "Not you"),
-        ("code=a&iss=https://evil.example", "not the identity provider's own"),
-        ("code=a", "not the identity provider's own"),
-        ("iss={issuer}", "holds no code"),
+        ("code=a&iss=https://evil.example", "not from the identity provider"),
+        ("code=a", "not from the identity provider"),
+        ("iss={issuer}", "has no code"),
         ("code=made-up&iss={issuer}", "gave no token"),
     ):
         async with entrance.logging_in("--no-browser") as command, outside() as client:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.api_client import Api
-from tenantry.cli.sessions import Session, Sessions
-from tenantry.cli.target import ClientConfiguration, Flags
+from tenantry.cli.api_client import ApiContext
+from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
+from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret, Token, errors
 from tests.cli.signing_in import KEYRING, Entrance, outside, with_keyring
 from tests.cli.stand_in import GOOD, REVOKE, TOKEN, Reply, StandIn, kept, signed_in, stand_in
@@ -54,18 +54,20 @@ async def test_tokens_say_where_they_are_from(entrance: Entrance) -> None:
 
 
 def test_tokens_of_another_sign_in_are_none_of_this_one(tmp_path: Path) -> None:
-    sessions = Sessions(tmp_path / "tenantry", "default")
-    sessions.try_out(keyring=False)
-    one, two = (Session(f"https://{name}.example.com", "https://login.example.com", "cli") for name in ("one", "two"))
+    storage = SignInStorage(tmp_path / "tenantry", "default")
+    storage.check_writable(keyring=False)
+    one, two = (
+        StoredSignIn(f"https://{name}.example.com", "https://login.example.com", "cli") for name in ("one", "two")
+    )
     token = Token(Secret("a"), refresh_token=Secret("r"), issuer=one.issuer, client_id=one.client_id)
-    sessions.keep(one, token)
-    assert sessions.tokens(one).load() == token
-    running = sessions.tokens(one)
-    sessions.keep(two, token)
+    storage.save(one, token)
+    assert storage.tokens(one).load() == token
+    running = storage.tokens(one)
+    storage.save(two, token)
     assert running.load() is None
-    assert sessions.tokens(two).load() == token
-    sessions.remove()
-    assert sessions.tokens(two).load() is None
+    assert storage.tokens(two).load() == token
+    storage.remove()
+    assert storage.tokens(two).load() is None
 
 
 async def test_folder_is_for_its_owner_alone(entrance: Entrance) -> None:
@@ -89,9 +91,9 @@ async def test_signing_out_of_what_cannot_be_read_says_that_nothing_was_ended(en
     done = await entrance.home.run("logout", "--json")
     assert done.code == 1
     assert json.loads(done.out)["refreshTokenEnded"] is False
-    assert "Removed here, but not ended there." in json.loads(done.err)["error"]["detail"]
+    assert "Removed here, but not revoked at the identity provider." in json.loads(done.err)["error"]["detail"]
     assert not entrance.tokens.exists()
-    assert (await entrance.home.run("logout")).err == "Nobody is signed in.\n"
+    assert (await entrance.home.run("logout")).err == "You are not signed in.\n"
 
 
 async def test_signing_out_of_a_broken_sign_in_removes_and_ends_it(entrance: Entrance) -> None:
@@ -114,7 +116,7 @@ async def test_signing_out_with_a_keyring_that_fails_forgets_the_sign_in(entranc
     assert done.code == 1
     assert "the keyring is locked" in done.err
     assert "Traceback" not in done.err
-    assert (await entrance.home.run("logout", **path)).err == "Nobody is signed in.\n"
+    assert (await entrance.home.run("logout", **path)).err == "You are not signed in.\n"
 
 
 async def test_signing_out_of_an_unknown_profile_is_told(home: Home) -> None:
@@ -139,7 +141,7 @@ async def test_folder_that_cannot_be_written_is_told_before_anybody_signs_in(hom
     state.touch()
     done = await home.run("login", "--device", *provider.flags(), XDG_STATE_HOME=str(state))
     assert done.code == 1
-    assert "The sign-in cannot be kept" in done.err
+    assert "The sign-in cannot be stored" in done.err
     assert "Traceback" not in done.err
     assert provider.asked == []
 
@@ -191,7 +193,7 @@ async def test_signing_in_again_says_so_where_the_sign_in_before_goes_on(home: H
     signed_in(home, provider.url, f"http://127.0.0.1:{free_port()}", ends_in=60)
     done = await home.run("login", "--device", *provider.flags(f"http://127.0.0.1:{free_port()}"))
     assert done.code == 0
-    assert "The refresh token of the sign-in before goes on until it ends by itself." in done.err
+    assert "The refresh token of the previous sign-in works until it expires." in done.err
     assert kept(home)["refresh_token"] == "refresh-1"
 
 
@@ -213,11 +215,11 @@ async def test_key_that_goes_before_the_sign_in_is_told(entrance: Entrance) -> N
     (entrance.home.folder / "key").write_text("svc_live_of_the_file")
     done = await entrance.sign_in()
     assert done.code == 0
-    assert f"The API key from profile default in {config} goes before this sign-in." in done.err
+    assert f"The API key from profile default in {config} takes precedence over this sign-in." in done.err
     (entrance.home.folder / "key").unlink()
     assert "cannot be read" in (await entrance.sign_in()).err
     done = await entrance.sign_in(TENANTRY_API_KEY="svc_live_x")
-    assert "The API key from TENANTRY_API_KEY goes before this sign-in." in done.err
+    assert "The API key from TENANTRY_API_KEY takes precedence over this sign-in." in done.err
 
 
 async def test_token_whose_renewal_is_under_way_at_the_end_is_kept(home: Home, provider: StandIn) -> None:
@@ -226,7 +228,7 @@ async def test_token_whose_renewal_is_under_way_at_the_end_is_kept(home: Home, p
     signed_in(home, provider.url, provider.url, ends_in=-1)
 
     def command() -> None:
-        with Api(ClientConfiguration(Flags(), home.values).target(), as_json=True, timeout=0.5) as api:
+        with ApiContext(ClientConfiguration(ServiceOptions(), home.values).target(), as_json=True, timeout=0.5) as api:
             with pytest.raises(errors.TokenTimedOutError):
                 api.client.auth.whoami()
             loop.call_soon_threadsafe(answering.set)

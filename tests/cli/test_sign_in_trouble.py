@@ -53,7 +53,7 @@ async def test_code_is_good_for_no_longer_than_is_waited(home: Home, provider: S
 
 @pytest.mark.parametrize(
     ("expires_in", "patience", "said"),
-    [(600, "1", "Nobody entered the code within 1 s."), (1, "60", "The code has expired before anybody entered it.")],
+    [(600, "1", "The code was not entered within 1 s."), (1, "60", "The code expired before it was entered.")],
 )
 async def test_code_is_asked_about_once_at_least(
     home: Home, provider: StandIn, expires_in: float, patience: str, said: str
@@ -98,7 +98,7 @@ async def test_endpoint_that_is_no_address_is_not_shown(home: Home, provider: St
 async def test_token_that_the_service_refuses_is_ended(home: Home, provider: StandIn) -> None:
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 4
-    assert "Nothing was kept." in done.err
+    assert "Nothing was stored." in done.err
     assert not is_kept(home)
     assert [form["token"] for form in provider.asked_for(REVOKE)] == ["refresh-1"]
 
@@ -107,7 +107,7 @@ async def test_token_that_no_header_can_carry_is_not_kept(home: Home, provider: 
     provider.answer(TOKEN, Reply(200, {**GOOD, "access_token": "an access token"}))
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 4
-    assert "characters that none has" in done.err
+    assert "invalid characters" in done.err
     assert not is_kept(home)
     assert [form["token"] for form in provider.asked_for(REVOKE)] == ["refresh-1"]
 
@@ -172,7 +172,7 @@ async def test_provider_of_a_folder_sends_nobody_away_from_this_machine(home: Ho
     made_demo(home, provider.url, OIDC_ISSUER=provider.url, OIDC_CLIENT_ID=CLIENT)
     done = await home.run("login", "--device")
     assert done.code == 1
-    assert "is on this machine, and its token_endpoint is not" in done.err
+    assert "is on this machine, but its token_endpoint is not" in done.err
     assert provider.asked_for(CODE) == []
 
 

@@ -217,7 +217,7 @@ async def test_key_of_the_environment_is_not_sent_to_the_service_of_a_named_prof
         place.home.configure(f'[profiles.staging]\nbase_url = "{heard.address}"\n')
         done = await place.run("whoami", "--profile", "staging")
         assert (done.code, heard.visits) == (4, [])
-        assert "TENANTRY_API_KEY is set, but --profile staging names a service of its own." in done.err
+        assert "TENANTRY_API_KEY is set, but --profile staging names another service." in done.err
     place.home.configure(f'[profiles.same]\nbase_url = "{place.served.url}"\n')
     assert (await place.run("whoami", "--profile", "same")).code == 0
 

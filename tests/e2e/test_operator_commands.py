@@ -170,24 +170,24 @@ async def test_migrate_says_what_it_did(tmp_path: Path, postgres: PostgresServer
     assert second.out.endswith("up to date\n")
 
 
-async def test_migrate_lets_a_login_run_the_service_or_says_what_is_to_be_run(
+async def test_migrate_grants_a_login_the_roles_or_prints_the_statements(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
-        for role in ("lets_in", "is_let_in"):
+        for role in ("grants", "is_granted"):
             superuser.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
-        superuser.execute("GRANT ALL ON SCHEMA public TO lets_in")
-        url = as_url(make_conninfo(conninfo, user="lets_in"))
-        arguments = ("migrate", "--grant-to", "is_let_in")
+        superuser.execute("GRANT ALL ON SCHEMA public TO grants")
+        url = as_url(make_conninfo(conninfo, user="grants"))
+        arguments = ("migrate", "--grant-to", "is_granted")
         refused = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=url)
         superuser.execute(refused.out.encode())
         done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=url)
-        url = as_url(make_conninfo(conninfo, user="is_let_in"))
+        url = as_url(make_conninfo(conninfo, user="is_granted"))
         made = await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=url)
-        superuser.execute("DROP OWNED BY lets_in, is_let_in")
-        superuser.execute("DROP ROLE lets_in, is_let_in")
-    assert (refused.code, "may not make or give roles" in refused.err) == (1, True)
-    assert (done.code, done.out.splitlines()[-1]) == (0, "role: is_let_in may run the service")
+        superuser.execute("DROP OWNED BY grants, is_granted")
+        superuser.execute("DROP ROLE grants, is_granted")
+    assert (refused.code, "may not create or grant roles" in refused.err) == (1, True)
+    assert (done.code, done.out.splitlines()[-1]) == (0, "role: is_granted may run the service")
     assert (made.code, json.loads(made.out)["id"]) == (0, "acme")
 
 
@@ -208,7 +208,7 @@ async def test_migrate_as_a_role_that_may_not_create_tables_says_who_is_to_run_i
 async def test_grant_to_a_login_that_is_missing_says_so(tmp_path: Path, database_url: str) -> None:
     done = await invoke_async("migrate", "--grant-to", "nobody_made_it", folder=tmp_path, DATABASE_URL=database_url)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("--grant-to: there is no role nobody_made_it. Make it first")
+    assert done.err.startswith("--grant-to: there is no role nobody_made_it. Create it first")
 
 
 async def test_serve_refuses_with_one_message_that_names_every_faulty_setting(tmp_path: Path) -> None:

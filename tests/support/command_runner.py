@@ -19,12 +19,12 @@ from typing import IO, Any, Final
 from click.testing import BytesIOCopy, CliRunner
 
 from tenantry.cli import main
-from tenantry.cli.api_client import Waits
+from tenantry.cli.api_client import WaitTimes
 from tenantry_sdk._retry import Backoff
 from tests.support.commands import Done
 
-QUICK: Final = Waits(backoff=Backoff(first=0.002, longest=0.02, in_flight=0.02), poll=0.02)
-"""Waits that must pass are short; timeouts, which must not, are those of the commands."""
+QUICK: Final = WaitTimes(backoff=Backoff(first=0.002, longest=0.02, in_flight=0.02), poll=0.02)
+"""WaitTimes that must pass are short; timeouts, which must not, are those of the commands."""
 _LONGEST: Final = 60.0
 """Seconds after which a command that has not ended fails its test."""
 _KEPT: Final = ("PATH", "LANG", "TMPDIR", "VIRTUAL_ENV")
@@ -72,7 +72,7 @@ class Command:
 
 
 @asynccontextmanager
-async def running(*arguments: str, folder: Path, waits: Waits = QUICK, **values: str) -> AsyncIterator[Command]:
+async def running(*arguments: str, folder: Path, waits: WaitTimes = QUICK, **values: str) -> AsyncIterator[Command]:
     """``tenantry`` with these arguments, beside the event loop, while the test goes on.
 
     It has this working directory and home, these variables and no others of the test. It has to end within the block,
@@ -109,7 +109,7 @@ class _Runner(CliRunner):
         self,
         folder: Path,
         values: Mapping[str, str],
-        waits: Waits,
+        waits: WaitTimes,
         given: str | bytes | None = None,
         typed: str | None = None,
     ) -> None:

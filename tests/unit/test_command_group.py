@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tenantry import __version__
 from tenantry.cli import main
-from tenantry.cli.lazy_group import LazyGroup
+from tenantry.cli.command_group import LazyGroup
 
 COMMANDS = (
     "login",
@@ -138,7 +138,7 @@ def test_help_of_a_group_imports_none_of_its_commands(group: str) -> None:
 def test_command_that_uses_a_service_imports_nothing_of_the_service(command: list[str], tmp_path: Path) -> None:
     modules = imported_by(*command, "--profile", "nobody", folder=tmp_path)
     ours = {name for name in modules if name.startswith("tenantry.")}
-    assert "tenantry.cli.target" in ours
+    assert "tenantry.cli.client_configuration" in ours
     assert {name for name in ours if not name.startswith("tenantry.cli")} == {
         "tenantry.common",
         "tenantry.common.encoding",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.text import own_command
+from tenantry.cli.output import own_command
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tenantry.billing.explain import Explanation, StateView
 from tenantry.billing.reads import BillingEventView, BillingFields
 from tenantry.billing.replay import Field
 from tenantry.cli.ledger import show
-from tenantry.cli.progress import progress
+from tenantry.cli.output import progress
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.tenants import Tenant
 
@@ -111,21 +111,21 @@ def test_what_else_there_is_to_know() -> None:
     assert "(1,234 earlier left out; --limit shows more)" in shown
 
 
-def bar(*, terminal: bool, patience: float) -> str:
+def bar(*, terminal: bool, delay: float) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=80)
-    with progress("folding", 4, console=console, patience=patience) as advance:
+    with progress("folding", 4, console=console, delay=delay) as advance:
         advance(3)
     return out.getvalue()
 
 
 def test_a_long_run_shows_a_bar() -> None:
-    assert "3/4" in bar(terminal=True, patience=0)
+    assert "3/4" in bar(terminal=True, delay=0)
 
 
-@pytest.mark.parametrize(("terminal", "patience"), [(True, 3600), (False, 0)])
-def test_a_short_run_and_a_pipe_show_none(terminal: bool, patience: float) -> None:
-    assert bar(terminal=terminal, patience=patience) == ""
+@pytest.mark.parametrize(("terminal", "delay"), [(True, 3600), (False, 0)])
+def test_a_short_run_and_a_pipe_show_none(terminal: bool, delay: float) -> None:
+    assert bar(terminal=terminal, delay=delay) == ""
 
 
 def test_what_is_unexpected_about_an_entry_is_said() -> None:

@@ -5,56 +5,120 @@ from typing import Final
 import click
 
 from tenantry import __version__
-from tenantry.cli.lazy_group import Root
+from tenantry.cli.command_group import LazyGroup, Root, Sections
 
-_COMMANDS: Final = {
-    "login": ("tenantry.cli.sign_in", "Sign in with the browser, or with a code on another device."),
-    "logout": ("tenantry.cli.sign_in", "Sign out and remove the stored tokens."),
-    "whoami": ("tenantry.cli.sign_in", "Show who you are, where, and until when."),
-    "keys": ("tenantry.cli.groups:keys", "Create, list, rotate and revoke API keys, and find leaked ones."),
-    "projects": ("tenantry.cli.groups:projects", "Create, list, change and delete projects."),
-    "tenants": ("tenantry.cli.groups:tenants", "Show tenants; explain and rebuild their billing state."),
-    "members": ("tenantry.cli.groups:members", "List, invite, change and remove the users of an organization."),
-    "memberships": ("tenantry.cli.groups:memberships", "List your own memberships; accept, decline and leave."),
-    "events": ("tenantry.cli.groups:events", "Show the ledger of provider events; replay it."),
-    "plans": ("tenantry.cli.tenants", "List the plans."),
-    "completion": ("tenantry.cli.help", "Print a script for shell completion."),
-    "serve": ("tenantry.cli.serve", "Run the service."),
-    "worker": ("tenantry.cli.serve", "Run the background jobs alone."),
-    "migrate": ("tenantry.cli.migrate", "Bring the database's schema up to date."),
-    "doctor": ("tenantry.cli.doctor.command", "Check each setting and connection."),
-    "admin": ("tenantry.cli.admin", "Work directly on the database."),
-    "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
-    "backfill": ("tenantry.cli.reconcile", "Fetch provider events that never arrived."),
-    "auth": ("tenantry.cli.auth", "Explain why bearer tokens are accepted or rejected."),
-    "help": ("tenantry.cli.help:help_command", "Show the help of a command."),
-    "version": ("tenantry.cli.help", "Show the version."),
-}
-_SECTIONS: Final = {
-    "Use a service": (
-        "login", "logout", "whoami", "keys", "projects", "tenants", "members", "memberships", "events", "plans",
-        "completion",
-    ),
-    "Test on this machine": ("listen", "trigger"),
-    "Run a service": ("demo", "serve", "worker", "migrate", "doctor", "admin", "reconcile", "backfill", "auth"),
-    "Help": ("help", "version"),
-}  # fmt: skip
-
-
-def _installed_commands() -> dict[str, tuple[str, str]]:
-    """Return the commands of other installed distributions (entry points of the group ``tenantry.commands``)."""
-    from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import
-
-    return {name: place for entry in entry_points(group="tenantry.commands") for name, place in entry.load().items()}
-
-
-@click.command(
-    cls=Root,
-    commands=_COMMANDS,
-    find_more=_installed_commands,
-    sections=_SECTIONS,
-    context_settings={"help_option_names": ["-h", "--help"]},
+_KEYS: Final = LazyGroup(
+    "keys",
+    "Create, list, rotate and revoke API keys, and find leaked ones.",
+    {
+        "Commands": {
+            "create": ("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),
+            "list": ("tenantry.cli.keys:list_keys", "List keys, the newest first."),
+            "show": ("tenantry.cli.keys", "Show a key, never its secret."),
+            "rotate": ("tenantry.cli.keys", "Replace a key by a new one."),
+            "revoke": ("tenantry.cli.keys", "Revoke keys: the very next request with one is rejected."),
+            "scan": ("tenantry.cli.key_scan:scan_command", "Search files and folders for API keys."),
+        }
+    },
 )
+_PROJECTS: Final = LazyGroup(
+    "projects",
+    "Create, list, change and delete projects.",
+    {
+        "Commands": {
+            "create": ("tenantry.cli.projects", "Create a project and print its id on stdout."),
+            "list": ("tenantry.cli.projects:list_projects", "List projects, the newest first."),
+            "show": ("tenantry.cli.projects", "Show a project."),
+            "update": ("tenantry.cli.projects", "Change a project's name or description."),
+            "delete": ("tenantry.cli.projects", "Delete projects."),
+        }
+    },
+)
+_MEMBERS: Final = LazyGroup(
+    "members",
+    "List, invite, change and remove the users of an organization.",
+    {
+        "Commands": {
+            "add": ("tenantry.cli.members", "Invite a user of the identity provider."),
+            "list": ("tenantry.cli.members:list_members", "List members, the newest first."),
+            "show": ("tenantry.cli.members", "Show a member."),
+            "update": ("tenantry.cli.members", "Give a member another role."),
+            "remove": ("tenantry.cli.members", "Remove members: their next request is rejected."),
+        }
+    },
+)
+_MEMBERSHIPS: Final = LazyGroup(
+    "memberships",
+    "List your own memberships and invitations; accept, decline and leave.",
+    {
+        "Commands": {
+            "list": ("tenantry.cli.members:list_memberships", "List your memberships and invitations."),
+            "accept": ("tenantry.cli.members", "Accept an invitation."),
+            "leave": ("tenantry.cli.members", "Leave organizations, or decline their invitations."),
+        }
+    },
+)
+_TENANTS: Final = LazyGroup(
+    "tenants",
+    "Show tenants; explain and rebuild their billing state.",
+    {
+        "Through the API": {
+            "list": ("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
+            "show": ("tenantry.cli.tenants", "Show a tenant, by default your own."),
+        },
+        "Directly on the database": {
+            "explain": ("tenantry.cli.ledger", "Show why a tenant's billing state is what it is."),
+            "rebuild": ("tenantry.cli.ledger", "Rebuild tenants' billing state from their events."),
+        },
+    },
+)
+_EVENTS: Final = LazyGroup(
+    "events",
+    "Show the ledger of provider events; replay it.",
+    {
+        "Through the API": {
+            "list": ("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
+            "show": ("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
+        },
+        "Directly on the database": {
+            "replay": ("tenantry.cli.ledger", "Fold tenants' events again, and repair what differs."),
+            "body": ("tenantry.cli.ledger", "Print what the provider sent, byte for byte."),
+        },
+    },
+)
+_SECTIONS: Final[Sections] = {
+    "Use a service": {
+        "login": ("tenantry.cli.sign_in", "Sign in with the browser, or with a code on another device."),
+        "logout": ("tenantry.cli.sign_in", "Sign out and remove the stored tokens."),
+        "whoami": ("tenantry.cli.sign_in", "Show who you are, where, and until when."),
+        "keys": _KEYS,
+        "projects": _PROJECTS,
+        "tenants": _TENANTS,
+        "members": _MEMBERS,
+        "memberships": _MEMBERSHIPS,
+        "events": _EVENTS,
+        "plans": ("tenantry.cli.tenants", "List the plans."),
+        "completion": ("tenantry.cli.command_group", "Print a script for shell completion."),
+    },
+    "Test on this machine": {},
+    "Run a service": {
+        "serve": ("tenantry.cli.serve", "Run the service."),
+        "worker": ("tenantry.cli.serve", "Run the background jobs alone."),
+        "migrate": ("tenantry.cli.database", "Bring the database's schema up to date."),
+        "doctor": ("tenantry.cli.doctor.command", "Check each setting and connection."),
+        "admin": ("tenantry.cli.admin", "Work directly on the database."),
+        "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
+        "backfill": ("tenantry.cli.reconcile", "Fetch provider events that never arrived."),
+        "auth": ("tenantry.cli.auth", "Explain why bearer tokens are accepted or rejected."),
+    },
+    "Help": {
+        "help": ("tenantry.cli.command_group:help_command", "Show the help of a command."),
+        "version": ("tenantry.cli.command_group", "Show the version."),
+    },
+}
+
+
+@click.command(cls=Root, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--profile", metavar="NAME", help="The profile for commands that use a service. [TENANTRY_PROFILE; default]"
 )

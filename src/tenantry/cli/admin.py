@@ -15,10 +15,8 @@ from tenantry.accounts.members import MemberService
 from tenantry.accounts.restore import Lost, Outcome, Restore, export_trail
 from tenantry.accounts.tenants import TenantService, TenantWishes
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
-from tenantry.cli.environment import command_values, database, fail_on_settings, migrated
-from tenantry.cli.exit_codes import FAILED, NOT_FOUND, USAGE, fail
-from tenantry.cli.on_database import on_database
-from tenantry.cli.text import Moment, counted, printable, shown
+from tenantry.cli.database import command_values, database, fail_on_settings, migrated, on_database
+from tenantry.cli.output import FAILED, NOT_FOUND, USAGE, counted, fail, parse_time, printable, shown
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
@@ -31,7 +29,7 @@ from tenantry.settings import Settings, SettingsError, load_for_admin
 
 
 @click.command("export-audit")
-@click.option("--since", type=Moment(), help="Entries made since then, RFC 3339 (default: all).")
+@click.option("--since", type=parse_time, help="Entries made since then, RFC 3339 (default: all).")
 def export_audit(since: datetime | None) -> None:
     """Print the audit trail of all tenants, one JSON object a line.
 

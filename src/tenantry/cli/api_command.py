@@ -5,18 +5,19 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
-from tenantry.cli.api_client import PAGE, Api
-from tenantry.cli.exit_codes import USAGE, CommandError
-from tenantry.cli.target import ClientConfiguration, Flags, Target
-from tenantry.cli.text import printable
+from tenantry.cli.api_client import PAGE, ApiContext, CommandFailure, wait_times
+from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
+from tenantry.cli.output import USAGE, CommandError, printable
 from tenantry_sdk import Tenantry
 
-_SECONDS: Final = 2.0
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_COMPLETION_SECONDS: Final = 2.0
 _LISTS: Final[dict[str, Callable[[Tenantry], Any]]] = {
     "active keys": lambda client: client.api_keys.list(status="active", limit=PAGE),
     "keys": lambda client: client.api_keys.list(limit=PAGE),
@@ -26,70 +27,26 @@ _LISTS: Final[dict[str, Callable[[Tenantry], Any]]] = {
     "memberships": lambda client: client.memberships.list(limit=PAGE),
     "invitations": lambda client: client.memberships.list(status="invited", limit=PAGE),
     "events": lambda client: client.billing.events.list(limit=PAGE),
-    "plans": lambda client: client.plans.list(),
+}
+_SERVICE_OPTIONS: Final = {
+    "base_url": ("URL", "The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"),
+    "profile": ("NAME", "A profile of the configuration file. [TENANTRY_PROFILE; default]"),
+    "organization": ("ORG", "The organization, for users of several. [TENANTRY_ORGANIZATION]"),
+    "api_key_file": ("FILE", "A file with the API key. Default: TENANTRY_API_KEY, or the sign-in of `tenantry login`."),
 }
 
 
-def ids(kind: str, flags: Flags, incomplete: str, taken: Sequence[str] = ()) -> list[CompletionItem]:
-    """The newest ids of this kind that begin so, but for those ``taken`` already. Takes two seconds at most."""
-    silence = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(silence), contextlib.redirect_stdout(silence):
-            target = _without_renewal(ClientConfiguration(flags, os.environ).target())
-            with Api(target, as_json=True, timeout=_SECONDS, attempts=1) as api:
-                items = _LISTS[kind](api.client).first_page().data
-    except (Exception, SystemExit):  # noqa: BLE001  # whoever presses Tab cannot do anything about it
-        return []
-    return [
-        CompletionItem(printable(item.id), help=_help(item))
-        for item in items
-        if item.id.startswith(incomplete) and item.id not in taken
-    ]
-
-
-def _without_renewal(target: Target) -> Target:
-    """The same with the token at hand, be it over: to renew one takes longer than anybody waits for a completion."""
-    if target.session is None:
-        return target
-    token = target.sessions.tokens(target.session).load()
-    return target if token is None else target._replace(key=token.access_token, session=None)
-
-
-def _help(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records
-    """The name beside an id. Names of older objects may contain what a terminal obeys."""
-    names = (getattr(item, field, None) for field in ("name", "org_name", "user_id", "type"))
-    return printable(str(next(filter(None, names), "")))
-
-
-_HEADING: Final = "Which service"
-
-
-def _service_options() -> list[click.Option]:
-    return [
-        click.Option(
-            ["--base-url"], metavar="URL", help="The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"
-        ),
-        click.Option(
-            ["--profile"], metavar="NAME", help="A profile of the configuration file. [TENANTRY_PROFILE; default]"
-        ),
-        click.Option(
-            ["--organization"], metavar="ORG",
-            help="For which one a user acts, of several. [TENANTRY_ORGANIZATION]",
-        ),
-        click.Option(
-            ["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False),
-            help="A file with the API key. Else it is TENANTRY_API_KEY, or what `tenantry login` kept.",
-        ),
-    ]  # fmt: skip
+limit_option: Final = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
+yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 class ServiceCommand(click.Command):
-    """A command about a service. Its callback gets the flags that say which, and whether to write JSON.
+    """A command with the options that name a service; its callback gets them, and ``as_json``.
 
-    What it raises as `CommandError` is told on stderr, and ends the command.
+    Reports a `CommandError` on stderr and exits.
     """
 
-    service_options: Sequence[str] = Flags._fields
+    service_options: Sequence[str] = ServiceOptions._fields
 
     def __init__(
         self,
@@ -100,47 +57,56 @@ class ServiceCommand(click.Command):
         **more: object,
     ) -> None:
         as_json = click.Option(["--json", "as_json"], is_flag=True, help=json_help)
-        self._service = [option for option in _service_options() if option.name in self.service_options]
+        self._service = [
+            click.Option(
+                [f"--{name.replace('_', '-')}"],
+                metavar=metavar,
+                help=text,
+                type=click.Path(dir_okay=False) if metavar == "FILE" else None,
+            )
+            for name, (metavar, text) in _SERVICE_OPTIONS.items()
+            if name in self.service_options
+        ]
         super().__init__(name, params=[*(params or []), as_json, *self._service], **more)  # type: ignore[arg-type]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; with ``--json`` among them, what is wrong with them is told as JSON too."""
-        as_json = "--json" in args
+        """Parse the arguments; with ``--json`` among them, errors are JSON too."""
+        as_json = "--json" in args  # the parser empties the list
         try:
             rest = super().parse_args(ctx, args)
-            _check_texts(ctx)
+            _check_encoding(ctx)
         except click.UsageError as error:
             if not as_json or ctx.resilient_parsing:
                 raise
-            _end(error.format_message(), USAGE, as_json=True)
+            CommandFailure(error.format_message(), USAGE).exit(as_json=True)
         return rest
 
     def invoke(self, ctx: click.Context) -> object:
-        """Call the callback with the flags taken together."""
+        """Call the callback with the options that name the service."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # a terminal that knows ASCII alone is no failure
-        flags, as_json = flags_of(ctx), ctx.params.pop("as_json")
-        for name in Flags._fields:
+                stream.reconfigure(errors="backslashreplace")  # for terminals without Unicode
+        options, as_json = service_options_of(ctx), ctx.params.pop("as_json")
+        for name in ServiceOptions._fields:
             ctx.params.pop(name, None)
         try:
-            return self.call(ctx, flags, as_json=as_json)
+            return self.call(ctx, options, as_json=as_json)
         except CommandError as error:
-            _end(str(error), error.code, as_json=as_json)
+            CommandFailure(str(error), error.code).exit(as_json=as_json)
         except click.UsageError as error:
             if not as_json:
                 raise
-            _end(error.format_message(), USAGE, as_json=True)
+            CommandFailure(error.format_message(), USAGE).exit(as_json=True)
 
-    def call(self, ctx: click.Context, flags: Flags, *, as_json: bool) -> object:
-        """What `invoke` does once it knows the flags."""
+    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
+        """Call the callback."""
         assert self.callback is not None  # noqa: S101
-        return ctx.invoke(self.callback, flags, as_json=as_json, **ctx.params)
+        return ctx.invoke(self.callback, options, as_json=as_json, **ctx.params)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own options, and below them those that all have."""
+        """Write the command's own options, and below them those that name the service."""
         own = [param for param in self.get_params(ctx) if param not in self._service]
-        for heading, params in (("Options", own), (_HEADING, self._service)):
+        for heading, params in (("Options", own), ("Which service", self._service)):
             records = [record for param in params if (record := param.get_help_record(ctx))]
             if records:
                 with formatter.section(heading):
@@ -148,69 +114,78 @@ class ServiceCommand(click.Command):
 
 
 class ApiCommand(ServiceCommand):
-    """A command that calls the API: its callback gets an `Api`, and whatever fails there is told and ends it."""
+    """A command that calls the API: its callback gets an `ApiContext`."""
 
-    def call(self, ctx: click.Context, flags: Flags, *, as_json: bool) -> object:
-        """Find the service, make the client, and look after failures."""
-        from tenantry.cli.api_client import Api, waits  # noqa: PLC0415  # help does not need the SDK
-
+    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
+        """Call the callback with a client of the service."""
         assert self.callback is not None  # noqa: S101
-        with Api(ClientConfiguration(flags, os.environ).target(), as_json=as_json, waits=waits()) as api:
+        target = ClientConfiguration(options, os.environ).target()
+        with ApiContext(target, as_json=as_json, waits=wait_times()) as api:
             return ctx.invoke(self.callback, api, **ctx.params)
 
 
-class Id(click.ParamType[str]):
-    """An id of an object of the service."""
-
-    name = "id"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The id, which is something that can be a part of an address, and nothing secret."""
-        text = str(value)
-        if text.strip(" .") == "":
-            self.fail(f"{value!r} is no id", param, ctx)
-        if text.startswith(("svc_live_", "svc_test_")):
-            self.fail("this begins as the secret of a key does; an id begins with key_", param, ctx)
-        return text
-
-
-def _check_texts(ctx: click.Context) -> None:
-    """Raise `click.UsageError` for what is no text: it can neither be sent nor shown."""
+def _check_encoding(ctx: click.Context) -> None:
+    """Raise `click.UsageError` for an argument that is not UTF-8."""
     for name, value in ctx.params.items():
         for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, str) and not one.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in one):
+            if isinstance(one, str) and any("\ud800" <= letter <= "\udfff" for letter in one):
                 raise click.UsageError(f"{name.replace('_', '-')}: this is not UTF-8.", ctx)
 
 
-def _end(message: str, code: int, *, as_json: bool) -> NoReturn:
-    from tenantry.cli.api_client import Failure, end_with  # noqa: PLC0415  # help does without it
-
-    end_with(Failure(message, code), as_json=as_json)
-
-
-def limit_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--limit`` of lists."""
-    option = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
-    return option(function)
+def service_options_of(ctx: click.Context) -> ServiceOptions:
+    """Return the options that name the service; a profile may also stand before the command."""
+    options = ServiceOptions(**{name: ctx.params.get(name) for name in ServiceOptions._fields})
+    return options if options.profile is not None else options._replace(profile=ctx.find_root().params.get("profile"))
 
 
-def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--yes`` of whatever ends something."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+def id_argument(name: str, metavar: str, complete: str, **more: Any) -> Decorator:  # noqa: ANN401  # click's own
+    """Add an argument for an id; ``complete`` names the list that completes it."""
+    return click.argument(name, metavar=metavar, type=parse_id, shell_complete=_completer(complete), **more)
 
 
-def flags_of(ctx: click.Context) -> Flags:
-    """What the command line says about the service; a profile may stand before the command, too."""
-    flags = Flags(**{name: ctx.params.get(name) for name in Flags._fields})
-    return flags if flags.profile is not None else flags._replace(profile=ctx.find_root().params.get("profile"))
+def ids_argument(name: str, metavar: str, complete: str) -> Decorator:
+    """Add an argument for one or more ids."""
+    return id_argument(name, f"{metavar}...", complete, nargs=-1, required=True)
 
 
-def completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Completes ids of this kind (``keys``, ``projects``, ...) by asking the service; nothing where that fails."""
+def parse_id(text: str) -> str:
+    """Return an id that can be part of an address, and is not a secret. Raises `click.BadParameter`."""
+    if text.strip(" .") == "":
+        raise click.BadParameter(f"{text!r} is not an id")
+    if text.startswith(("svc_live_", "svc_test_")):
+        raise click.BadParameter("this looks like a key's secret; an id begins with key_")
+    return text
+
+
+def _completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a function that completes the newest ids of this kind; it completes nothing if the service fails."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-
-        taken = ctx.params.get(param.name or "")
-        return ids(kind, flags_of(ctx), incomplete, taken if isinstance(taken, tuple) else ())
+        given = ctx.params.get(param.name or "")
+        taken = given if isinstance(given, tuple) else ()
+        discarded = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(discarded), contextlib.redirect_stdout(discarded):
+                target = _without_refresh(ClientConfiguration(service_options_of(ctx), os.environ).target())
+                with ApiContext(target, as_json=True, timeout=_COMPLETION_SECONDS, attempts=1) as api:
+                    items = _LISTS[kind](api.client).first_page().data
+        except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
+            return []
+        return [
+            CompletionItem(printable(item.id), help=_name_of(item))
+            for item in items
+            if item.id.startswith(incomplete) and item.id not in taken
+        ]
 
     return complete
+
+
+def _without_refresh(target: Target) -> Target:
+    """Use the stored token even if it has expired: a refresh takes too long for a completion."""
+    token = target.storage.tokens(target.sign_in).load() if target.sign_in is not None else None
+    return target if token is None else target._replace(key=token.access_token, sign_in=None)
+
+
+def _name_of(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records
+    names = (getattr(item, field, None) for field in ("name", "org_name", "user_id", "type"))
+    return printable(str(next(filter(None, names), "")))

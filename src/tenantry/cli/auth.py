@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.auth.explain_token import ExplainedAccess, Explanation, explain_token
-from tenantry.cli.environment import command_values, database, fail_on_settings
-from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, fail
-from tenantry.cli.text import printable, shown
+from tenantry.cli.database import command_values, database, fail_on_settings
+from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, fail, printable, shown
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database

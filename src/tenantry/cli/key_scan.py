@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 
 import click
 
-from tenantry.cli.text import counted, printable
+from tenantry.cli.output import counted, printable
 from tenantry.domain.api_keys import is_well_formed, shown_parts
 
 _BLOCK: Final = 1024 * 1024

@@ -15,9 +15,8 @@ from rich.text import Text
 from tenantry.billing.explain import ExplainService, Explanation
 from tenantry.billing.reads import BillingEventView, BillingFields, raw_body
 from tenantry.billing.replay import Checked, Field, ReadAgain, ReplayService, Reread, Selection
-from tenantry.cli.on_database import on_database
-from tenantry.cli.progress import progress
-from tenantry.cli.text import Moment, counted, own_command, printable, shown
+from tenantry.cli.database import on_database
+from tenantry.cli.output import counted, own_command, parse_time, printable, progress, shown
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import Outcome
@@ -296,7 +295,7 @@ def rebuild(org_ids: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
 
 @click.command("replay")
 @click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; may be given several times.")
-@click.option("--since", type=Moment(), help="Only tenants with an event received since then, RFC 3339.")
+@click.option("--since", type=parse_time, help="Only tenants with an event received since then, RFC 3339.")
 @click.option("--dry-run", is_flag=True, help="Only say what differs: write nothing, exit with 3 if anything does.")
 @click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
 def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, as_json: bool) -> None:

@@ -1,93 +1,88 @@
-"""``tenantry members``."""
+"""``tenantry members``, and ``memberships``: the caller's own, in all organizations."""
 
 from collections.abc import Iterator
 
 import click
 
-from tenantry.cli.api_client import PAGE, Api, Column
-from tenantry.cli.api_command import ApiCommand, Id, completed, limit_option, yes_option
-from tenantry.cli.text import day, shown
-from tenantry_sdk import Member
+from tenantry.cli.api_client import PAGE, ApiContext
+from tenantry.cli.api_command import ApiCommand, id_argument, ids_argument, limit_option, parse_id, yes_option
+from tenantry.cli.output import Column, day, shown
+from tenantry_sdk import Member, Membership
 
 _ROLES = click.Choice(["owner", "admin", "member"])
-_COLUMNS = (
+_MEMBER_COLUMNS = (
     Column[Member]("ID", lambda member: member.id),
     Column[Member]("USER", lambda member: member.user_id, loose=True),
     Column[Member]("ROLE", lambda member: member.role),
     Column[Member]("STATUS", lambda member: member.status),
     Column[Member]("SINCE", lambda member: day(member.created_at)),
 )
+_MEMBERSHIP_COLUMNS = (
+    Column[Membership]("ID", lambda membership: membership.id),
+    Column[Membership]("ORGANIZATION", lambda membership: membership.org_id),
+    Column[Membership]("NAME", lambda membership: membership.org_name, loose=True),
+    Column[Membership]("ROLE", lambda membership: membership.role),
+    Column[Membership]("STATUS", lambda membership: membership.status),
+)
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a member.")
-@click.option("--role", type=_ROLES, help="Only those.")
-@click.option("--status", type=click.Choice(["active", "invited", "removed"]), help="Only those.")
+@click.option("--role", type=_ROLES, help="Only members with this role.")
+@click.option("--status", type=click.Choice(["active", "invited", "removed"]), help="Only members of this status.")
 @limit_option
-def list_members(api: Api, *, role: str | None, status: str | None, limit: int | None) -> None:
+def list_members(api: ApiContext, *, role: str | None, status: str | None, limit: int | None) -> None:
     """List the members and the invited users of the organization, the newest first."""
     pager = api.client.members.list(role=role, status=status, limit=min(limit or PAGE, PAGE))
-    api.list(pager, limit, _COLUMNS, "There are no such members.")
+    api.list(pager, limit, _MEMBER_COLUMNS, "There are no such members.")
 
 
 @click.command("show", cls=ApiCommand)
-@click.argument("member_id", metavar="MEMBER", type=Id(), shell_complete=completed("members"))
-def show(api: Api, *, member_id: str) -> None:
+@id_argument("member_id", "MEMBER", "members")
+def show(api: ApiContext, *, member_id: str) -> None:
     """Show a member."""
     member = api.client.members.get(member_id)
     api.record(member, _rows(member))
 
 
 @click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")
-@click.argument("user_id", metavar="USER", type=Id())
-@click.option("--role", type=_ROLES, default="member", show_default=True, help="What the user may do.")
-def add(api: Api, *, user_id: str, role: str) -> None:
+@click.argument("user_id", metavar="USER", type=parse_id)
+@click.option("--role", type=_ROLES, default="member", show_default=True, help="The user's role.")
+def add(api: ApiContext, *, user_id: str, role: str) -> None:
     """Invite a user, and print the member's id on stdout.
 
     USER is the user's id at the identity provider, the sub of their tokens. The user has to accept.
     """
     member = api.client.members.create(user_id=user_id, role=role)
-    if api.as_json:
-        api.document(member)
-        return
-    done = "Invited" if member.status == "invited" else "Added"
-    api.say(f"{done} {member.user_id} as {member.role} of {member.org_id}.")
+    message = f"Added {member.user_id} as {member.role} of {member.org_id}."
     if member.status == "invited":
-        api.say(f"They accept on the dashboard, or with: tenantry memberships accept {member.id}")
-    api.result(member.id)
+        message = (
+            f"Invited {member.user_id} as {member.role} of {member.org_id}.\n"
+            f"They accept on the dashboard, or with: tenantry memberships accept {member.id}"
+        )
+    api.done(member, message, member.id)
 
 
 @click.command("update", cls=ApiCommand, json_help="The member as one JSON document.")
-@click.argument("member_id", metavar="MEMBER", type=Id(), shell_complete=completed("members"))
+@id_argument("member_id", "MEMBER", "members")
 @click.option("--role", type=_ROLES, required=True, help="The new role.")
-def update(api: Api, *, member_id: str, role: str) -> None:
+def update(api: ApiContext, *, member_id: str, role: str) -> None:
     """Give a member another role."""
     member = api.client.members.update(member_id, role=role)
-    if api.as_json:
-        api.document(member)
-    else:
-        api.say(f"{member.user_id} is {member.role} of {member.org_id} now.")
+    api.done(member, f"{member.user_id} is now {member.role} of {member.org_id}.")
 
 
 @click.command("remove", cls=ApiCommand, json_help="One line of JSON a member.")
-@click.argument(
-    "member_ids", metavar="MEMBER...", nargs=-1, required=True, type=Id(), shell_complete=completed("members")
-)
+@ids_argument("member_ids", "MEMBER", "members")
 @yes_option
-def remove(api: Api, *, member_ids: tuple[str, ...], yes: bool) -> None:
-    """Remove members, whose next request is refused, or withdraw their invitations."""
+def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
+    """Remove members, whose next request is rejected, or withdraw their invitations."""
 
     def question(member_id: str) -> str:
         member = api.client.members.get(member_id)
         return f"Remove {member.user_id}, {member.role} of {member.org_id}?"
 
-    api.end_each(
-        member_ids,
-        question=question,
-        end=api.client.members.delete,
-        verb="Removed",
-        outcome={"status": "removed"},
-        yes=yes,
-    )
+    end, outcome = api.client.members.delete, {"status": "removed"}
+    api.end_each(member_ids, question=question, end=end, verb="Removed", outcome=outcome, yes=yes)
 
 
 def _rows(member: Member) -> Iterator[tuple[str, str]]:
@@ -100,3 +95,33 @@ def _rows(member: Member) -> Iterator[tuple[str, str]]:
     yield "updated", shown(member.updated_at)
     if member.removed_at:
         yield "removed", shown(member.removed_at)
+
+
+@click.command("list", cls=ApiCommand, json_help="One line of JSON a membership.")
+@click.option("--status", type=click.Choice(["active", "invited"]), help="Only memberships of this status.")
+@limit_option
+def list_memberships(api: ApiContext, *, status: str | None, limit: int | None) -> None:
+    """List your memberships and invitations, the newest first."""
+    pager = api.client.memberships.list(status=status, limit=min(limit or PAGE, PAGE))
+    api.list(pager, limit, _MEMBERSHIP_COLUMNS, "You have no such memberships.")
+
+
+@click.command("accept", cls=ApiCommand, json_help="The membership as one JSON document.")
+@id_argument("membership_id", "MEMBERSHIP", "invitations")
+def accept(api: ApiContext, *, membership_id: str) -> None:
+    """Accept an invitation."""
+    membership = api.client.memberships.accept(membership_id)
+    api.done(membership, f"You are now {membership.role} of {membership.org_id}.")
+
+
+@click.command("leave", cls=ApiCommand, json_help="One line of JSON a membership.")
+@ids_argument("membership_ids", "MEMBERSHIP", "memberships")
+@yes_option
+def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> None:
+    """Leave organizations, or decline their invitations."""
+
+    def question(membership_id: str) -> str:
+        return f"End your membership {membership_id}? Only a new invitation brings it back."
+
+    end, outcome = api.client.memberships.delete, {"status": "removed"}
+    api.end_each(membership_ids, question=question, end=end, verb="Ended", outcome=outcome, yes=yes)

@@ -20,7 +20,7 @@ import click
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from tenantry.cli.exit_codes import fail
+from tenantry.cli.output import fail
 from tenantry.cli.supervisor import Supervisor
 from tenantry.common import clock as backoff
 from tenantry.common import logs

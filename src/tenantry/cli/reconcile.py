@@ -15,10 +15,8 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.missed_events import MissedEvent
 from tenantry.billing.reads import BillingFields
 from tenantry.billing.reconcile import EVENTS_KEPT, Backfill, Comparison, Reconciler, Reconciliation
-from tenantry.cli.exit_codes import FAILED, fail
-from tenantry.cli.on_database import exit_code, on_database
-from tenantry.cli.progress import progress
-from tenantry.cli.text import Moment, Value, counted, printable, shown
+from tenantry.cli.database import exit_code, on_database
+from tenantry.cli.output import FAILED, Value, counted, fail, parse_time, printable, progress, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
@@ -130,8 +128,8 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 
 
 @click.command("backfill")
-@click.option("--since", required=True, type=Moment(), help="Events created since then, RFC 3339.")
-@click.option("--until", type=Moment(), help="Events created up to then, RFC 3339: goes on where a run was stopped.")
+@click.option("--since", required=True, type=parse_time, help="Events created since then, RFC 3339.")
+@click.option("--until", type=parse_time, help="Events created up to then, RFC 3339: goes on where a run was stopped.")
 @click.option("--dry-run", is_flag=True, help="Only say what was missed: write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="What was missed and done as one JSON document.")
 def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:

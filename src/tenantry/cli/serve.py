@@ -9,8 +9,8 @@ from typing import Final
 import click
 import psycopg
 
-from tenantry.cli.environment import database, fail_on_settings, migrated
-from tenantry.cli.exit_codes import fail
+from tenantry.cli.database import database, fail_on_settings, migrated
+from tenantry.cli.output import fail
 from tenantry.cli.processes import end_on_sigterm, run_server, say
 from tenantry.common import logs
 from tenantry.settings import Settings, SettingsError, export_telemetry, inherited, load, read_environment

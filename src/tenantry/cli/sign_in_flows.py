@@ -1,4 +1,4 @@
-"""Signing in from a terminal: with a browser on this machine, or with a code on another device."""
+"""Sign-in from a terminal: with a browser on this machine, or with a code on another device."""
 
 import base64
 import contextlib
@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from tenantry.cli.exit_codes import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError
-from tenantry.cli.sign_in_provider import Answer, Provider, checked_address_of_endpoint, token_of
-from tenantry.cli.text import printable
+from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
+from tenantry.cli.sign_in_provider import IdentityProvider, ProviderResponse, checked_endpoint, token_of
 from tenantry_sdk import Token
 
 _HOST: Final = "127.0.0.1"
@@ -33,12 +32,12 @@ _SECRETS: Final = re.compile(
     r"(?:TENANTRY|DATABASE)_.*|.*(?:SECRET|PASSW|PASSPHRASE|PEPPER|CREDENTIAL).*|(?:.*_)?(?:KEY|TOKEN)S?(?:_.*)?",
     re.IGNORECASE,
 )
-"""Variables of such names are no business of a browser's."""
+"""Variables that the browser's process must not get."""
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title>
 <body><h1>{title}</h1><p>{text}</p></body></html>
 """
-_DONE: Final = _PAGE.format(title="Go back to the terminal", text="It has the answer. This page can be closed.")
-_FOREIGN: Final = _PAGE.format(title="Not an answer that was asked for", text="Nothing was done with it.")
+_DONE: Final = _PAGE.format(title="Go back to the terminal", text="You can close this page.")
+_UNEXPECTED: Final = _PAGE.format(title="Unexpected response", text="The request is not part of this sign-in.")
 _HEADERS: Final = {
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -51,100 +50,98 @@ Fields = dict[str, str]
 
 
 def sign_in_with_browser(
-    provider: Provider, scope: str, *, port: int, opens: bool, patience: float, tell: Callable[[str], None]
+    provider: IdentityProvider, scope: str, *, port: int, opens: bool, timeout: float, tell: Callable[[str], None]
 ) -> Token:
-    """The tokens of whoever signs in within ``patience`` seconds. Raises `CommandError`.
+    """Wait up to ``timeout`` seconds for a user to sign in; return the tokens. Raises `CommandError`.
 
-    The address of the sign-in is told in any case; the browser ``opens`` where that is wanted. Port 0 is a free one.
+    Tells the address, and also opens the browser if ``opens``. Port 0 is any free port.
     """
     endpoint = provider.metadata.authorization_endpoint
     if endpoint is None:
         raise CommandError(f"{provider.issuer} has no sign-in for browsers.")
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    with _listening(state, port) as (redirect_uri, answers):
-        asked = {
+    with _listening(state, port) as (redirect_uri, responses):
+        parameters = {
             "response_type": "code",
             "redirect_uri": redirect_uri,
             "state": state,
             "code_challenge": challenge,
             "code_challenge_method": "S256",
-            **provider.wishes(scope),
+            **provider.token_parameters(scope),
         }
-        url = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
+        url = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(parameters)}"
         if opens:
             _open(url)
         tell(f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n")
         try:
-            answer = answers.get(timeout=patience)
+            response = responses.get(timeout=timeout)
         except queue.Empty:
-            raise CommandError(f"Nobody signed in within {patience:.0f} s.", NOT_AUTHENTICATED) from None
-    code = _code_of(answer, provider)
+            raise CommandError(f"The sign-in was not completed within {timeout:.0f} s.", NOT_AUTHENTICATED) from None
+    code = _code_of(response, provider)
     form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
     return token_of(provider.token(form))
 
 
 def _open(url: str) -> None:
-    """Start the browser and leave it alone: it may come back only when it is closed, and say a lot until then.
+    """Start the browser in the background, without our streams and without secrets.
 
-    It gets none of our streams, for whoever reads them would wait for it, and none of our secrets. Everybody on the
-    machine may see the address: it asks for a sign-in, and the answer is of use only with the verifier.
+    Other users of the machine can see the address, but the response is useless without the verifier.
     """
     environment = {name: value for name, value in os.environ.items() if not _SECRETS.fullmatch(name)}
-    # -I: what lies in the folder is not run
+    # -I: do not import from the current folder
     command = [sys.executable, "-I", "-m", "webbrowser", url]
     silent = subprocess.DEVNULL
-    with contextlib.suppress(OSError):  # the address is told in any case
+    with contextlib.suppress(OSError):  # the user can open the address
         subprocess.Popen(  # noqa: S603  # ours, and no shell
             command, env=environment, stdin=silent, stdout=silent, stderr=silent, start_new_session=True
         )
 
 
-def _code_of(answer: Fields, provider: Provider) -> str:
-    """The code in an answer whose state is right (RFC 6749, 4.1.2; RFC 9207)."""
-    issuer = answer.get("iss")
+def _code_of(response: Fields, provider: IdentityProvider) -> str:
+    """Return the code of a response with the right state (RFC 6749, 4.1.2; RFC 9207)."""
+    issuer = response.get("iss")
     if issuer != provider.issuer and (
         issuer is not None or provider.metadata.authorization_response_iss_parameter_supported
     ):
-        raise CommandError("The answer is not the identity provider's own.", NOT_AUTHENTICATED)
-    if "error" in answer:
-        reason = printable(answer.get("error_description") or answer["error"])[:300]
+        raise CommandError("The response is not from the identity provider.", NOT_AUTHENTICATED)
+    if "error" in response:
+        reason = printable(response.get("error_description") or response["error"])[:300]
         raise CommandError(f"The identity provider did not sign you in: {reason}", NOT_AUTHENTICATED)
-    if not answer.get("code"):
-        raise CommandError("The identity provider's answer holds no code.", NOT_AUTHENTICATED)
-    return answer["code"]
+    if not response.get("code"):
+        raise CommandError("The identity provider's response has no code.", NOT_AUTHENTICATED)
+    return response["code"]
 
 
-class _Server(ThreadingHTTPServer):
+class _CallbackServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: whoever connects and goes away is no concern of the one at the terminal."""
+        """Ignore a client that closes the connection."""
 
 
 @contextmanager
 def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[Fields]"]]:
-    """The redirect address, and the answers with this state that come there; all others are turned away."""
-    answers: queue.SimpleQueue[Fields] = queue.SimpleQueue()
+    """Give the redirect address, and a queue of the responses with this state; rejects all other requests."""
+    responses: queue.SimpleQueue[Fields] = queue.SimpleQueue()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             try:
                 parts = urlsplit(self.path)
             except ValueError:
-                self._show(HTTPStatus.BAD_REQUEST, _FOREIGN)
-                return
-            if parts.path != _PATH:
-                self._show(HTTPStatus.NOT_FOUND, _FOREIGN)
+                self._show(HTTPStatus.BAD_REQUEST, _UNEXPECTED)
                 return
             fields = _fields(parts.query)
-            if not hmac.compare_digest(fields.get("state", "").encode(), state.encode()):
-                self._show(HTTPStatus.BAD_REQUEST, _FOREIGN)
-                return
-            try:
-                self._show(HTTPStatus.OK, _DONE)
-            finally:  # the answer counts, whether or not whoever brought it stays for the page
-                answers.put(fields)
+            if parts.path != _PATH:
+                self._show(HTTPStatus.NOT_FOUND, _UNEXPECTED)
+            elif not hmac.compare_digest(fields.get("state", "").encode(), state.encode()):
+                self._show(HTTPStatus.BAD_REQUEST, _UNEXPECTED)
+            else:
+                try:
+                    self._show(HTTPStatus.OK, _DONE)
+                finally:  # the response counts even if the browser does not wait for the page
+                    responses.put(fields)
 
         def _show(self, status: HTTPStatus, page: str) -> None:
             content = page.encode()
@@ -155,24 +152,24 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
             self.wfile.write(content)
             self.wfile.flush()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name that it has
-            """Nothing: what is asked for holds a code."""
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
+            """Log nothing: the request holds a code."""
 
     try:
-        server = _Server((_HOST, port), Handler)
+        server = _CallbackServer((_HOST, port), Handler)
     except OSError as error:
-        raise CommandError(f"Port {port} of {_HOST} cannot be listened on: {error.strerror}.") from None
+        raise CommandError(f"Cannot listen on port {port} of {_HOST}: {error.strerror}.") from None
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
     try:
-        yield f"http://{_HOST}:{server.server_address[1]}{_PATH}", answers
+        yield f"http://{_HOST}:{server.server_address[1]}{_PATH}", responses
     finally:
         server.shutdown()
         server.server_close()
 
 
 def _fields(query: str) -> Fields:
-    """The parameters; none where one is there twice or there are too many."""
+    """Parse a query; a malformed one, or one with a repeated name, has no fields."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError:
@@ -181,19 +178,19 @@ def _fields(query: str) -> Fields:
 
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
-EXPIRED: Final = "The code has expired before anybody entered it. Try again."
+CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
 _INTERVAL: Final = 5.0
 _MINUTE: Final = 60
 _SLOWER: Final = 5.0
 _LONGEST_INTERVAL: Final = 60.0
 _OK: Final = 200
 _TOO_MANY: Final = 429
-_IN_TROUBLE: Final = 500
-_LATER: Final = {"temporarily_unavailable", "server_error"}
+_SERVER_ERROR: Final = 500
+_TEMPORARY: Final = {"temporarily_unavailable", "server_error"}
 
 
-class Started(msgspec.Struct, frozen=True):
-    """What the device authorization endpoint answers (RFC 8628, 3.2). Times are in seconds."""
+class DeviceAuthorization(msgspec.Struct, frozen=True):
+    """The response of the device authorization endpoint (RFC 8628, 3.2). Times are in seconds."""
 
     device_code: str
     user_code: str
@@ -203,33 +200,30 @@ class Started(msgspec.Struct, frozen=True):
     interval: float = _INTERVAL
 
 
-class Polling:
-    """When to ask for the token, and what the answers mean (RFC 8628, 3.4 and 3.5). It asks nobody itself."""
+class DevicePolling:
+    """Decides when to poll the token endpoint, and what a response means (RFC 8628, 3.4 and 3.5). Does no I/O."""
 
-    def __init__(self, interval: float, ends: float, over: str, shortest: float) -> None:
-        """``over`` is what is said where it ``ends`` without a token; ``shortest`` bounds the interval from below."""
+    def __init__(self, interval: float, ends: float, timeout_message: str, shortest: float) -> None:
+        """``timeout_message`` is the error when it ``ends`` without a token; ``shortest`` is the least interval."""
         self._interval = min(max(interval, shortest), _LONGEST_INTERVAL)
         self._ends = ends
-        self._over = over
+        self._timeout_message = timeout_message
         self._has_waited = False
 
     def wait(self, now: float) -> float:
-        """Seconds until the next question, of which there is one in any case. Raises `CommandError` at the end."""
-        if now + self._interval < self._ends:
-            self._has_waited = True
-            return self._interval
-        if self._has_waited:
-            raise CommandError(self._over, NOT_AUTHENTICATED)
+        """Return the seconds until the next poll; there is at least one. Raises `CommandError` at the end."""
+        if now + self._interval >= self._ends and self._has_waited:
+            raise CommandError(self._timeout_message, NOT_AUTHENTICATED)
         self._has_waited = True
-        return max(0.0, self._ends - now)
+        return self._interval if now + self._interval < self._ends else max(0.0, self._ends - now)
 
-    def lost(self) -> None:
-        """There was no answer, or the provider has too much to do: ask more rarely."""
+    def slow_down(self) -> None:
+        """Poll less often: there was no response, or the provider is overloaded."""
         self._interval = min(self._interval * 2, _LONGEST_INTERVAL)
 
-    def after(self, answer: Answer) -> Token | None:
-        """The tokens, or nothing where it is to be asked again. Raises `CommandError`."""
-        match answer.error:
+    def token(self, response: ProviderResponse) -> Token | None:
+        """Return the tokens, or None to poll again. Raises `CommandError`."""
+        match response.error:
             case "authorization_pending":
                 pass
             case "slow_down":
@@ -237,61 +231,60 @@ class Polling:
             case "access_denied":
                 raise CommandError("The sign-in was denied.", NOT_AUTHENTICATED)
             case "expired_token":
-                raise CommandError(EXPIRED, NOT_AUTHENTICATED)
-            case error if answer.status >= _IN_TROUBLE or answer.status == _TOO_MANY or error in _LATER:
-                self.lost()
+                raise CommandError(CODE_EXPIRED, NOT_AUTHENTICATED)
+            case error if response.status >= _SERVER_ERROR or response.status == _TOO_MANY or error in _TEMPORARY:
+                self.slow_down()
             case _:
-                return token_of(answer)
+                return token_of(response)
         return None
 
 
 def sign_in_with_code(
-    provider: Provider, scope: str, *, patience: float, tell: Callable[[str], None], poll: float
+    provider: IdentityProvider, scope: str, *, timeout: float, tell: Callable[[str], None], poll: float
 ) -> Token:
     """Show a code, and return the tokens of the user who enters it. Raises `CommandError`.
 
     ``poll`` is the minimum interval in seconds between two requests, whatever the identity provider allows.
     """
-    started = _started(provider, scope)
-    seconds = min(started.expires_in, patience)
-    over = EXPIRED if started.expires_in <= patience else f"Nobody entered the code within {patience:.0f} s."
-    tell(_instructions(started, seconds))
-    polling = Polling(started.interval, time.monotonic() + seconds, over, poll)
+    device = _authorize_device(provider, scope)
+    seconds = min(device.expires_in, timeout)
+    message = CODE_EXPIRED if device.expires_in <= timeout else f"The code was not entered within {timeout:.0f} s."
+    tell(_instructions(device, seconds))
+    polling = DevicePolling(device.interval, time.monotonic() + seconds, message, poll)
     while True:
         time.sleep(polling.wait(time.monotonic()))
         try:
-            answer = provider.token({"grant_type": _GRANT, "device_code": started.device_code})
+            response = provider.token({"grant_type": _GRANT, "device_code": device.device_code})
         except CommandError as error:
             if error.code != OUT_OF_REACH:
                 raise
-            polling.lost()
+            polling.slow_down()
             continue
-        if (token := polling.after(answer)) is not None:
+        if (token := polling.token(response)) is not None:
             return token
 
 
-def _started(provider: Provider, scope: str) -> Started:
+def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthorization:
     endpoint = provider.metadata.device_authorization_endpoint
     if endpoint is None:
-        raise CommandError(f"{provider.issuer} has no sign-in with a code. Leave --device out.")
-    answer = provider.post(endpoint, provider.wishes(scope))
-    if answer.status != _OK:
-        raise CommandError(f"The identity provider gave no code: {answer.reason}.", NOT_AUTHENTICATED)
-    fields: dict[str, Any] = answer.fields
+        raise CommandError(f"{provider.issuer} has no sign-in with a code. Omit --device.")
+    response = provider.post(endpoint, provider.token_parameters(scope))
+    if response.status != _OK:
+        raise CommandError(f"The identity provider gave no code: {response.reason}.", NOT_AUTHENTICATED)
     try:
-        started = msgspec.convert(fields, Started)
+        device = msgspec.convert(response.fields, DeviceAuthorization)
     except msgspec.ValidationError as error:
-        raise CommandError(f"{endpoint} does not answer as RFC 8628 says: {error}") from None
-    for address in (started.verification_uri, started.verification_uri_complete):
+        raise CommandError(f"The response of {endpoint} does not follow RFC 8628: {error}") from None
+    for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
-            checked_address_of_endpoint(address, f"{endpoint}, verification_uri")
-    return started
+            checked_endpoint(address, f"{endpoint}, verification_uri")
+    return device
 
 
-def _instructions(started: Started, seconds: float) -> str:
-    lines = [f"Open {printable(started.verification_uri)} on any device, and enter the code", ""]
-    lines += [f"    {printable(started.user_code)[:64]}", ""]
-    if started.verification_uri_complete:
-        lines += [f"or open {printable(started.verification_uri_complete)}", ""]
+def _instructions(device: DeviceAuthorization, seconds: float) -> str:
+    lines = [f"Open {printable(device.verification_uri)} on any device, and enter the code", ""]
+    lines += [f"    {printable(device.user_code)[:64]}", ""]
+    if device.verification_uri_complete:
+        lines += [f"or open {printable(device.verification_uri_complete)}", ""]
     shown = f"{seconds // 60:.0f} min" if seconds >= _MINUTE else f"{max(0.0, seconds):.0f} s"
     return "\n".join([*lines, f"It is good for {shown}. Waiting ..."])

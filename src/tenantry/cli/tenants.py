@@ -1,49 +1,61 @@
-"""``tenantry tenants list`` and ``show``, and ``tenantry plans``."""
+"""``tenantry tenants`` and ``events`` through the API, and ``tenantry plans``."""
 
 from collections.abc import Iterator
 
 import click
 
-from tenantry.cli.api_client import PAGE, Api, Column
-from tenantry.cli.api_command import ApiCommand, Id, completed, limit_option
-from tenantry.cli.text import day, shown
-from tenantry_sdk import Plan, Tenant
+from tenantry.cli.api_client import PAGE, ApiContext
+from tenantry.cli.api_command import ApiCommand, id_argument, limit_option
+from tenantry.cli.output import Column, ago, day, minute, shown
+from tenantry_sdk import BillingEvent, Plan, Tenant
 
-_COLUMNS = (
+_TENANT_COLUMNS = (
     Column[Tenant]("ID", lambda tenant: tenant.id),
     Column[Tenant]("NAME", lambda tenant: tenant.name, loose=True),
     Column[Tenant]("PLAN", lambda tenant: tenant.plan),
     Column[Tenant]("STATUS", lambda tenant: tenant.subscription_status),
     Column[Tenant]("PERIOD ENDS", lambda tenant: day(tenant.current_period_end)),
 )
-
-_ENDED = ("none", "canceled", "incomplete_expired")
-"""The statuses without a subscription that lives."""
+_PLAN_COLUMNS = (
+    Column[Plan]("ID", lambda plan: plan.id),
+    Column[Plan]("NAME", lambda plan: plan.name, loose=True),
+    Column[Plan]("PROJECTS", lambda plan: _limit(plan.limits.projects)),
+    Column[Plan]("KEYS", lambda plan: _limit(plan.limits.api_keys)),
+    Column[Plan]("REQUESTS A MINUTE", lambda plan: _limit(plan.limits.requests_per_minute)),
+    Column[Plan]("A KEY", lambda plan: _limit(plan.limits.requests_per_minute_per_key)),
+)
+_ENDED_STATUSES = ("none", "canceled", "incomplete_expired")
+_STATE_FIELDS = (
+    ("plan", "plan"),
+    ("subscription", "subscription_status"),
+    ("period ends", "current_period_end"),
+    ("cancelled at its end", "cancel_at_period_end"),
+)
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a tenant.")
 @limit_option
-def list_tenants(api: Api, *, limit: int | None) -> None:
+def list_tenants(api: ApiContext, *, limit: int | None) -> None:
     """List the tenants that you belong to, with plan and subscription."""
     pager = api.client.tenants.list(limit=min(limit or PAGE, PAGE))
-    api.list(pager, limit, _COLUMNS, "You belong to no tenant.")
+    api.list(pager, limit, _TENANT_COLUMNS, "You belong to no tenant.")
 
 
 @click.command("show", cls=ApiCommand)
-@click.argument("org_id", metavar="[ORG]", required=False, type=Id(), shell_complete=completed("tenants"))
-def show(api: Api, *, org_id: str | None) -> None:
-    """Show a tenant, your own unless another is named. `tenants explain` tells why it is so."""
+@id_argument("org_id", "[ORG]", "tenants", required=False)
+def show(api: ApiContext, *, org_id: str | None) -> None:
+    """Show a tenant, by default your own. `tenants explain` shows why it is so."""
     tenant = api.client.tenants.get(org_id or api.org_id)
-    api.record(tenant, _rows(tenant))
+    api.record(tenant, _tenant_rows(tenant))
 
 
-def _rows(tenant: Tenant) -> Iterator[tuple[str, str]]:
+def _tenant_rows(tenant: Tenant) -> Iterator[tuple[str, str]]:
     yield "id", tenant.id
     yield "name", tenant.name
     yield "plan", tenant.plan
     yield "subscription", tenant.subscription_status
-    lives = tenant.subscription_status not in _ENDED
-    ends = " (cancelled, ends then)" if tenant.cancel_at_period_end and lives else ""
+    is_live = tenant.subscription_status not in _ENDED_STATUSES
+    ends = " (cancelled, ends then)" if tenant.cancel_at_period_end and is_live else ""
     yield "period ends", f"{shown(tenant.current_period_end)}{ends}"
     yield "customer", shown(tenant.stripe_customer_id)
     yield "owner", shown(tenant.owner_id)
@@ -52,18 +64,51 @@ def _rows(tenant: Tenant) -> Iterator[tuple[str, str]]:
 
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")
-def plans(api: Api) -> None:
-    """List the plans, and what each allows."""
-    columns = (
-        Column[Plan]("ID", lambda plan: plan.id),
-        Column[Plan]("NAME", lambda plan: plan.name, loose=True),
-        Column[Plan]("PROJECTS", lambda plan: _limit(plan.limits.projects)),
-        Column[Plan]("KEYS", lambda plan: _limit(plan.limits.api_keys)),
-        Column[Plan]("REQUESTS A MINUTE", lambda plan: _limit(plan.limits.requests_per_minute)),
-        Column[Plan]("A KEY", lambda plan: _limit(plan.limits.requests_per_minute_per_key)),
-    )
-    api.list(api.client.plans.list(), None, columns, "There are no plans.")
+def plans(api: ApiContext) -> None:
+    """List the plans and their limits."""
+    api.list(api.client.plans.list(), None, _PLAN_COLUMNS, "There are no plans.")
 
 
 def _limit(number: int | None) -> str:
     return "no limit" if number is None else f"{number:,}"
+
+
+@click.command("list", cls=ApiCommand, json_help="One line of JSON an event.")
+@limit_option
+def list_events(api: ApiContext, *, limit: int | None) -> None:
+    """List your tenant's provider events and their effect, the newest first."""
+    columns = (
+        Column[BillingEvent]("AGE", lambda event: ago(event.created, api.now).removesuffix(" ago")),
+        Column[BillingEvent]("OUTCOME", lambda event: event.outcome),
+        Column[BillingEvent]("TYPE", lambda event: event.type, loose=True),
+        Column[BillingEvent]("ID", lambda event: event.id),
+        Column[BillingEvent]("CREATED (UTC)", lambda event: minute(event.created), wide=True),
+        Column[BillingEvent]("REASON", lambda event: event.reason, loose=True, wide=True),
+    )
+    pager = api.client.billing.events.list(limit=min(limit or PAGE, PAGE))
+    api.list(pager, limit, columns, "There are no events.")
+
+
+@click.command("show", cls=ApiCommand)
+@id_argument("event_id", "EVENT", "events")
+def show_event(api: ApiContext, *, event_id: str) -> None:
+    """Show what an event changed in your tenant, and why."""
+    event = api.client.billing.events.get(event_id)
+    api.record(event, _event_rows(event))
+
+
+def _event_rows(event: BillingEvent) -> Iterator[tuple[str, str]]:
+    yield "id", event.id
+    yield "type", event.type
+    yield "created", shown(event.created)
+    yield "received", shown(event.received_at)
+    yield "live mode", shown(event.livemode)
+    yield "outcome", event.outcome
+    yield "reason", event.reason
+    if event.anomalies:
+        yield "unexpected", ", ".join(event.anomalies)
+    if event.before is not None and event.after is not None:
+        for name, field in _STATE_FIELDS:
+            old, new = getattr(event.before, field), getattr(event.after, field)
+            if old != new:
+                yield name, f"{shown(old)} -> {shown(new)}"

@@ -16,10 +16,8 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.environment import command_values, fail_on_settings
-from tenantry.cli.exit_codes import fail
-from tenantry.cli.on_database import exit_code
-from tenantry.cli.text import counted, json_text, printable, shown
+from tenantry.cli.database import command_values, exit_code, fail_on_settings
+from tenantry.cli.output import counted, fail, json_text, printable, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.common.secret import Secret

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 import httpx2
 
-from tenantry.cli.environment import service_base
-from tenantry.cli.exit_codes import fail
+from tenantry.cli.database import service_base
+from tenantry.cli.output import fail
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry.integrations.stripe.signature import sign

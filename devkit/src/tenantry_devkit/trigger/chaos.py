@@ -10,9 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.billing.reads import BillingFields
-from tenantry.cli.exit_codes import FAILED
-from tenantry.cli.progress import progress
-from tenantry.cli.text import Value, counted, json_text, own_command, printable, shown
+from tenantry.cli.output import FAILED, Value, counted, json_text, own_command, printable, progress, shown
 from tenantry.common.clock import from_epoch
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry_devkit.local.chaos import SENDERS, Answers, Mischief, Part, Sending, Verdict, expected, judge, plan, send

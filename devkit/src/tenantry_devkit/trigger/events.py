@@ -8,8 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.exit_codes import FAILED
-from tenantry.cli.text import counted, json_text, own_command, printable
+from tenantry.cli.output import FAILED, counted, json_text, own_command, printable
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.endpoint import Answer
 from tenantry_devkit.local.samples import OverrideError, Subject, override, sample_event

@@ -10,9 +10,9 @@ from typing import Any, Final, NoReturn
 import click
 import msgspec
 
+from tenantry.cli.database import command_values, fail_on_settings, service_base
 from tenantry.cli.demo_folder import LIVE_KEY
-from tenantry.cli.environment import command_values, fail_on_settings, service_base
-from tenantry.cli.exit_codes import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, fail
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, fail
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Plan

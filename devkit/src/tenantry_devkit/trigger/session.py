@@ -11,8 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.exit_codes import NOT_FOUND, fail
-from tenantry.cli.text import printable, shown
+from tenantry.cli.output import NOT_FOUND, fail, printable, shown
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy

@@ -11,8 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.exit_codes import FAILED, OUT_OF_REACH, fail
-from tenantry.cli.text import counted, json_text, own_command, printable
+from tenantry.cli.output import FAILED, OUT_OF_REACH, counted, fail, json_text, own_command, printable
 from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.samples import API_VERSIONS, Subject

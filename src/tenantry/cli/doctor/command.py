@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
+from tenantry.cli.database import command_values, database, lacks_database
 from tenantry.cli.doctor.billing_checks import BillingTerms
 from tenantry.cli.doctor.connection_checks import check_identity, check_mail, check_provider
 from tenantry.cli.doctor.database_checks import check_database
@@ -24,8 +25,7 @@ from tenantry.cli.doctor.settings_checks import (
     judge_settings,
     judge_traces,
 )
-from tenantry.cli.environment import command_values, database, lacks_database
-from tenantry.cli.exit_codes import FAILED, USAGE
+from tenantry.cli.output import FAILED, USAGE
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.common.tracing import is_installed

@@ -1,0 +1,199 @@
+"""Groups that import a command only when it runs; ``tenantry help``, ``version`` and ``completion``."""
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import ClassVar, Final
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
+
+from tenantry import __version__
+
+Entry = tuple[str, str] | click.Group
+"""The module of a command (with ``:attribute`` where that differs from its name) and a line of help; or a group."""
+Sections = Mapping[str, Mapping[str, Entry]]
+"""The headings of a group's help, and the commands below each."""
+
+INSTALL_DEVKIT: Final = 'pip install "tenantry[demo]"'
+DEVKIT_COMMANDS: Final = {"listen": "Test on this machine", "trigger": "Test on this machine", "demo": "Run a service"}
+"""The commands that the development kit adds, each with its heading in the help."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows the names of its commands and imports a command when it runs."""
+
+    def __init__(self, name: str, help: str, sections: Sections, **more: object) -> None:  # noqa: A002  # click's name
+        super().__init__(name, help=help, **more)  # type: ignore[arg-type]
+        self.own_sections = sections
+
+    @cached_property
+    def sections(self) -> Sections:
+        """Return the commands below each heading of the help."""
+        return self.own_sections
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of the help."""
+        return [name for entries in self.sections.values() for name in entries]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a command."""
+        entry = _find(self.own_sections, cmd_name) or _find(self.sections, cmd_name)
+        if entry is None or isinstance(entry, click.Group):
+            return entry
+        module, _, attribute = entry[0].partition(":")
+        command = getattr(importlib.import_module(module), attribute or cmd_name)
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for an unknown name, the error suggests similar ones.
+
+        Raises `click.UsageError` if ``--profile`` stands before a command that uses no service.
+        """
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
+        has_profile = not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None
+        if has_profile and command is not None and not _takes_profile(command):
+            raise click.UsageError(f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx)
+        return name, command, rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        for heading, entries in self.sections.items():
+            if entries:
+                with formatter.section(heading):
+                    formatter.write_dl([(name, _help_of(entry)) for name, entry in entries.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names and options without importing the commands."""
+        names = [
+            CompletionItem(name, help=_help_of(entry))
+            for entries in self.sections.values()
+            for name, entry in entries.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _find(sections: Sections, name: str) -> Entry | None:
+    return next((entries[name] for entries in sections.values() if name in entries), None)
+
+
+def _help_of(entry: Entry) -> str:
+    return entry.help or "" if isinstance(entry, click.Group) else entry[1]
+
+
+def _takes_profile(command: click.Command) -> bool:
+    """Return whether a command takes --profile; of a group, some command may."""
+    return isinstance(command, LazyGroup) or any(param.name == "profile" for param in command.params)
+
+
+class Root(LazyGroup):
+    """The group of all commands; other installed distributions add theirs (entry points ``tenantry.commands``)."""
+
+    @cached_property
+    def sections(self) -> Sections:
+        """Return all commands. Slow: help, completion and commands that the service lacks need it."""
+        from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import
+
+        added = dict[str, dict[str, Entry]]({heading: {} for heading in self.own_sections})
+        for entry_point in entry_points(group="tenantry.commands"):
+            for name, entry in entry_point.load().items():
+                added.setdefault(DEVKIT_COMMANDS.get(name, "Commands"), {})[name] = entry
+        return {heading: {**entries, **self.own_sections.get(heading, {})} for heading, entries in added.items()}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, or name the distribution that has it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            if error.command_name not in DEVKIT_COMMANDS:
+                raise
+            message = f"`tenantry {error.command_name}` needs the development kit: {INSTALL_DEVKIT}"
+            raise click.UsageError(message, ctx) from None
+
+
+@add_completion_class
+class WholeLineBash(BashComplete):
+    """click's bash completion, given the line up to the cursor as it was typed.
+
+    Bash splits words at colons and equals signs before a completion sees them, so it would cut the address in
+    ``--base-url http://...`` into several words.
+    """
+
+    source_template: ClassVar[str] = BashComplete.source_template.replace(
+        'COMP_WORDS="${COMP_WORDS[*]}"', 'COMP_WORDS="${COMP_LINE:0:COMP_POINT}"'
+    )
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the whole words before the cursor, and the word at the cursor."""
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)[1:]
+        if not words or line[-1].isspace():
+            return words, ""
+        return words[:-1], words[-1]
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script that completes commands, options and ids in a shell.
+
+    \b
+    bash   eval "$(tenantry completion bash)"       in ~/.bashrc
+    zsh    eval "$(tenantry completion zsh)"        in ~/.zshrc, after compinit
+    fish   tenantry completion fish | source        in ~/.config/fish/config.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None  # noqa: S101  # the shells are click's own
+    click.echo(found(ctx.find_root().command, {}, "tenantry", "_TENANTRY_COMPLETE").source())
+
+
+def _complete_subcommand(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        found = _context_of(ctx.find_root(), ctx.params.get(param.name or "") or ())
+    except click.UsageError:
+        return []
+    names = found.command.list_commands(found) if isinstance(found.command, click.Group) else []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+@click.command("help")
+@click.argument("command", nargs=-1, shell_complete=_complete_subcommand)
+@click.pass_context
+def help_command(ctx: click.Context, command: Sequence[str]) -> None:
+    """Show the help of a command, such as `tenantry help keys create`. Without COMMAND: list all commands."""
+    click.echo(_context_of(ctx.find_root(), command).get_help())
+
+
+@click.command()
+def version() -> None:
+    """Show the version."""
+    click.echo(f"tenantry, version {__version__}")
+
+
+def _context_of(root: click.Context, names: Sequence[str]) -> click.Context:
+    """Return the context of the command with these names. Raises `click.UsageError` for an unknown one."""
+    context = root
+    for name in names:
+        if not isinstance(context.command, click.Group):
+            raise click.UsageError(f"{context.command_path} has no subcommands.", context)
+        _, found, _ = context.command.resolve_command(context, [name])
+        assert found is not None  # noqa: S101  # no resilient parsing
+        context = click.Context(found, info_name=name, parent=context)
+    return context

@@ -1,0 +1,223 @@
+"""Settings and database of operator commands; ``tenantry migrate``."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final, NoReturn, Protocol, TypeVar
+
+import click
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tenantry.cli.command_group import INSTALL_DEVKIT
+from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_demo
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, fail
+from tenantry.common.logs import redact
+from tenantry.db.database import Database
+from tenantry.domain.errors import (
+    DatabaseUnavailableError,
+    DomainError,
+    NotFoundError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+    ValidationError,
+)
+from tenantry.settings import (
+    DEMO_FLAG,
+    EMBEDDED,
+    Settings,
+    SettingsError,
+    load_database_url,
+    load_for_admin,
+    read_environment,
+)
+
+Result = TypeVar("Result")
+Action = Callable[[Settings, Database], Awaitable[Result]]
+
+_ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # not bound here: requests go to loopback
+_FROM_DEMO: Final[tuple[str, ...]] = ("HOST", "PORT", "TENANTRY_DATA_DIR")
+"""The running demo decides these, whatever the environment says."""
+_EXIT_CODES: Final[dict[type[DomainError], int]] = {
+    NotFoundError: NOT_FOUND,
+    ValidationError: USAGE,
+    ProviderUnavailableError: OUT_OF_REACH,
+    DatabaseUnavailableError: OUT_OF_REACH,
+}
+
+
+def exit_code(error: DomainError) -> int:
+    """Return the exit code for an error of the service."""
+    if isinstance(error, ProviderRefusedError) and error.of_key:
+        return NOT_AUTHENTICATED
+    return _EXIT_CODES.get(type(error), FAILED)
+
+
+def fail_on_settings(error: SettingsError) -> NoReturn:
+    """Name every faulty setting in one message and exit: with 2 if no database is set."""
+    lines = "\n".join(f"  {fault}" for fault in error.faults)
+    code = USAGE if lacks_database(error) else FAILED
+    fail(f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}", code)
+
+
+def lacks_database(error: SettingsError) -> bool:
+    """Return whether `DATABASE_URL` is missing."""
+    return any(fault.startswith("DATABASE_URL: is missing") for fault in error.faults)
+
+
+def command_values() -> tuple[dict[str, str], bool]:
+    """Return the settings of a command that works on an existing set-up, and whether a demo provides them.
+
+    A demo that `find_demo` finds, and its ``.env`` file, provide the settings that the environment lacks.
+    """
+    values = read_environment()
+    folder = find_demo(values)
+    if folder is None:
+        return values, False
+    demo = demo_values(folder)
+    fixed = {name: demo[name] for name in _FROM_DEMO if name in demo}
+    return {**demo, **env_file_of(folder), **values, **fixed, DEMO_FLAG: "true"}, True
+
+
+def service_base(values: Mapping[str, str]) -> str:
+    """Return the service's address: TENANTRY_BASE_URL, else HOST and PORT on this machine."""
+    if base := values.get("TENANTRY_BASE_URL", "").strip():
+        return base.rstrip("/")
+    host = values.get("HOST", "").strip()
+    host = "127.0.0.1" if host in _ANY_ADDRESS else host
+    return f"http://{f'[{host}]' if ':' in host else host}:{values.get('PORT', '').strip() or 3001}"
+
+
+class DatabaseServer(Protocol):
+    """A PostgreSQL server that a command starts and stops: the development kit's."""
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string."""
+
+    def start(self) -> None:
+        """Start the server. Raises `RuntimeError` or `OSError` with a message for the user."""
+
+    def stop(self) -> None:
+        """Stop the server if this process started it."""
+
+
+def embedded_server(folder: Path) -> DatabaseServer:
+    """Return the development kit's PostgreSQL, with its data in ``folder``; exits if the kit is not installed."""
+    found = list(entry_points(group="tenantry.databases", name=EMBEDDED))
+    if not found:
+        fail(f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE)
+    server: DatabaseServer = found[0].load()(folder)
+    return server
+
+
+@contextmanager
+def database(values: dict[str, str]) -> Iterator[str]:
+    """Give the connection string of DATABASE_URL, or start the embedded server for the block."""
+    try:
+        url = load_database_url(values)
+    except SettingsError as error:
+        fail_on_settings(error)
+    if url is not None:
+        yield url
+        return
+    server = embedded_server(data_dir(values))
+    try:
+        server.start()
+    except (RuntimeError, OSError) as error:
+        fail(f"The embedded PostgreSQL does not start. {error}")
+    try:
+        yield server.conninfo
+    finally:
+        server.stop()
+
+
+def without_password(url: str) -> str:
+    """Format a database's address for people, without the password."""
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.ProgrammingError, UnicodeDecodeError):
+        return "of DATABASE_URL"
+    return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})
+
+
+def migrated(conninfo: str, *, unreachable: int = FAILED) -> tuple[str | None, str]:
+    """Bring the schema up to date, or exit with a message; return the revisions before and after.
+
+    ``unreachable`` is the exit code without a connection.
+    """
+    from tenantry.db.migrate import migrate  # noqa: PLC0415  # slow to import, and not every command needs it
+
+    try:
+        return migrate(conninfo)
+    except psycopg.errors.InsufficientPrivilege as error:
+        fail(
+            f"DATABASE_URL: its role may not bring the schema up to date: {error.diag.message_primary}. "
+            "Run `tenantry migrate` with a DATABASE_URL whose role owns the tables, or may create them."
+        )
+    except psycopg.Error as error:
+        code = unreachable if isinstance(error, psycopg.OperationalError) else FAILED
+        fail(f"DATABASE_URL: the database cannot be used: {redact(str(error).strip())}", code)
+
+
+def on_database(
+    action: Action[Result], *, pool_size: int = 1, needs_pepper: bool = False, unreachable: int = OUT_OF_REACH
+) -> Result:
+    """Run an action on the migrated database; exit with a message if it fails."""
+    values, _ = command_values()
+    try:
+        settings = load_for_admin(values, needs_pepper=needs_pepper)
+    except SettingsError as error:
+        fail_on_settings(error)
+    with database(values) as conninfo:
+        migrated(conninfo, unreachable=unreachable)
+        try:
+            return asyncio.run(_connected(conninfo, settings, action, pool_size))
+        except DomainError as error:
+            faults = error.faults if isinstance(error, ValidationError) else ()
+            fail("; ".join(f"{where}: {message}" for where, message in faults) or error.detail, exit_code(error))
+
+
+async def _connected(conninfo: str, settings: Settings, action: Action[Result], pool_size: int) -> Result:
+    connected = Database(conninfo, pool_size)
+    await connected.open()
+    try:
+        return await action(settings, connected)
+    finally:
+        await connected.close()
+
+
+@click.command("migrate")
+@click.option("--grant-to", "login", metavar="LOGIN", help="Then let this database role run the service.")
+def migrate(login: str | None) -> None:
+    """Bring the schema of DATABASE_URL up to date.
+
+    With --grant-to the service can run as a login without privileges of its own: it takes roles that have only the
+    privileges needed, and the role for requests sees one tenant's rows at a time. The command creates missing roles. If
+    DATABASE_URL's role may not do that, it prints the statements, for a role that may.
+    """
+    values, _ = command_values()
+    with database(values) as conninfo:
+        before, after = migrated(conninfo)
+        if login is not None:
+            _grant(conninfo, login)
+    click.echo(f"schema: {after}, up to date" if before == after else f"schema: {before or 'none'} -> {after}")
+    if login is not None:
+        click.echo(f"role: {login} may run the service")
+
+
+def _grant(conninfo: str, login: str) -> None:
+    from tenantry.db.migrate import grant  # noqa: PLC0415  # slow to import
+    from tenantry.db.roles import RolesMissingError  # noqa: PLC0415
+
+    try:
+        grant(conninfo, login)
+    except RolesMissingError as missing:
+        click.echo("\n".join(missing.statements))
+        fail("--grant-to: DATABASE_URL's role may not create or grant roles. Run these statements, then try again.")
+    except psycopg.errors.UndefinedObject:
+        fail(f"--grant-to: there is no role {login}. Create it first: the service logs in as this role.")
+    except psycopg.Error as error:
+        fail(f"--grant-to: {str(error).strip()}")

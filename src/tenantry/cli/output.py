@@ -1,0 +1,276 @@
+"""What commands read and write: exit codes, values, times, tables and a progress bar."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+Value = str | int | bool | datetime | None
+
+FAILED: Final = 1
+USAGE: Final = 2
+"""The request is malformed; a retry fails too."""
+NOT_AUTHENTICATED: Final = 4
+"""The credential is missing, rejected, or lacks a permission."""
+NOT_FOUND: Final = 5
+OUT_OF_REACH: Final = 6
+"""The service is unreachable or overloaded; a retry may succeed."""
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PART: Final = re.compile(r"(\d{1,9})([smhdw])")
+_LONGEST: Final = timedelta(days=365_000)
+_STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_NAME: Final = "tenantry"
+_GAP: Final = 2
+_LEAST_WIDTH: Final = 8
+_WIDE: Final = 120
+_UNLIMITED: Final = 100_000
+_STYLES: Final = {
+    "active": "green",
+    "applied": "green",
+    "revoked": "red",
+    "expired": "yellow",
+    "removed": "red",
+    "past_due": "bold red",
+    "late": "yellow",
+    "parked": "yellow",
+    "invalid": "bold red",
+    "no_change": "dim",
+    "ignored": "dim",
+    "never": "dim",
+    "-": "dim",
+}
+BAR_DELAY: Final = 1.0
+"""Seconds before a progress bar appears."""
+
+
+class CommandError(Exception):
+    """A command cannot continue. Has a message for the user and the exit code."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """Print an error on stderr and exit."""
+    click.echo(message, err=True)
+    sys.exit(code)
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a time such as ``2027-01-31T00:00:00Z``; without a zone it is in UTC. Raises `click.BadParameter`."""
+    try:
+        parsed = datetime.fromisoformat(text)
+        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    except ValueError:
+        raise click.BadParameter("is not a time such as 2027-01-31T00:00:00Z") from None
+    except OverflowError:
+        raise click.BadParameter("is too far away") from None
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration such as ``90d``, ``12h`` or ``1h30m``. Raises `click.BadParameter`."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise click.BadParameter(f"{text!r} is not a duration such as 90d, 12h or 1h30m")
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
+    if seconds > _LONGEST.total_seconds():
+        raise click.BadParameter(f"{text!r} is too long")
+    return timedelta(seconds=seconds)
+
+
+def day(moment: datetime | None) -> str:
+    """Format the day in UTC; None is a dash."""
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d}"
+
+
+def minute(moment: datetime | None) -> str:
+    """Format day and minute in UTC; None is a dash."""
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """Format the time since a moment in its largest unit: ``never`` for None, a date after a year."""
+    if moment is None:
+        return "never"
+    seconds = int((now - moment).total_seconds())
+    if seconds <= 0:
+        return "now"
+    if seconds > 366 * _UNITS["d"]:
+        return day(moment)
+    size, unit = next((size, unit) for size, unit in _STEPS if seconds >= size)
+    return f"{seconds // size} {unit} ago"
+
+
+def shown(value: Value) -> str:
+    """Format a value for people; None is a dash."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        case _:
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Replace control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def printable_lines(text: str) -> str:
+    """Replace control characters except line ends."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def json_text(encoded: bytes) -> str:
+    """Decode JSON, with invisible and control characters escaped."""
+    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode())
+
+
+def counted(number: int, what: str) -> str:
+    """Format a count: ``1 event``, ``2 events``, ``12,000 events``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def own_command(folder: Path | None = None) -> str:
+    """Return what to type to run this command again: its name if the shell finds it, else its path.
+
+    The path is relative if it leads below ``folder`` (by default the current one).
+    """
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m tenantry"
+    if script.name != _NAME:  # another program that calls us
+        return _NAME
+    found = shutil.which(_NAME)
+    path = Path(os.path.abspath(script if os.sep in sys.argv[0] else found or script))  # noqa: PTH100  # links stay
+    if found is not None and os.path.abspath(found) == str(path):  # noqa: PTH100
+        return _NAME
+    with contextlib.suppress(ValueError, OSError):  # it is not below the folder
+        path = path.relative_to(folder or Path.cwd())
+    return shlex.quote(str(path))
+
+
+class Column(NamedTuple, Generic[T]):
+    """A column of a table. A ``loose`` one wraps on a narrow terminal; a ``wide`` one needs 120 characters."""
+
+    title: str
+    value: Callable[[T], str]
+    loose: bool = False
+    wide: bool = False
+
+
+def print_pages(pages: Iterable[Sequence[T]], columns: Sequence[Column[T]]) -> bool:
+    """Print a table page by page, with one heading; return whether there was a row."""
+    room = _terminal_width()
+    shown_columns = [column for column in columns if not column.wide or room >= _WIDE]
+    widths = [len(column.title) for column in shown_columns]
+    printed = False
+    for page in pages:
+        rows = [[printable(column.value(item)) for column in shown_columns] for item in page]
+        if rows:
+            widths = _print_table(shown_columns, rows, widths, room, with_heading=not printed)
+            printed = True
+    return printed
+
+
+def print_record(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one pair a line; a long value wraps in its own column."""
+    columns = Column[str]("", str), Column[str]("", str, loose=True)
+    _print_table(columns, [(name, printable(value)) for name, value in rows], [0, 0], _terminal_width())
+
+
+def _terminal_width() -> int:
+    from rich.console import Console  # noqa: PLC0415  # slow to import
+
+    return Console().width if sys.stdout.isatty() else _UNLIMITED
+
+
+def _print_table(
+    columns: Sequence[Column[T]],
+    rows: Sequence[Sequence[str]],
+    least: Sequence[int],
+    room: int,
+    *,
+    with_heading: bool = False,
+) -> list[int]:
+    """Print rows in columns of at least these widths; return the widths used."""
+    from rich.cells import cell_len  # noqa: PLC0415  # slow to import
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    widths = [max(width, *(cell_len(row[number]) for row in rows)) for number, width in enumerate(least)]
+    fixed = sum(width for column, width in zip(columns, widths, strict=True) if not column.loose)
+    loose = max(1, sum(column.loose for column in columns))
+    most = max(_LEAST_WIDTH, (room - fixed - _GAP * (len(columns) - 1)) // loose)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=with_heading, header_style="bold")
+    for column, width in zip(columns, widths, strict=True):
+        if column.loose:
+            table.add_column(column.title, width=min(width, most), overflow="fold")
+        else:
+            table.add_column(column.title, width=width, no_wrap=True, overflow="ignore")
+    for row in rows:
+        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+    # as wide as the table needs, so that only loose columns wrap
+    console = Console(highlight=False, width=max(room, sum(widths)) + _GAP * len(columns))
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip(), color=True)
+    return widths
+
+
+@contextmanager
+def progress(
+    what: str, total: int, *, console: "Console | None" = None, delay: float = BAR_DELAY
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal's stderr after ``delay`` seconds; gives a function that adds finished items."""
+    from rich import progress as bars  # noqa: PLC0415  # slow to import
+    from rich.console import Console  # noqa: PLC0415
+
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    begun = time.monotonic()
+    bar = bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # results for a file or pipe must not go to stderr
+    )
+    task = bar.add_task(what, total=total)
+
+    def advance(done: int) -> None:
+        bar.advance(task, done)
+        if not bar.live.is_started and time.monotonic() - begun >= delay:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
