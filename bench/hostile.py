@@ -38,7 +38,7 @@ from bench.events import compose, sign
 from bench.hostile_client import Attack, Toll
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
-from tenantry.server.client_timeouts import Limits
+from tenantry.server.client_timeouts import ClientLimits
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer
 
 PACE: Final = {"event": 60, "list": 120, "check": 120}
@@ -120,7 +120,7 @@ def faults(result: Result, calm: Phase) -> Iterator[str]:
     if failed := result.during.failed + result.quiet.failed:
         yield f"{failed} good requests failed"
     attack = result.kind.attack
-    wanted = min(attack.connections, Limits().connections)
+    wanted = min(attack.connections, ClientLimits().connections)
     if (most := min(toll.most for toll in result.tolls)) < LEAST_OPEN * wanted:
         yield f"it had {most} connections at once, of {wanted}"
     if (sent := min(toll.sent / toll.seconds for toll in result.tolls)) < LEAST_SENT * result.kind.usual:
@@ -211,7 +211,7 @@ def kinds(port: int, issuer: Issuer, seconds: float) -> Iterator[Kind]:
         return Kind(name, attack, rate if answered is None else min(rate, answered))
 
     def hold(name: str, connections: int, drip: bytes = b"", drop: bytes = b"") -> Kind:
-        longest = Limits().head + 2
+        longest = ClientLimits().head + 2
         attack = Attack(port=port, seconds=max(seconds, longest), connections=connections, drip=drip, drop=drop)
         return Kind(name, attack, 0)
 

@@ -22,7 +22,7 @@ from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret, is_well_formed
 from tenantry.domain.errors import DomainError, InvalidCursorError
 from tenantry.domain.sessions import SessionSecret
-from tenantry.integrations.oidc.sign_in import Begun
+from tenantry.integrations.oidc.sign_in import PendingSignIn
 from tenantry.server.asgi_types import request_id_of
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -87,7 +87,7 @@ def check_cursor_content(data: bytes) -> None:
 
 _secret: Final = SessionSecret("session-secret-of-the-fuzzer-0123456789")
 _cookies: Final = Cookies(_secret, system_clock, secure=True)
-_begun: Final = Begun("state-of-the-fuzzer-0123456789", "nonce", "verifier", silent=False)
+_begun: Final = PendingSignIn("state-of-the-fuzzer-0123456789", "nonce", "verifier", silent=False)
 _SEALED: Final = _cookies.with_sign_in(_begun, "/orgs/acme")
 
 

@@ -13,7 +13,7 @@ from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError,
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.jwks import ALGORITHMS, FetchError, PublishedKeys, fetch_published_keys
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.sign_in import Begun, SignIn, SignInFailedError, UserInfo
+from tenantry.integrations.oidc.sign_in import PendingSignIn, SignIn, SignInFailedError, UserInfo
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, USERINFO, Issuer, SigningKey, signing_key
 
@@ -21,7 +21,7 @@ _ISSUER: Final = "https://issuer.example"
 _CONFIG: Final = OidcConfig(issuer=_ISSUER, audience=AUDIENCE, client_id=CLIENT_ID)
 _NOW: Final = int(NOW.timestamp())
 _TOKEN: Final = "/token"  # noqa: S105  # a path
-_BEGUN: Final = Begun("state-1", "nonce-1", "verifier-of-the-fuzzer", silent=False)
+_BEGUN: Final = PendingSignIn("state-1", "nonce-1", "verifier-of-the-fuzzer", silent=False)
 
 
 class _Provider:

@@ -12,11 +12,11 @@ from uvicorn.server import ServerState
 
 from bench.fuzz.target import Finding, Target, at_once, hold
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.server.asgi_types import AsgiApp, RawAnswer, RawRequest, Receive, Scope, Send
-from tenantry.server.dispatch import IS_HEAD, Front, HotRoutes
-from tenantry.server.load_shedding import SheddingProtocol
+from tenantry.server.asgi_types import AsgiApp, HotRequest, HotResponse, Receive, Scope, Send
+from tenantry.server.dispatch import IS_HEAD, Dispatcher, HotRoutes
+from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import OverloadDetector
+from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
 
 _TURNS: Final = 8
 """Of the event loop, after which nothing more happens without further bytes."""
@@ -70,7 +70,7 @@ class Connections:
 
     def __init__(self, app: AsgiApp, state: dict[str, Any]) -> None:
         self._config = uvicorn.Config(
-            cast("Any", app), http=SheddingProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+            cast("Any", app), http=LoadSheddingProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
             server_header=False, date_header=False, proxy_headers=True, forwarded_allow_ips="*",
         )  # fmt: skip
         self._config.load()
@@ -82,7 +82,7 @@ class Connections:
         wire = Wire()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_fault)
-        protocol = SheddingProtocol(self._config, ServerState(), self._state, loop)
+        protocol = LoadSheddingProtocol(self._config, ServerState(), self._state, loop)
         protocol.connection_made(wire)
         for piece in pieces:
             if piece and not wire.is_closed:
@@ -120,15 +120,15 @@ class _Echo:
         self.asked: list[Request] = []
         hot = HotRoutes()
         hot.add_prefix("/hot/", "/hot/{anything}", self._answer)
-        self.front = Front(hot, self, Metrics(several_processes=False))
+        self.front = Dispatcher(hot, self, Metrics(several_processes=False))
 
-    async def _answer(self, request: RawRequest) -> RawAnswer:
+    async def _answer(self, request: HotRequest) -> HotResponse:
         try:
             body = await request.body()
         except PayloadTooLargeError:
-            return RawAnswer(413, [])
+            return HotResponse(413, [])
         self.asked.append(_asked(request.scope, body))
-        return RawAnswer(200, [], b"hot")
+        return HotResponse(200, [], b"hot")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts, more = [], True
@@ -150,18 +150,18 @@ def _asked(scope: Scope, body: bytes) -> Request:
 
 
 _echo: Final = _Echo()
-_connections: Final = Connections(_echo.front, {**_echo.front.state, "tenantry.gate": None})
+_connections: Final = Connections(_echo.front, {**_echo.front.state, OVERLOAD_DETECTOR: None})
 
 
-class _FullGate(OverloadDetector):
-    """A gate that lets nobody in."""
+class _Overloaded(OverloadDetector):
+    """A detector that always reports overload."""
 
-    def is_full(self, tasks: int, answered: int) -> bool:  # noqa: ARG002
+    def is_overloaded(self, concurrent: int, answered: int) -> bool:  # noqa: ARG002
         return True
 
 
 _full: Final = Connections(
-    _echo.front, {**_echo.front.state, "tenantry.gate": _FullGate(Metrics(several_processes=False), lambda: 0)}
+    _echo.front, {**_echo.front.state, OVERLOAD_DETECTOR: _Overloaded(Metrics(several_processes=False), lambda: 0)}
 )
 
 

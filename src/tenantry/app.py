@@ -48,7 +48,7 @@ from tenantry.dashboard.billing import is_way_to_provider
 from tenantry.dashboard.events import is_stream
 from tenantry.dashboard.routes import Dashboard, DashboardParts
 from tenantry.dashboard.sign_in import CALLBACK
-from tenantry.db.batcher import LaneMetrics
+from tenantry.db.batcher import BatchMetrics
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.billing.state import BillingPolicy
@@ -65,11 +65,11 @@ from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import PERIODIC, TASKS, JobRuns, Work
 from tenantry.notifications.delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
-from tenantry.server.client_timeouts import Limits
-from tenantry.server.dispatch import Front, HotRoutes
+from tenantry.server.client_timeouts import ClientLimits
+from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.health import health_routes
 from tenantry.server.metrics import Metrics
-from tenantry.server.request_log import WatchedFront
+from tenantry.server.request_log import LoggingDispatcher
 from tenantry.server.shutdown import Shutdown
 from tenantry.settings import Settings
 
@@ -87,10 +87,10 @@ def build_app(
     clock: Clock = system_clock,
     monotonic: Callable[[], float] = time.monotonic,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
-) -> Front:
+) -> Dispatcher:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
     parts = Parts(settings, conninfo, clock, monotonic, timeouts)
-    ending = Shutdown(draining=parts.end_jobs, closing=parts.news.end)
+    shutdown = Shutdown(on_drain=parts.end_jobs, on_close=parts.news.end)
     document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
@@ -101,7 +101,7 @@ def build_app(
     access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
     dashboard = Dashboard(parts.dashboard(settings))
     routes = [
-        *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges, ending),
+        *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges, shutdown),
         *auth_routes(access),
         *project_routes(parts.projects, access),
         *api_key_routes(parts.api_keys, access),
@@ -126,18 +126,18 @@ def build_app(
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
     refusals = parts.admission.refusals
-    front: Callable[..., Front] = Front
+    dispatcher: Callable[..., Dispatcher] = Dispatcher
     if parts.tracing is not None or settings.log_requests:
-        front = partial(WatchedFront, tracing=parts.tracing, logs=settings.log_requests)
-    return front(
+        dispatcher = partial(LoggingDispatcher, tracing=parts.tracing, logs=settings.log_requests)
+    return dispatcher(
         hot,
         api,
         parts.metrics,
-        paced=lambda: refusals.waiting,
+        throttled=lambda: refusals.waiting,
         no_deadline=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
-        limits=Limits(connections=settings.max_connections),
-        ending=ending,
-        page_of=dashboard.page_in_front,
+        limits=ClientLimits(connections=settings.max_connections),
+        shutdown=shutdown,
+        error_page=dashboard.page_in_front,
         secure=settings.base_url.startswith("https://"),
         deadline=timeouts.request,
     )
@@ -170,7 +170,7 @@ class Parts:
             conninfo,
             settings.database_pool_size,
             settings.database_pooler_url,
-            watch_of=lambda name: LaneMetrics(name, self.metrics.lane(name), tracing),
+            metrics_of=lambda name: BatchMetrics(name, self.metrics.lane(name), tracing),
             tracing=tracing,
             timeouts=timeouts,
         )
@@ -184,7 +184,7 @@ class Parts:
             conninfo,
             asks_provider=settings.provider_secret_key is not None,
             tracing=tracing,
-            succession=self.database.succession,
+            failover=self.database.failover,
             timeouts=timeouts,
         )
         self.owner_addresses = OwnerAddresses(self.database, self.queue, clock)

@@ -8,7 +8,7 @@ from litestar import Litestar
 from litestar.routes import HTTPRoute
 
 from tenantry.app import build_app
-from tenantry.server.dispatch import Front
+from tenantry.server.dispatch import Dispatcher
 from tests.support.app import make_settings
 from tests.support.service import PROJECTS, VERIFY, Service, refusal
 
@@ -25,7 +25,7 @@ HIDDEN: Final = "/-"
 """Where Litestar would serve its own description."""
 
 
-def front() -> Front:
+def front() -> Dispatcher:
     return build_app(make_settings(), "host=/nowhere")
 
 

@@ -21,7 +21,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.smtp import Probed, parse_smtp_url
+from tenantry.integrations.smtp import SmtpProbe, parse_smtp_url
 from tenantry.integrations.stripe.api import ProviderApi, WebhookEndpoint
 from tests.support.findings import free_port, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
@@ -102,7 +102,7 @@ async def test_a_remote_mail_server_without_tls_is_reported_though_allowed() -> 
 @pytest.mark.parametrize(("days", "level"), [(13, Level.WARNING), (15, Level.OK)])
 def test_a_certificate_that_expires_soon_is_reported(days: int, level: Level) -> None:
     config = parse_smtp_url("smtps://mail.example", SENDER)
-    assert levels(judge_mail_server(config, Probed(True, NOW + timedelta(days=days)), NOW)) == {level}
+    assert levels(judge_mail_server(config, SmtpProbe(True, NOW + timedelta(days=days)), NOW)) == {level}
 
 
 # The identity provider

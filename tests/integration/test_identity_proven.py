@@ -11,7 +11,7 @@ import pytest
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
 from tenantry.integrations.oidc.keys import MAX_STALENESS_SECONDS
-from tenantry.integrations.oidc.tokens import ProvenTokens
+from tenantry.integrations.oidc.tokens import VerifiedTokenCache
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, SigningKey, running_issuer, signing_key
 
 RSA = signing_key("RS256", "rsa-1")
@@ -25,7 +25,7 @@ class Bench:
 
     issuer: Issuer
     keys: KeySet
-    proven: ProvenTokens
+    proven: VerifiedTokenCache
     verifier: TokenVerifier
     now: datetime = NOW
     seconds: float = 0.0
@@ -48,7 +48,7 @@ async def bench_of(*keys: SigningKey) -> AsyncIterator[Bench]:
     async with running_issuer(*keys) as issuer, httpx2.AsyncClient() as client:
         config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
         key_set = KeySet(config, client, monotonic=lambda: made.seconds)
-        proven = ProvenTokens()
+        proven = VerifiedTokenCache()
         verifier = TokenVerifier(config, key_set, clock=lambda: made.now, proven=proven)
         made = Bench(issuer, key_set, proven, verifier)
         await key_set.start()

@@ -7,22 +7,22 @@ from typing import Final
 
 import pytest
 
-from tenantry.server.asgi_types import RawAnswer, RawRequest, Receive, Scope, Send
+from tenantry.server.asgi_types import HotRequest, HotResponse, Receive, Scope, Send
 from tenantry.server.client_timeouts import (
-    MOST_AROUND,
-    MOST_CHUNKS,
-    MOST_FIELDS,
-    MOST_HEAD,
-    MOST_PIPELINED,
-    MOST_TARGET,
-    MOST_UNREAD,
-    WATCH,
-    Limits,
-    Watch,
+    CONNECTION_MONITOR,
+    MAX_CHUNKS,
+    MAX_DISCARDED_BYTES,
+    MAX_FRAMING_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_PIPELINED,
+    MAX_TARGET_BYTES,
+    ClientLimits,
+    ConnectionMonitor,
 )
-from tenantry.server.dispatch import Front, HotRoutes
+from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
-from tenantry.server.protocol import LeanProtocol
+from tenantry.server.protocol import HttpProtocol
 from tests.support.http_line import Line
 from tests.support.serving import served
 
@@ -30,14 +30,14 @@ END: Final = b"Host: a\r\n\r\n"
 GET: Final = b"GET /other HTTP/1.1\r\n"
 POST: Final = b"POST /other HTTP/1.1\r\n"
 WAYS: Final = [b"/hot/a", b"/other"]
-LIMITS: Final = Limits(connections=4, bodies=10_000)
+LIMITS: Final = ClientLimits(connections=4, bodies=10_000)
 IDLE: Final = 5
 LARGE: Final = b"x" * 1_000_000
 BOTH_WAYS: Final = pytest.mark.parametrize("path", WAYS)
 
 
 class Application:
-    """A front that answers with the body, on a hot route and elsewhere; below ``/held`` once it is let go."""
+    """A dispatcher that answers with the body, on a hot route and elsewhere; below ``/held`` once it is let go."""
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
@@ -46,23 +46,23 @@ class Application:
         self.metrics = Metrics(several_processes=False)
         hot = HotRoutes()
         hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
-        self.front = Front(hot, self, self.metrics)
-        self.watch = Watch(
+        self.dispatcher = Dispatcher(hot, self, self.metrics)
+        self.monitor = ConnectionMonitor(
             LIMITS, lambda limit: self.metrics.cut_short.labels(limit).inc(), now=lambda: self.seconds
         )  # fmt: skip
-        self.front.state[WATCH] = self.watch
+        self.dispatcher.state[CONNECTION_MONITOR] = self.monitor
 
     def pass_time(self, seconds: float) -> None:
         self.seconds += seconds
-        self.watch.look()
+        self.monitor.close_overdue()
 
     def cut_short(self, limit: str) -> bool:
         return f'tenantry_clients_cut_short_total{{limit="{limit}"}} 1.0' in self.metrics.render().decode()
 
-    async def answer(self, request: RawRequest) -> RawAnswer:
+    async def answer(self, request: HotRequest) -> HotResponse:
         body = await request.body()
         self.seen.append((request.path, body, []))
-        return RawAnswer(200, [], body)
+        return HotResponse(200, [], body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -93,7 +93,7 @@ def application() -> Application:
 
 @pytest.fixture
 async def address(application: Application) -> AsyncIterator[str]:
-    async with served(application.front, http=LeanProtocol, keep_alive=IDLE) as address:
+    async with served(application.dispatcher, http=HttpProtocol, keep_alive=IDLE) as address:
         yield address
         application.let_go.set()
 
@@ -222,9 +222,9 @@ async def test_answer_under_way_is_not_broken_off(line: Line, application: Appli
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /" + b"a" * MOST_TARGET + b" HTTP/1.1\r\n" + END,
-        GET + b"X: " + b"a" * MOST_HEAD + b"\r\n" + END,
-        GET + b"X: a\r\n" * MOST_FIELDS + END,
+        b"GET /" + b"a" * MAX_TARGET_BYTES + b" HTTP/1.1\r\n" + END,
+        GET + b"X: " + b"a" * MAX_HEAD_BYTES + b"\r\n" + END,
+        GET + b"X: a\r\n" * MAX_HEADERS + END,
     ],
     ids=["target", "head", "fields"],
 )
@@ -235,22 +235,22 @@ async def test_head_past_its_limit_is_refused(line: Line, application: Applicati
 
 
 async def test_head_without_an_end_is_refused_before_it_ends(line: Line) -> None:
-    await line.send(GET + b"X: ", *[b"a" * 1024] * (MOST_HEAD // 1024 + 1))
+    await line.send(GET + b"X: ", *[b"a" * 1024] * (MAX_HEAD_BYTES // 1024 + 1))
     await is_refused(line, 431, "head_too_large")
 
 
 @BOTH_WAYS
 async def test_head_at_its_limits_is_taken(line: Line, path: bytes) -> None:
-    target = path + b"?" + b"a" * (MOST_TARGET - len(path) - 1)
-    fields = b"".join(b"X-%d: a\r\n" % n for n in range(MOST_FIELDS - 2))
+    target = path + b"?" + b"a" * (MAX_TARGET_BYTES - len(path) - 1)
+    fields = b"".join(b"X-%d: a\r\n" % n for n in range(MAX_HEADERS - 2))
     size = sum(map(len, (target, b"Hosta", b"XY"))) + sum(len(line) - 4 for line in fields.split(b"\r\n")[:-1])
-    head = b"GET " + target + b" HTTP/1.1\r\n" + fields + b"XY: " + b"a" * (MOST_HEAD - size - 200) + b"\r\n"
+    head = b"GET " + target + b" HTTP/1.1\r\n" + fields + b"XY: " + b"a" * (MAX_HEAD_BYTES - size - 200) + b"\r\n"
     await line.send(head + END)
     assert (await line.answer())[0] == 200
 
 
 async def test_body_of_very_many_chunks_is_refused(line: Line, application: Application) -> None:
-    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END, b"1\r\na\r\n" * (MOST_CHUNKS + 1))
+    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END, b"1\r\na\r\n" * (MAX_CHUNKS + 1))
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
 
@@ -261,7 +261,9 @@ async def test_body_of_very_many_chunks_is_refused(line: Line, application: Appl
     ids=["fields behind it", "a field behind it", "extension of a chunk"],
 )
 async def test_what_comes_with_a_chunked_body_without_end_is_refused(line: Line, begin: bytes, more: bytes) -> None:
-    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END + begin, *[more] * (MOST_AROUND // len(more) + 1))
+    await line.send(
+        POST + b"Transfer-Encoding: chunked\r\n" + END + begin, *[more] * (MAX_FRAMING_BYTES // len(more) + 1)
+    )
     await is_refused(line, 431, "head_too_large")
 
 
@@ -294,7 +296,7 @@ async def test_body_that_has_its_answer_takes_no_room(address: str, application:
 async def test_body_that_nobody_reads_is_not_read_without_end(line: Line) -> None:
     await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 999999999999\r\n" + END)
     assert (await line.answer())[0] == 401
-    await line.push(*[b"x" * 1_048_576] * (MOST_UNREAD // 1_048_576 + 1))
+    await line.push(*[b"x" * 1_048_576] * (MAX_DISCARDED_BYTES // 1_048_576 + 1))
     assert await line.is_cut_off()
 
 
@@ -451,11 +453,11 @@ async def test_body_that_breaks_off_in_line_is_refused_in_its_turn(line: Line, a
 async def test_as_many_requests_as_may_wait_in_line_are_answered_and_no_more(
     line: Line, application: Application
 ) -> None:
-    await line.send((b"GET /held HTTP/1.1\r\n" + END) * (MOST_PIPELINED + 50))
+    await line.send((b"GET /held HTTP/1.1\r\n" + END) * (MAX_PIPELINED + 50))
     application.let_go.set()
-    answers = [await line.answer() for _ in range(MOST_PIPELINED + 1)]
+    answers = [await line.answer() for _ in range(MAX_PIPELINED + 1)]
     assert {status for status, _, _ in answers} == {200}
-    assert ["connection" in headers for _, headers, _ in answers] == [False] * MOST_PIPELINED + [True]
+    assert ["connection" in headers for _, headers, _ in answers] == [False] * MAX_PIPELINED + [True]
     assert await line.is_closed()
 
 
@@ -500,7 +502,7 @@ async def test_newcomer_is_refused_where_everybody_is_being_served(address: str,
 
 
 async def test_client_that_reads_nothing_of_its_answer_is_cut_off(line: Line, application: Application) -> None:
-    await line.push((b"GET /large HTTP/1.1\r\n" + END) * MOST_PIPELINED, *[b""] * 100)
+    await line.push((b"GET /large HTTP/1.1\r\n" + END) * MAX_PIPELINED, *[b""] * 100)
     application.pass_time(LIMITS.reading)
     assert await line.is_cut_off()
     assert application.cut_short("reading_seconds")
@@ -517,7 +519,7 @@ async def test_client_that_reads_slowly_gets_its_answer(line: Line, application:
 async def test_client_that_reads_nothing_and_begins_another_request_is_cut_off(
     line: Line, application: Application
 ) -> None:
-    await line.push((b"GET /large HTTP/1.1\r\n" + END) * MOST_PIPELINED, *[b""] * 100, b"GET /other", *[b""] * 100)
+    await line.push((b"GET /large HTTP/1.1\r\n" + END) * MAX_PIPELINED, *[b""] * 100, b"GET /other", *[b""] * 100)
     application.pass_time(LIMITS.head)
     assert application.cut_short("head_seconds")
     application.pass_time(LIMITS.reading)

@@ -362,7 +362,7 @@ async def test_a_job_that_meets_no_database_is_told_in_a_line(
             await log.until("ended with status")
     line = next(line for line in log.lines if "ended with status" in line)
     assert "Error, to retry" in line
-    assert line.endswith(" s: The database is out of reach. Try again shortly.")
+    assert line.endswith(" s: The database is unreachable. Try again shortly.")
     assert "\n" not in line
 
 

@@ -202,7 +202,7 @@ async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_request
         async with asyncio.timeout(30):
             while not (usage := database.usage()).waiting:  # noqa: ASYNC110  # the pool gives no notice
                 await asyncio.sleep(0)
-        assert (usage.in_use, usage.idle, usage.most, usage.waiting) == (1, 0, 1, 1)
+        assert (usage.in_use, usage.idle, usage.maximum, usage.waiting) == (1, 0, 1, 1)
         await connection.execute("SELECT pg_sleep(0.002)")  # a wait is counted in whole milliseconds
     assert await waiting is not None
     after = database.usage()
@@ -333,7 +333,7 @@ PROCESS: Final = """
 from tenantry.db.database import PoolUsage
 from tenantry.server.metrics import Metrics
 metrics = Metrics(several_processes=True)
-metrics.set_pool("ordinary", PoolUsage(in_use=1, idle=2, most=5, waiting=0, waits=3, waited=0.5, timeouts=0))
+metrics.set_pool("ordinary", PoolUsage(in_use=1, idle=2, maximum=5, waiting=0, waits=3, waited=0.5, timeouts=0))
 metrics.streams.set(7)
 metrics.lane("keys")(4, 0.001, 0.002)
 print(metrics.render().decode())

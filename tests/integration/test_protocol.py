@@ -9,10 +9,10 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.server.asgi_types import RawAnswer, RawRequest, Receive, Scope, Send
-from tenantry.server.dispatch import Front, HotRoutes
+from tenantry.server.asgi_types import HotRequest, HotResponse, Receive, Scope, Send
+from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
-from tenantry.server.protocol import HotCycle, LeanProtocol
+from tenantry.server.protocol import HotRequestCycle, HttpProtocol
 from tests.support.http_line import Line
 from tests.support.serving import served
 
@@ -34,9 +34,9 @@ class Application:
         self.metrics = Metrics(several_processes=False)
         hot = HotRoutes()
         hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
-        self.front = Front(hot, self, self.metrics)
+        self.front = Dispatcher(hot, self, self.metrics)
 
-    async def answer(self, request: RawRequest) -> RawAnswer:
+    async def answer(self, request: HotRequest) -> HotResponse:
         self.paths.append(request.path)
         self.clients.append(request.scope["client"][0])
         way = b"long" if "http_version" in request.scope else b"short"
@@ -52,10 +52,10 @@ class Application:
             try:
                 body = await request.body()
             except PayloadTooLargeError:
-                return RawAnswer(413, headers)
+                return HotResponse(413, headers)
         if body == b"/hot/large":
             body = LARGE
-        return RawAnswer(200, headers, body)
+        return HotResponse(200, headers, body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -75,7 +75,7 @@ def application() -> Application:
 
 @pytest.fixture
 async def address(application: Application) -> AsyncIterator[str]:
-    async with served(application.front, http=LeanProtocol, keep_alive=1) as address:
+    async with served(application.front, http=HttpProtocol, keep_alive=1) as address:
         yield address
         application.let_go.set()
 
@@ -304,7 +304,7 @@ async def go_on_once_it_ends(idle: Line, half: Line, application: Application) -
 
 
 async def test_requests_under_way_are_answered_when_the_server_ends(application: Application) -> None:
-    async with served(application.front, http=LeanProtocol) as address:
+    async with served(application.front, http=HttpProtocol) as address:
         line = await Line.to(address)
         await line.send(b"GET /hot/held/a HTTP/1.1\r\n" + HOST)
         half = await Line.to(address)
@@ -331,7 +331,7 @@ async def test_requests_leave_nothing_for_the_garbage_collector(line: Line) -> N
         for path in (b"/hot/a", b"/other") * 20:
             await line.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
             assert (await line.answer())[0] == 200
-        kept = sum(isinstance(thing, RequestResponseCycle | HotCycle) for thing in gc.get_objects())
+        kept = sum(isinstance(thing, RequestResponseCycle | HotRequestCycle) for thing in gc.get_objects())
     finally:
         gc.enable()
     assert kept <= 2  # the connection's last

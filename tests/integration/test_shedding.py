@@ -9,9 +9,9 @@ import pytest
 import uvloop
 
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tenantry.server.load_shedding import SheddingProtocol
+from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import GATE, OverloadDetector
+from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
 from tests.support.http_line import Line
 from tests.support.serving import served
 
@@ -24,7 +24,7 @@ class Application:
     """Answers each request with its body, once it is let go; has room for one at a time."""
 
     def __init__(self) -> None:
-        self.gate = OverloadDetector(Metrics(several_processes=False), always=1, at_first=1)
+        self.detector = OverloadDetector(Metrics(several_processes=False), minimum=1, initial=1)
         self.paths: list[str] = []
         self.let_go = asyncio.Event()
         self._has_begun = asyncio.Event()
@@ -33,7 +33,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            scope["state"][GATE] = self.gate
+            scope["state"][OVERLOAD_DETECTOR] = self.detector
             for _ in range(2):
                 message = await receive()
                 await send({"type": f"{message['type']}.complete"})
@@ -65,7 +65,7 @@ def application() -> Application:
 
 @pytest.fixture
 async def address(application: Application) -> AsyncIterator[str]:
-    async with served(application, http=SheddingProtocol) as address:
+    async with served(application, http=LoadSheddingProtocol) as address:
         yield address
         application.let_go.set()
 
@@ -130,14 +130,14 @@ async def test_request_that_waits_behind_another_does_not_count_as_arriving(
     first: Line, application: Application
 ) -> None:
     await first.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
-    assert application.gate.arriving == 0  # the one before it is under way
+    assert application.detector.arriving == 0  # the one before it is under way
     application.let_go.set()
     assert (await first.answer())[0] == 200
     await first.send(b"d")
-    assert application.gate.arriving == 1
+    assert application.detector.arriving == 1
     await first.send(b"y")
     assert (await first.answer())[0] == 200
-    assert application.gate.arriving == 0
+    assert application.detector.arriving == 0
 
 
 async def test_requests_that_never_arrive_keep_nobody_out(address: str, application: Application) -> None:
@@ -167,7 +167,7 @@ async def test_clients_who_hang_up_all_at_once_keep_nobody_out(address: str, app
     application.let_go.set()
     assert (await line.answer())[0] == 200
     line.close()
-    assert application.gate.arriving == 0
+    assert application.detector.arriving == 0
 
 
 def test_what_comes_as_the_request_of_a_client_that_hung_up_ends_is_let_in() -> None:
@@ -178,7 +178,7 @@ async def ask_as_another_ends() -> None:
     """On the loop that serves, which reads what came between a task's end and what is done after it."""
     application = Application()
     application.let_go.set()
-    async with served(application, http=SheddingProtocol) as address:
+    async with served(application, http=LoadSheddingProtocol) as address:
         half, line = await Line.to(address), await Line.to(address)
         await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
         await line.send(b"")
@@ -186,7 +186,7 @@ async def ask_as_another_ends() -> None:
         half.close()
         assert (await line.answer())[0] == 200
         line.close()
-    assert application.gate.arriving == 0
+    assert application.detector.arriving == 0
 
 
 async def test_only_whole_names_of_headers_count(line: Line, first: Line, application: Application) -> None:

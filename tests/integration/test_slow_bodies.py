@@ -13,7 +13,7 @@ from litestar.handlers import BaseRouteHandler
 from tenantry.api.guards import Connection, Credential, RouteGuard
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.server.asgi_types import AsgiApp
-from tenantry.server.protocol import LeanProtocol
+from tenantry.server.protocol import HttpProtocol
 from tests.contract.test_openapi import LEAK_REPORT, WEBHOOK, operations
 from tests.support.app import make_app
 from tests.support.emptying import SharedDatabase
@@ -51,7 +51,7 @@ async def site(shared_database: SharedDatabase) -> AsyncIterator[Site]:
     async with running_issuer() as issuer:
         app = make_app(shared_database.conninfo, clock, DEFAULT_TIMEOUTS, **identity_settings(issuer))
         async with (
-            served(app, LeanProtocol) as address,
+            served(app, HttpProtocol) as address,
             httpx2.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=30) as client,
         ):
             yield Site(Service(client, clock, issuer, shared_database.conninfo), address)
@@ -213,7 +213,7 @@ async def checks_of(method: str, *parts: bytes) -> int:
     async def answer() -> None: ...
 
     app = cast("AsgiApp", Litestar([answer], openapi_config=None))
-    async with served(app, LeanProtocol) as address:
+    async with served(app, HttpProtocol) as address:
         line = await Line.to(address)
         await line.send(f"{method} / HTTP/1.1\r\nHost: x\r\n".encode() + parts[0], *parts[1:])
         assert (await line.head())[0] == 200

@@ -13,7 +13,7 @@ from psycopg import pq
 
 from tenantry.db import statements as kinds
 from tenantry.db.connection import Connection
-from tenantry.db.statements import Statement, Type
+from tenantry.db.statements import ParameterType, Statement
 
 ONE = Statement("SELECT 1")
 NUMBERS = Statement("SELECT n FROM unnest($1) AS n", kinds.BIGINTS)
@@ -41,7 +41,9 @@ async def connection(conninfo: str, request: pytest.FixtureRequest) -> AsyncIter
         (kinds.TEXTS, []),
     ],
 )
-async def test_columns_arrive_as_they_were_sent(connection: Connection, kind: Type[Any], values: list[Any]) -> None:
+async def test_columns_arrive_as_they_were_sent(
+    connection: Connection, kind: ParameterType[Any], values: list[Any]
+) -> None:
     [rows] = await connection.together(Statement("SELECT * FROM unnest($1)", kind)(values))
     assert [value for (value,) in rows] == values
 

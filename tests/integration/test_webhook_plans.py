@@ -7,10 +7,10 @@ import pytest
 
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
-from tenantry.db.statements import Call
+from tenantry.db.statements import BoundStatement
 from tenantry.domain.billing.timeline import ReplayDepth
 
-CALLS: list[Call] = [
+CALLS: list[BoundStatement] = [
     billing.LOCK_ACCOUNTS(["a"], ["c"]),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
@@ -28,11 +28,11 @@ async def lane(emptied: str) -> AsyncIterator[Lane]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_rows_of_batches_are_found_by_index(lane: Lane, call: Call) -> None:
+async def test_rows_of_batches_are_found_by_index(lane: Lane, call: BoundStatement) -> None:
     explained = copy(call.statement)
     explained.sql = b"EXPLAIN " + call.statement.sql
     async with lane.use() as connection:
-        [rows] = await connection.together(Call(explained, call.parameters))
+        [rows] = await connection.together(BoundStatement(explained, call.parameters))
     assert_by_index(rows)
 
 

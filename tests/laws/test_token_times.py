@@ -8,7 +8,7 @@ from tenantry.integrations.oidc.checks import (
     LEEWAY_SECONDS,
     MAX_LIFETIME_SECONDS,
     TIME_CHECKS,
-    Reading,
+    DecodedToken,
     Times,
     are_timely,
     first_failure,
@@ -28,6 +28,6 @@ moments = seconds | seconds.map(int) | st.integers() | st.floats(allow_nan=False
 @example(NOW, None, NOW + 60)
 @example(10**400, None, 10**400)
 def test_one_step_agrees_with_the_checks(issued: float, not_before: float | None, expires: float) -> None:
-    reading = Reading("", CONFIG, KEYS)
+    reading = DecodedToken("", CONFIG, KEYS)
     reading.times, reading.now = Times(issued, not_before, expires), NOW
     assert are_timely(reading.times, NOW) is (first_failure(TIME_CHECKS, reading) is None)

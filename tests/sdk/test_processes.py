@@ -24,7 +24,7 @@ for number in range(8):
 assert all(client.auth.whoami().id == mine for _ in range(20))
 print([os.waitpid(child, 0)[1] for child in children])
 """
-ENDING: Final = """
+SHUTDOWN: Final = """
 import atexit
 from tenantry_sdk import Tenantry
 client = Tenantry()
@@ -65,7 +65,7 @@ async def test_children_of_a_process_have_connections_of_their_own(unlimited: Se
 
 
 async def test_program_that_ends_may_still_call(served: Served, tmp_path: Path) -> None:
-    done = await run_program(ENDING, tmp_path, served)
+    done = await run_program(SHUTDOWN, tmp_path, served)
     assert (done.code, done.out, done.err) == (0, "revoked\n", "")
 
 

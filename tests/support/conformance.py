@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import httpx2
 
-from tenantry.server.load_shedding import SheddingProtocol
+from tenantry.server.load_shedding import LoadSheddingProtocol
 from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, running_issuer
 from tests.support.logs import watched
@@ -65,7 +65,7 @@ async def described_service(conninfo: str, folder: Path) -> AsyncIterator[Descri
             OIDC_CLIENT_ID=CLIENT_ID,
         )
         with watched("") as log:
-            async with served(app, SheddingProtocol) as base:
+            async with served(app, LoadSheddingProtocol) as base:
                 now = int(time.time())
                 claims = {"org_id": "acme", "org_role": "owner", "iat": now, "exp": now + 3600}
                 described = Described(base, issuer.mint(claims=claims), OPERATOR_TOKEN)

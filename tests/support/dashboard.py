@@ -23,7 +23,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
-from tenantry.server.load_shedding import SheddingProtocol
+from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DemoUser, mint_access_token
 from tests.support import signing
@@ -279,7 +279,7 @@ async def started_dashboard(
                 listeners.pop() if listeners else socket.create_server((LOOPBACK, urlsplit(url).port or 0)) as listener
             ):
                 app = build_app(settings, conninfo, timeouts=timeouts)
-                async with serving(app, listener, SheddingProtocol, grace=5) as server:
+                async with serving(app, listener, LoadSheddingProtocol, grace=5) as server:
                     yield server
 
         empty = await stack.enter_async_context(emptying(conninfo))

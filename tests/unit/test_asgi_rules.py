@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.asgi.middleware import Paths, path_of, scope_rule
+from tenantry.asgi.middleware import PathSet, path_of, scope_rule
 
 TABLE = scope_rule(
     {
@@ -42,7 +42,7 @@ TABLE = scope_rule(
     ],
 )
 def test_public_paths_are_exact_or_below_a_prefix(path: str, *, public: bool) -> None:
-    assert (path in Paths(["/health", "/assets/", "/"])) is public
+    assert (path in PathSet(["/health", "/assets/", "/"])) is public
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tenantry.db.batcher import CROWD, Batcher
+from tenantry.db.batcher import CONCURRENT_ITEMS, Batcher
 from tenantry.domain.errors import DatabaseUnavailableError
 
 Answers = Sequence[int | Exception]
@@ -54,25 +54,25 @@ async def test_a_lone_item_goes_at_once() -> None:
 
 async def test_another_batch_is_begun_beside_the_first_where_a_crowd_waits() -> None:
     doubler = Doubler()
-    batcher = Batcher(doubler.run, at_once=2)
+    batcher = Batcher(doubler.run, max_concurrent=2)
     first = await held(batcher, doubler, 0)
-    few = await submitted(batcher, *range(1, CROWD))
+    few = await submitted(batcher, *range(1, CONCURRENT_ITEMS))
     assert doubler.batches == [[0]]
     doubler.begun.clear()
-    crowd = await submitted(batcher, CROWD)
+    crowd = await submitted(batcher, CONCURRENT_ITEMS)
     await doubler.begun.wait()
-    assert doubler.batches == [[0], [*range(1, CROWD + 1)]]
-    third = await submitted(batcher, *range(100, 100 + CROWD))
+    assert doubler.batches == [[0], [*range(1, CONCURRENT_ITEMS + 1)]]
+    third = await submitted(batcher, *range(100, 100 + CONCURRENT_ITEMS))
     doubler.gate.set()
     answers = await asyncio.gather(first, *few, *crowd, *third)
-    assert answers == [2 * item for item in (*range(CROWD + 1), *range(100, 100 + CROWD))]
+    assert answers == [2 * item for item in (*range(CONCURRENT_ITEMS + 1), *range(100, 100 + CONCURRENT_ITEMS))]
     assert doubler.most_at_once == 2
 
 
 async def test_all_batches_are_waited_for_on_closing() -> None:
     doubler = Doubler()
-    batcher = Batcher(doubler.run, at_once=2)
-    tasks = await submitted(batcher, *range(2 * CROWD))
+    batcher = Batcher(doubler.run, max_concurrent=2)
+    tasks = await submitted(batcher, *range(2 * CONCURRENT_ITEMS))
     closing = asyncio.create_task(batcher.close())
     doubler.gate.set()
     await closing
@@ -107,7 +107,7 @@ async def test_items_that_wait_form_the_next_batch() -> None:
 async def test_a_batch_has_a_bound() -> None:
     doubler = Doubler()
     doubler.gate.set()
-    batcher = Batcher(doubler.run, most=2)
+    batcher = Batcher(doubler.run, max_items=2)
     await asyncio.gather(*(batcher.submit(number) for number in range(5)))
     assert doubler.batches == [[0, 1], [2, 3], [4]]
 
@@ -127,7 +127,7 @@ async def test_a_failure_of_the_run_reaches_its_whole_batch_and_no_other() -> No
             raise ValueError("two")
         return list(items)
 
-    batcher = Batcher(run, most=2)
+    batcher = Batcher(run, max_items=2)
     answers = await asyncio.gather(*(batcher.submit(number) for number in range(1, 5)), return_exceptions=True)
     assert [repr(answer) for answer in answers] == ["ValueError('two')", "ValueError('two')", "3", "4"]
 
@@ -189,7 +189,7 @@ async def test_an_item_does_not_wait_longer_than_its_own_deadline() -> None:
         await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.04)
         return list(items)
 
-    batcher: Batcher[int, int] = Batcher(run, most=1, deadline=0.05)
+    batcher: Batcher[int, int] = Batcher(run, max_items=1, deadline=0.05)
     answers = await asyncio.gather(*(batcher.submit(number) for number in range(20)), return_exceptions=True)
     assert isinstance(answers[-1], DatabaseUnavailableError)
     await batcher.close()
@@ -198,7 +198,7 @@ async def test_an_item_does_not_wait_longer_than_its_own_deadline() -> None:
 
 async def test_the_queue_has_a_bound() -> None:
     doubler = Doubler()
-    batcher = Batcher(doubler.run, most_waiting=2)
+    batcher = Batcher(doubler.run, max_waiting=2)
     first = await held(batcher, doubler, 1)
     others = await submitted(batcher, 2, 3)
     with pytest.raises(DatabaseUnavailableError):
@@ -239,7 +239,7 @@ async def test_closing_waits_for_what_was_submitted() -> None:
 
 async def test_who_waits_loses_patience_before_the_run_that_holds_them_up_does() -> None:
     doubler = Doubler()
-    batcher = Batcher(doubler.run, patience=0.02)
+    batcher = Batcher(doubler.run, start_timeout=0.02)
     first = await held(batcher, doubler, 1)
     others = await submitted(batcher, 2, 3)
     refused = await asyncio.gather(*others, return_exceptions=True)
@@ -251,7 +251,7 @@ async def test_who_waits_loses_patience_before_the_run_that_holds_them_up_does()
 
 async def test_patience_is_lost_with_each_run_anew() -> None:
     doubler = Doubler()
-    batcher = Batcher(doubler.run, patience=0.02)
+    batcher = Batcher(doubler.run, start_timeout=0.02)
     first = await held(batcher, doubler, 1)
     for number in range(2, 5):
         [other] = await submitted(batcher, number)

@@ -6,13 +6,13 @@ import pytest
 
 from tenantry.integrations.oidc.checks import Times
 from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.tokens import MAX_BYTES, MAX_ENTRIES, Proof, ProvenTokens, token_digest
+from tenantry.integrations.oidc.tokens import MAX_BYTES, MAX_ENTRIES, VerifiedToken, VerifiedTokenCache, token_digest
 from tests.support.issuer import signing_key
 
 LENGTH = 700
 
 
-def proof(subject: str = "user_1", scopes: tuple[str, ...] = ()) -> Proof:
+def proof(subject: str = "user_1", scopes: tuple[str, ...] = ()) -> VerifiedToken:
     claims = Claims(
         issuer="https://login.example.com",
         subject=subject,
@@ -23,11 +23,11 @@ def proof(subject: str = "user_1", scopes: tuple[str, ...] = ()) -> Proof:
         expires_at=datetime(2026, 1, 1, tzinfo=UTC),
         email=None,
     )
-    return Proof("rsa-1", "RS256", signing_key("RS256", "rsa-1").private, Times(0, None, 1), claims)
+    return VerifiedToken("rsa-1", "RS256", signing_key("RS256", "rsa-1").private, Times(0, None, 1), claims)
 
 
 def test_a_proof_is_found_by_the_digest_of_the_token() -> None:
-    proven = ProvenTokens()
+    proven = VerifiedTokenCache()
     proven.add(token_digest("a.b.c"), proof("ann"), LENGTH)
     found = proven.find(token_digest("a.b.c"))
     assert found is not None
@@ -36,13 +36,13 @@ def test_a_proof_is_found_by_the_digest_of_the_token() -> None:
 
 @pytest.mark.parametrize("token", ["a.b.", "a.b.d", "a.b.c ", "A.b.c", "", "a.b.c\udc80"])
 def test_another_token_is_not_found(token: str) -> None:
-    proven = ProvenTokens()
+    proven = VerifiedTokenCache()
     proven.add(token_digest("a.b.c"), proof(), LENGTH)
     assert proven.find(token_digest(token)) is None
 
 
 def test_those_not_asked_for_longest_make_room() -> None:
-    proven = ProvenTokens(max_entries=2)
+    proven = VerifiedTokenCache(max_entries=2)
     for token in ("first", "second"):
         proven.add(token_digest(token), proof(), LENGTH)
     proven.find(token_digest("first"))
@@ -55,7 +55,7 @@ def test_those_not_asked_for_longest_make_room() -> None:
 
 
 def test_bytes_are_bounded_too() -> None:
-    proven = ProvenTokens(max_bytes=100_000)
+    proven = VerifiedTokenCache(max_bytes=100_000)
     for number in range(1000):
         proven.add(token_digest(str(number)), proof(), 8192)
     assert 0 < proven.bytes_held <= 100_000
@@ -63,20 +63,20 @@ def test_bytes_are_bounded_too() -> None:
 
 
 def test_one_that_is_too_big_alone_is_not_kept() -> None:
-    proven = ProvenTokens(max_bytes=1000)
+    proven = VerifiedTokenCache(max_bytes=1000)
     proven.add(token_digest("a"), proof(), 8192)
     assert (len(proven), proven.bytes_held) == (0, 0)
 
 
 def test_many_small_scopes_count_for_what_they_take() -> None:
-    few, many = ProvenTokens(), ProvenTokens()
+    few, many = VerifiedTokenCache(), VerifiedTokenCache()
     few.add(token_digest("a"), proof(), 8192)
     many.add(token_digest("a"), proof(scopes=("s",) * 3000), 8192)
     assert many.bytes_held - few.bytes_held >= 3000 * 8
 
 
 def test_what_is_forgotten_is_not_counted() -> None:
-    proven = ProvenTokens()
+    proven = VerifiedTokenCache()
     for token in ("a", "b", "b"):
         proven.add(token_digest(token), proof(), LENGTH)
     proven.drop(token_digest("a"))
@@ -87,6 +87,6 @@ def test_what_is_forgotten_is_not_counted() -> None:
 
 
 def test_an_ordinary_token_leaves_room_for_as_many_as_are_kept() -> None:
-    proven = ProvenTokens()
+    proven = VerifiedTokenCache()
     proven.add(token_digest("a"), proof(), LENGTH)
     assert proven.bytes_held * MAX_ENTRIES <= MAX_BYTES

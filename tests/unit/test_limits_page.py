@@ -7,14 +7,12 @@ import pytest
 from tenantry.auth import failed_authentication_throttle as refusals
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
-from tenantry.server import asgi_types as raw
-from tenantry.server import client_timeouts as patience
-from tenantry.server import overload_detection as gate
-from tenantry.server import rate_limits as strangers
+from tenantry.server import asgi_types, client_timeouts, rate_limits
+from tenantry.server.overload_detection import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
-LIMITS = patience.Limits()
+LIMITS = client_timeouts.ClientLimits()
 
 
 @pytest.mark.parametrize(
@@ -25,19 +23,19 @@ LIMITS = patience.Limits()
         ("a body, since its head, or since the answers before it", f"{LIMITS.body:g} s"),
         ("an answer that the client stops reading", f"{LIMITS.reading:g} s"),
         ("the service's own answer, since the request was received", f"{DEFAULT_TIMEOUTS.request:g} s"),
-        ("a request's head: target, names and values of fields", f"{patience.MOST_HEAD} bytes"),
-        ("fields in a head", f"{patience.MOST_FIELDS}"),
-        ("target: path and query", f"{patience.MOST_TARGET} bytes"),
-        ("a body, on every route", f"{raw.MAX_BODY} bytes"),
-        ("a body of unknown length, in chunks", f"{patience.MOST_CHUNKS} chunks"),
-        ("the rest of a body after its answer", f"{patience.MOST_UNREAD} bytes"),
+        ("a request's head: target, names and values of fields", f"{client_timeouts.MAX_HEAD_BYTES} bytes"),
+        ("fields in a head", f"{client_timeouts.MAX_HEADERS}"),
+        ("target: path and query", f"{client_timeouts.MAX_TARGET_BYTES} bytes"),
+        ("a body, on every route", f"{asgi_types.MAX_BODY} bytes"),
+        ("a body of unknown length, in chunks", f"{client_timeouts.MAX_CHUNKS} chunks"),
+        ("the rest of a body after its answer", f"{client_timeouts.MAX_DISCARDED_BYTES} bytes"),
         ("connections of a process, `MAX_CONNECTIONS`", f"{Settings.max_connections.default}"),
-        ("pipelined requests on a connection that wait for an earlier answer", f"{patience.MOST_PIPELINED}"),
-        ("requests in progress", f"as many as are answered in {gate.WAIT:g} s, at least {gate.ALWAYS}"),
+        ("pipelined requests on a connection that wait for an earlier answer", f"{client_timeouts.MAX_PIPELINED}"),
+        ("requests in progress", f"as many as are answered in {MAX_WAIT:g} s, at least {MIN_CONCURRENT}"),
         ("rejected credentials per second", f"{refusals.PER_SECOND}"),
         (
             "other rejected anonymous requests per second: unknown addresses, wrong signatures, malformed bodies",
-            f"{strangers.PER_SECOND}",
+            f"{rate_limits.PER_SECOND}",
         ),
         ("sign-ins of a process whose authorization code is being redeemed", f"{sign_in.MOST_REDEMPTIONS}"),
     ],

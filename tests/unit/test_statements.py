@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tenantry.db import statements
-from tenantry.db.statements import Statement, Type
+from tenantry.db.statements import ParameterType, Statement
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from tenantry.db.statements import Statement, Type
         ),
     ],
 )  # fmt: skip
-def test_a_column(kind: Type[object], values: object, dumped: str) -> None:
+def test_a_column(kind: ParameterType[object], values: object, dumped: str) -> None:
     assert kind.dump(values).hex() == dumped.replace(" ", "")
 
 

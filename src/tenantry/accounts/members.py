@@ -13,8 +13,7 @@ from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import Position, new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency import once
-from tenantry.db.idempotency_store import Claim
+from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain import members as rules

@@ -10,8 +10,7 @@ from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import Position
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency import once
-from tenantry.db.idempotency_store import Claim
+from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import parse_time_cursor, to_page
 from tenantry.db.tenants_store import TenantRow
 from tenantry.domain import members as rules

@@ -15,8 +15,7 @@ from tenantry.common.encoding import Position, new_id
 from tenantry.common.encoding import encode as encode_cursor
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency import once
-from tenantry.db.idempotency_store import Claim
+from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import parse_time_cursor, to_page
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author

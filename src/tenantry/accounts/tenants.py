@@ -24,8 +24,7 @@ from tenantry.common.encoding import Position, new_id
 from tenantry.common.openapi import doc
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency import once
-from tenantry.db.idempotency_store import Claim
+from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import parse_time_cursor, to_page
 from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.access import Mode, Principal

@@ -13,7 +13,7 @@ from tenantry.auth.authentication import Admission
 from tenantry.common.openapi import doc
 from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import DomainError, NotFoundError
-from tenantry.server.asgi_types import OUTCOME, RawAnswer, RawRequest
+from tenantry.server.asgi_types import OUTCOME, HotRequest, HotResponse
 from tenantry.server.problems import refuse_domain_error
 from tenantry.server.rate_limits import admit
 
@@ -85,16 +85,16 @@ class GatewayCheck:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    async def handle(self, request: RawRequest) -> RawAnswer:
+    async def handle(self, request: HotRequest) -> HotResponse:
         """200 with the caller's identity in headers, or the refusal, its problem document in a header too."""
         try:
             return await self._check(request)
         except DomainError as error:
             request.scope[OUTCOME] = error.code
             refusal = refuse_domain_error(error, request.request_id.decode())
-            return RawAnswer(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
+            return HotResponse(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
 
-    async def _check(self, request: RawRequest) -> RawAnswer:
+    async def _check(self, request: HotRequest) -> HotResponse:
         scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
         if scope != _NO_SCOPE and not is_scope(scope):
             raise NotFoundError("scope")
@@ -103,7 +103,7 @@ class GatewayCheck:
             principal.require(scope)
         if rest or principal.mode is not _LIVE:
             principal.require_mode(_accepted_modes(request, rest))
-        return RawAnswer(
+        return HotResponse(
             200,
             [
                 (b"x-tenant-id", principal.org_id.encode()),
@@ -116,7 +116,7 @@ class GatewayCheck:
         )
 
 
-def _accepted_modes(request: RawRequest, rest: str) -> frozenset[Mode]:
+def _accepted_modes(request: HotRequest, rest: str) -> frozenset[Mode]:
     """The modes that a path accepts of which ``rest`` follows the scope."""
     asked = _MODE_PATHS.get(rest)
     # The configuration writes the mode as it is. An encoded one is the client's, added by the gateway to the address.

@@ -26,7 +26,7 @@ from tenantry.domain.errors import (
     UserTokenRequiredError,
 )
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.server.asgi_types import CALLER, CLAIMS, IS_WHOLE, OPERATOR, header_of
+from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, header_of
 from tenantry.server.dispatch import REQUEST_ID
 from tenantry.server.rate_limits import admit, admit_user, authenticate_again
 
@@ -73,10 +73,10 @@ class RouteGuard:
         """Let the caller in, or raise. Raises what reading the body raises, too."""
         await self._check(connection, handler)
         scope = _extras(connection)
-        if scope["method"] in _SAFE_METHODS or scope.get(IS_WHOLE):
+        if scope["method"] in _SAFE_METHODS or scope.get(BODY_COMPLETE):
             return
         await cast("AnyRequest", connection).body()
-        scope[IS_WHOLE] = True
+        scope[BODY_COMPLETE] = True
         await self._check(connection, handler)
 
 

@@ -18,8 +18,8 @@ from tenantry.common.openapi import doc
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.pages import Page
 from tenantry.domain.projects import Project, Window
-from tenantry.server.asgi_types import RawAnswer, RawRequest
-from tenantry.server.bodies import faults_of
+from tenantry.server.asgi_types import HotRequest, HotResponse
+from tenantry.server.bodies import fault_of
 from tenantry.server.rate_limits import admit
 
 PATH: Final = "/api/v1/projects"
@@ -56,7 +56,7 @@ class ProjectList:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    async def handle(self, request: RawRequest) -> RawAnswer:
+    async def handle(self, request: HotRequest) -> HotResponse:
         """A page of the caller's projects, newest first."""
         window, fault = _NOTHING, None
         try:
@@ -67,7 +67,7 @@ class ProjectList:
         admitted.principal.require("projects:read")
         if fault is not None:
             raise fault
-        return RawAnswer.json(page_of(admitted.projects, window.limit))
+        return HotResponse.json(page_of(admitted.projects, window.limit))
 
 
 def parse_window(query: bytes) -> Window:
@@ -78,7 +78,7 @@ def parse_window(query: bytes) -> Window:
     try:
         page = msgspec.convert(values, _PageQuery, strict=False)
     except msgspec.ValidationError as error:
-        raise ValidationError(*faults_of(error)) from error
+        raise ValidationError(fault_of(error)) from error
     return window_after(page.limit, page.cursor)
 
 

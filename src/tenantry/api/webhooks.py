@@ -14,7 +14,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tenantry.integrations.stripe.signature import Refusal, SignatureVerifier
-from tenantry.server.asgi_types import OUTCOME, TENANT, RawAnswer, RawRequest
+from tenantry.server.asgi_types import OUTCOME, TENANT, HotRequest, HotResponse
 from tenantry.server.metrics import Metrics
 
 PATH: Final = "/api/v1/webhooks/payment-provider"
@@ -71,26 +71,26 @@ class WebhookEndpoint:
         self._refusals = {reason: metrics.refusals.labels(reason) for reason in (*Refusal, *_NoEvent)}
         self._anomalies = {anomaly: metrics.anomalies.labels(anomaly) for anomaly in Anomaly}
 
-    async def handle(self, request: RawRequest) -> RawAnswer:
+    async def handle(self, request: HotRequest) -> HotResponse:
         """Answer one delivery; a 200 means that the event is committed, or was before."""
         if request.scope["method"] != "POST":
-            return RawAnswer.text(405, "Method not allowed", (b"allow", b"POST"))
+            return HotResponse.text(405, "Method not allowed", (b"allow", b"POST"))
         try:
             body = await request.body()
         except PayloadTooLargeError:
             return self._refuse(request, _NoEvent.TOO_LARGE, 413, "Payload too large")
         arrival = self._verified(request, body)
-        if isinstance(arrival, RawAnswer):
+        if isinstance(arrival, HotResponse):
             return arrival
         event = arrival.event
         try:
             receipt = await self._service.receive(arrival)
         except HandlingFailedError:
             self._count(request, event, _NotEntered.FAILED)
-            return RawAnswer.text(500, "Handling failed")
+            return HotResponse.text(500, "Handling failed")
         except DatabaseUnavailableError:
             self._count(request, event, _NotEntered.UNAVAILABLE)
-            return RawAnswer.text(503, "Service unavailable", (b"retry-after", b"1"))
+            return HotResponse.text(503, "Service unavailable", (b"retry-after", b"1"))
         self._count(request, event, receipt.outcome or _NotEntered.DUPLICATE)
         if receipt.tenant_id is not None:
             request.scope[TENANT] = receipt.tenant_id
@@ -98,9 +98,9 @@ class WebhookEndpoint:
             self._anomalies[anomaly].inc()
         if receipt.outcome is Outcome.INVALID:
             logger.warning("event %s is of no use: %s", event.id, event.problem)
-        return RawAnswer.text(200, "OK")
+        return HotResponse.text(200, "OK")
 
-    def _verified(self, request: RawRequest, body: bytes) -> Arrival | RawAnswer:
+    def _verified(self, request: HotRequest, body: bytes) -> Arrival | HotResponse:
         """The event that was sent, or the refusal."""
         signature = request.header(b"provider-signature")
         if signature is None:
@@ -121,16 +121,16 @@ class WebhookEndpoint:
             return self._refuse(request, _NoEvent.INVALID_PAYLOAD, 400, INVALID_PAYLOAD)
         return Arrival(event, now, body, trace=self._traceparent() if self._traceparent else None)
 
-    def _count(self, request: RawRequest, event: BillingEvent, outcome: Outcome | _NotEntered) -> None:
+    def _count(self, request: HotRequest, event: BillingEvent, outcome: Outcome | _NotEntered) -> None:
         request.scope[OUTCOME] = outcome.value
         known = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE
         self._events[known, outcome, event.livemode].inc()
 
-    def _refuse(self, request: RawRequest, reason: Refusal | _NoEvent, status: int, text: str) -> RawAnswer:
+    def _refuse(self, request: HotRequest, reason: Refusal | _NoEvent, status: int, text: str) -> HotResponse:
         request.scope[OUTCOME] = reason.value
         self._refusals[reason].inc()
         logger.warning("webhook refused: reason=%s request=%s", reason.value, request.request_id.decode())
-        return RawAnswer.text(status, text)
+        return HotResponse.text(status, text)
 
 
 def _text(description: str) -> dict[str, Any]:

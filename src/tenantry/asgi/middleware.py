@@ -13,7 +13,7 @@ from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send, header_of,
 from tenantry.server.dispatch import REQUEST_ID, internal_error
 from tenantry.server.problems import STATUSES, Header, Refusal, refuse_domain_error
 from tenantry.server.rate_limits import rate_headers
-from tenantry.server.security_headers import SAFEGUARDS
+from tenantry.server.security_headers import SECURITY_HEADERS
 
 ScopeRule = Callable[[str, str], str | None]
 """From method (``WEBSOCKET`` for a websocket) and path to the scope needed, or None for any credential."""
@@ -21,8 +21,8 @@ ScopeRule = Callable[[str, str], str | None]
 WEBSOCKET: Final = "WEBSOCKET"
 
 
-class Paths:
-    """Paths given exactly, or by a prefix that ends in ``/``; ``/`` alone is the root and nothing below it."""
+class PathSet:
+    """PathSet given exactly, or by a prefix that ends in ``/``; ``/`` alone is the root and nothing below it."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._exact = frozenset(_checked(path) for path in paths)
@@ -115,7 +115,7 @@ class HasScope(Protocol):
         """The ASGI scope."""
 
 
-class Visit:
+class RequestContext:
     """A request or websocket that came through the middleware."""
 
     __slots__ = ("app", "principal", "request_id", "standing", "started", "tenantry")
@@ -149,10 +149,10 @@ class Visit:
         return self.principal
 
 
-def visit_of(scope: Mapping[str, Any]) -> Visit | None:
+def visit_of(scope: Mapping[str, Any]) -> RequestContext | None:
     """The visit that a middleware has begun."""
     visit = scope.get(VISIT)
-    return visit if isinstance(visit, Visit) else None
+    return visit if isinstance(visit, RequestContext) else None
 
 
 def optional_principal_of(request: Mapping[str, Any] | HasScope) -> Principal | None:
@@ -189,7 +189,7 @@ class TenantryMiddleware:
 
     ``public`` are paths that need no credential; with ``optional`` a request without one is let in everywhere (and one
     with a faulty credential nowhere). ``scopes`` says what each method and path needs beside a credential: a table
-    (what it does not list needs everything, ``*:*``) or a function. Paths are those below ``root_path``.
+    (what it does not list needs everything, ``*:*``) or a function. PathSet are those below ``root_path``.
     ``mode`` says whose credentials are accepted: ``live`` refuses test keys, ``test`` refuses all others, ``any``
     refuses none.
     With ``on_demand`` nobody is asked for a credential here: the routes ask.
@@ -211,7 +211,7 @@ class TenantryMiddleware:
     ) -> None:
         self._app = app
         self._tenantry = tenantry
-        self._public = Paths(public)
+        self._public = PathSet(public)
         self._optional = optional
         self._scope_needed = scope_rule(scopes)
         self._accepted_modes = accepted_modes(mode)
@@ -231,7 +231,7 @@ class TenantryMiddleware:
 
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
         known = scope.get(REQUEST_ID)  # from a middleware in front that has another database
-        visit = Visit(
+        visit = RequestContext(
             self._tenantry, request_id_of(header_of(scope, b"x-request-id")) if known is None else str(known).encode()
         )
 
@@ -245,7 +245,7 @@ class TenantryMiddleware:
         marked = {**scope, **ours, "headers": _without_identity(scope)}
         await self._pass(visit, marked, receive, send_with_headers)
 
-    async def _pass(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass(self, visit: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         visit.app = scope.get("app")
         try:
             await self._check(visit, scope)
@@ -263,7 +263,7 @@ class TenantryMiddleware:
                 raise
             await _refuse(scope, send, refuse_domain_error(error, visit.request_id.decode()), begun=visit.started)
 
-    async def _check(self, visit: Visit, scope: Scope) -> None:
+    async def _check(self, visit: RequestContext, scope: Scope) -> None:
         if self._on_demand:
             return
         path = path_of(scope)
@@ -305,7 +305,7 @@ def _without_identity(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 async def _refuse(scope: Scope, send: Send, refusal: Refusal, *, begun: bool = False) -> None:
-    headers = [*refusal.headers, *SAFEGUARDS, (b"content-length", b"%d" % len(refusal.body))]
+    headers = [*refusal.headers, *SECURITY_HEADERS, (b"content-length", b"%d" % len(refusal.body))]
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "http.response.body", "body": refusal.body})

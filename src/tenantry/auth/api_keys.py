@@ -17,8 +17,7 @@ from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import Position, new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency import once
-from tenantry.db.idempotency_store import Claim
+from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, parse_time_cursor, time_end, to_page, to_sought_page
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind

@@ -100,10 +100,13 @@ class Authenticator:
         self._owner_seen = owner_seen
         self._accept = accept
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
-            self._find_keys, patience=keys.timeouts.batch_start, deadline=keys.timeouts.batch, watch=keys.watch
+            self._find_keys, start_timeout=keys.timeouts.batch_start, deadline=keys.timeouts.batch, metrics=keys.metrics
         )
         self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(
-            self._find_seats, patience=users.timeouts.batch_start, deadline=users.timeouts.batch, watch=users.watch
+            self._find_seats,
+            start_timeout=users.timeouts.batch_start,
+            deadline=users.timeouts.batch,
+            metrics=users.metrics,
         )
 
     async def authenticate(

@@ -11,7 +11,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role, role_grants
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, DomainError
-from tenantry.integrations.oidc.explain import Result, Step, TokenExplanation
+from tenantry.integrations.oidc.explain import CheckStep, Result, TokenExplanation
 from tenantry.integrations.oidc.tokens import Claims, TokenVerifier
 
 _NAME: Final = "tenant and membership"
@@ -34,7 +34,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """All checks of a token. ``refusal`` is what the service answers; None where it lets the token in."""
 
     token: TokenExplanation
-    steps: list[Step]
+    steps: list[CheckStep]
     refusal: DomainError | None
     standing: ExplainedAccess | None
 
@@ -63,9 +63,9 @@ async def explain_token(
         return Explanation(told, [*told.steps, step], None, _as_claimed(told.claims, organization))
     said = _said(told.claims, organization, seats)
     if isinstance(principal, DomainError):
-        step = Step(_NAME, Result.FAILED, said, _EXPECTED, principal.detail)
+        step = CheckStep(_NAME, Result.FAILED, said, _EXPECTED, principal.detail)
         return Explanation(told, [*told.steps, step], principal, None)
-    step = Step(_NAME, Result.OK, said, _EXPECTED)
+    step = CheckStep(_NAME, Result.OK, said, _EXPECTED)
     return Explanation(told, [*told.steps, step], None, _as_member(told.claims, principal, seats))
 
 
@@ -121,8 +121,8 @@ def _header(organization: str | None) -> bytes | None:
     return None if organization is None else organization.encode("utf-8", "surrogateescape")
 
 
-def _not_reached(reason: str | None) -> Step:
-    return Step(_NAME, Result.NOT_REACHED, None, _EXPECTED, reason)
+def _not_reached(reason: str | None) -> CheckStep:
+    return CheckStep(_NAME, Result.NOT_REACHED, None, _EXPECTED, reason)
 
 
 def _said(claims: Claims, organization: str | None, seats: list[SeatRow]) -> str:

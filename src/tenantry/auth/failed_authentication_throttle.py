@@ -1,12 +1,10 @@
 """Refusing credentials without letting a flood of bad ones slow everybody down."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from tenantry.common.clock import Pace
+from tenantry.common.clock import Throttle
 from tenantry.domain.errors import (
     ApiKeyExpiredError,
     ApiKeyRevokedError,
@@ -37,9 +35,12 @@ class FailedAuthenticationThrottle:
     def __init__(self, refused: Callable[[str, str], None] = lambda _kind, _reason: None) -> None:
         """``refused`` is told of each: what sort of credential it was, and the code of the refusal."""
         self._refused = refused
-        self._pace = Pace(PER_SECOND, at_once=AT_ONCE, longest=LONGEST)
-        self.waiting = 0
+        self._throttle = Throttle(PER_SECOND, burst=AT_ONCE, longest=LONGEST)
+
+    @property
+    def waiting(self) -> int:
         """Refusals that wait for their turn."""
+        return self._throttle.waiting
 
     @asynccontextmanager
     async def of(self, kind: str) -> AsyncIterator[None]:
@@ -53,9 +54,5 @@ class FailedAuthenticationThrottle:
     async def hold(self, error: DomainError, kind: str) -> None:
         """Wait for the turn of a refusal, if it is of a credential; for the hot path, where the block costs more."""
         self._refused(kind, error.code)
-        if isinstance(error, _REFUSED) and (seconds := self._pace.wait(time.monotonic())):
-            self.waiting += 1
-            try:
-                await asyncio.sleep(seconds)
-            finally:
-                self.waiting -= 1
+        if isinstance(error, _REFUSED):
+            await self._throttle.wait()

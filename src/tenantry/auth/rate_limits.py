@@ -65,7 +65,7 @@ class RateLimiter:
         self._ahead: deque[Share] = deque()
         self._warned_in = -_SECONDS_BETWEEN_WARNINGS
         self._takings: Batcher[_Entry, None] = Batcher(
-            self._serve, most=_MOST_AT_ONCE, patience=deadline, deadline=deadline, watch=lane.watch
+            self._serve, max_items=_MOST_AT_ONCE, start_timeout=deadline, deadline=deadline, metrics=lane.metrics
         )
 
     def count_at_once(self, principal: Principal) -> RateLimitStatus | None:

@@ -11,7 +11,7 @@ from typing import Final
 from isal import isal_zlib
 
 from tenantry.db.connection import Connection
-from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, Call, Statement
+from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, BoundStatement, Statement
 
 INSERT_BODIES: Final = Statement(
     """
@@ -35,7 +35,7 @@ def unpack(packed: bytes) -> bytes:
     return zlib.decompress(packed) if packed.startswith(_ZLIB) else packed
 
 
-def insert_bodies(kept: Sequence[tuple[int, bytes]], now: datetime) -> list[Call]:
+def insert_bodies(kept: Sequence[tuple[int, bytes]], now: datetime) -> list[BoundStatement]:
     """Write raw bodies, each with its event's arrival number."""
     return [INSERT_BODIES(now, [arrival for arrival, _ in kept], [pack(body) for _, body in kept])] if kept else []
 

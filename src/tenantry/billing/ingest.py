@@ -56,10 +56,10 @@ class WebhookService:
         self._clock = clock
         self._batcher: Batcher[Arrival, Receipt] = Batcher(
             self.apply,
-            at_once=len(lanes),
-            patience=lanes[0].timeouts.batch_start,
+            max_concurrent=len(lanes),
+            start_timeout=lanes[0].timeouts.batch_start,
             deadline=lanes[0].timeouts.batch,
-            watch=lanes[0].watch,
+            metrics=lanes[0].metrics,
         )
 
     def receive(self, arrival: Arrival) -> Awaitable[Receipt]:

@@ -15,7 +15,18 @@ import psycopg
 from tenantry.billing.bodies_store import insert_bodies
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing
-from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, MOMENTS, TEXT, TEXTS, Call, Statement, Type
+from tenantry.db.statements import (
+    BIGINTS,
+    BOOLEANS,
+    JSONS,
+    MOMENT,
+    MOMENTS,
+    TEXT,
+    TEXTS,
+    BoundStatement,
+    ParameterType,
+    Statement,
+)
 from tenantry.domain.billing.events import Anomaly, BillingEvent
 from tenantry.domain.billing.ledger import Account, Arrival, BatchContext, Entry, Link
 from tenantry.domain.billing.state import BillingState, KnownSubscription
@@ -56,7 +67,7 @@ SELECT CASE WHEN claimed THEN pg_advisory_xact_lock(hashtextextended(name, 0))
   FROM unnest(%s::text[], %s::boolean[]) AS wanted (name, claimed)
 """
 
-_FACT_TYPES: Final[Mapping[str, Type[Any]]] = {
+_FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "id": TEXTS, "arrival": BIGINTS, "type": TEXTS, "created": BIGINTS, "livemode": BOOLEANS, "api_version": TEXTS,
     "org_id": TEXTS, "customer_id": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "status": TEXTS,
     "price_id": TEXTS, "current_period_end": BIGINTS, "cancel_at_period_end": BOOLEANS, "invoice_id": TEXTS,
@@ -210,14 +221,14 @@ async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
     return [row[0] for row in await cursor.fetchall()]
 
 
-_ENTRY_TYPES: Final[Mapping[str, Type[Any]]] = {
+_ENTRY_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     **_FACT_TYPES,
     "received_at": MOMENTS, "tenant_id": TEXTS, "outcome": TEXTS, "reason": TEXTS, "before": JSONS, "after": JSONS,
     "anomalies": TEXTS,
 }  # fmt: skip
 
 
-def _unnested(types: Mapping[str, Type[Any]]) -> str:
+def _unnested(types: Mapping[str, ParameterType[Any]]) -> str:
     """What makes a table of parameters of these types, the first being ``$1``."""
     return f"unnest({', '.join(f'${number}' for number in range(1, len(types) + 1))}) AS given ({', '.join(types)})"
 
@@ -230,7 +241,7 @@ SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies,
 """,  # noqa: S608  # our own columns
     *_ENTRY_TYPES.values(),
 )
-_ACCOUNT_TYPES: Final[Mapping[str, Type[Any]]] = {
+_ACCOUNT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
     "cancel_at_period_end": BOOLEANS, "provider_status": TEXTS, "subscription_id": TEXTS,
     "subscription_created": BIGINTS, "others": JSONS, "customer_id": TEXTS, "tip_created": BIGINTS,
@@ -270,7 +281,7 @@ DELETE FROM billing_bodies b USING gone WHERE b.arrival = gone.arrival AND b.arr
 """,  # noqa: S608  # our own condition
     TEXTS, BIGINTS,
 )  # fmt: skip
-_SETTLED_TYPES: Final[Mapping[str, Type[Any]]] = {
+_SETTLED_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     name: _ENTRY_TYPES[name] for name in ("id", "tenant_id", "outcome", "reason", "before", "after", "anomalies")
 }
 SETTLE_PARKED: Final = Statement(
@@ -293,7 +304,7 @@ class EntryTakenError(Exception):
     """Another transaction has put one of the events into the ledger meanwhile."""
 
 
-def insert_entries(entries: Sequence[Entry], now: datetime) -> list[Call]:
+def insert_entries(entries: Sequence[Entry], now: datetime) -> list[BoundStatement]:
     """Write events into the ledger, and their raw bodies beside it."""
     if not entries:
         return []
@@ -329,17 +340,17 @@ def _jsons(values: Iterable[object]) -> list[bytes | None]:
     return [None if value is None else _encoder.encode(value) for value in values]
 
 
-def delete_entries(ids: Sequence[str]) -> list[Call]:
+def delete_entries(ids: Sequence[str]) -> list[BoundStatement]:
     """Take entries that newer ones have made superfluous out of the ledger; one that tells of drift stays."""
     return [DELETE_ENTRIES(ids, Anomaly.DRIFT)] if ids else []
 
 
-def delete_replaced(ids: Collection[str], entries: Sequence[Entry]) -> list[Call]:
+def delete_replaced(ids: Collection[str], entries: Sequence[Entry]) -> list[BoundStatement]:
     """Take entries out of the ledger that give way to those of the same id among ``entries``, before these go in."""
     return [DELETE_REPLACED(sorted(ids), [entry.arrival.event.arrival for entry in entries])] if ids else []
 
 
-def settle_parked(entries: Sequence[Entry]) -> list[Call]:
+def settle_parked(entries: Sequence[Entry]) -> list[BoundStatement]:
     """Write what became of parked events once their tenant was known."""
     if not entries:
         return []
@@ -351,7 +362,7 @@ def settle_parked(entries: Sequence[Entry]) -> list[Call]:
     ]  # fmt: skip
 
 
-def update_accounts(accounts: Sequence[tuple[Account, bool]], now: datetime) -> list[Call]:
+def update_accounts(accounts: Sequence[tuple[Account, bool]], now: datetime) -> list[BoundStatement]:
     """Write back accounts; those whose tenant record changed, as the flag says, were updated ``now``."""
     if not accounts:
         return []
@@ -369,12 +380,12 @@ def update_accounts(accounts: Sequence[tuple[Account, bool]], now: datetime) -> 
     ]
 
 
-def insert_links(links: Sequence[Link]) -> list[Call]:
+def insert_links(links: Sequence[Link]) -> list[BoundStatement]:
     """Record customers' tenants; the first claim on a customer stands."""
     return [INSERT_LINKS(*zip(*links, strict=True))] if links else []
 
 
-async def write(connection: Connection, calls: Sequence[Call], *, commit: bool) -> None:
+async def write(connection: Connection, calls: Sequence[BoundStatement], *, commit: bool) -> None:
     """Write what these calls say, together. Raises `EntryTakenError`; the transaction is to be rolled back then."""
     if not calls and not commit:
         return

@@ -122,7 +122,7 @@ def _parse_cursor(cursor: str | None) -> tuple[int, int] | None:
     if position is None:
         return None
     if not position.id.isdecimal():
-        raise InvalidCursorError("The cursor is not one that this API gave.")
+        raise InvalidCursorError("The cursor is invalid. Use a nextCursor of this API.")
     return position.key, min(int(position.id), 2**62)
 
 

@@ -23,7 +23,7 @@ from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig, as_json, moment, reach
-from tenantry.integrations.oidc.explain import Result, Step
+from tenantry.integrations.oidc.explain import CheckStep, Result
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tenantry.server.problems import STATUSES
@@ -70,7 +70,7 @@ def as_document(explanation: Explanation, config: OidcConfig) -> str:
     return json.dumps(document, indent=2)
 
 
-def _check(step: Step, names: int) -> Text:
+def _check(step: CheckStep, names: int) -> Text:
     said = f"{printable(step.said)} " if step.said else ""
     reason = f": {printable(step.reason)}" if step.reason else ""
     return Text.assemble(

@@ -26,10 +26,10 @@ from tenantry.common import clock as backoff
 from tenantry.common import logs
 from tenantry.common import process as collector
 from tenantry.common import process as open_files
-from tenantry.server.accept_loop import Loop
+from tenantry.server.accept_loop import AcceptLoop
 from tenantry.server.asgi_types import AsgiApp
-from tenantry.server.load_shedding import SheddingProtocol
-from tenantry.server.run import REQUEST_SECONDS, Server
+from tenantry.server.load_shedding import LoadSheddingProtocol
+from tenantry.server.run import REQUEST_SECONDS, GracefulServer
 from tenantry.settings import Settings, SettingsError, export_environment, export_telemetry, load, read_environment
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def _run_one(settings: Settings, conninfo: str, bound: socket.socket, supervisor
     connections = open_files.allow_connections(settings.max_connections)
     app = build_app(settings.replace(max_connections=connections), conninfo)
     collector.set_for_serving()
-    Server(server_config(settings, app), settings.drain_seconds, supervisor).run(sockets=[bound])
+    GracefulServer(server_config(settings, app), settings.drain_seconds, supervisor).run(sockets=[bound])
 
 
 def _run_several(settings: Settings, conninfo: str, values: dict[str, str], bound: socket.socket) -> None:
@@ -125,8 +125,8 @@ def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
     """What the server is set to, for an application."""
     return uvicorn.Config(
         app,
-        loop=f"{Loop.__module__}:{Loop.__qualname__}",
-        http=SheddingProtocol,
+        loop=f"{AcceptLoop.__module__}:{AcceptLoop.__qualname__}",
+        http=LoadSheddingProtocol,
         ws="none",
         lifespan="on",
         log_config=None,

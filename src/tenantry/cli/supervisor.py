@@ -14,7 +14,7 @@ from typing import Final
 
 from uvicorn.config import STARTUP_FAILURE
 
-from tenantry.server.accept_loop import HANDSHAKE, refuse_newcomers
+from tenantry.server.accept_loop import HANDSHAKE_SECONDS, reject_new_connections
 
 _spawning: Final = multiprocessing.get_context("spawn")
 
@@ -86,7 +86,7 @@ class Supervisor:
 
     def _end(self, number: int) -> None:
         self._is_ending = True
-        seconds = self._drain_seconds - HANDSHAKE if number == signal.SIGTERM else 0
+        seconds = self._drain_seconds - HANDSHAKE_SECONDS if number == signal.SIGTERM else 0
         self._refuses_at = monotonic() + max(0, seconds)
         if seconds <= 0:
             self._refuse()
@@ -100,7 +100,7 @@ class Supervisor:
 
     def _refuse(self) -> None:
         self._refuses_at = None
-        refuse_newcomers(self._bound)
+        reject_new_connections(self._bound)
         self._bound.close()
 
     def _replace_ended(self) -> bool:

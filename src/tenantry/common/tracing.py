@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
-from tenantry.common.methods import METHODS
+from tenantry.common.http import METHODS
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

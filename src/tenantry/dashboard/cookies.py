@@ -12,7 +12,7 @@ from litestar.datastructures import Cookie
 from tenantry.api.guards import AnyRequest, Connection
 from tenantry.common.clock import Clock, to_micros
 from tenantry.domain.sessions import ABSOLUTE, SessionSecret
-from tenantry.integrations.oidc.sign_in import Begun
+from tenantry.integrations.oidc.sign_in import PendingSignIn
 
 SIGN_IN_GOOD_FOR: Final = timedelta(minutes=10)
 MOST_PENDING: Final = 5
@@ -26,7 +26,7 @@ _PART_OF_STATE: Final = 12
 class Pending(msgspec.Struct, frozen=True):
     """A sign-in under way in one tab of a browser, and where it is to lead."""
 
-    begun: Begun
+    begun: PendingSignIn
     return_to: str
     until: int
     """In microseconds since the Unix epoch."""
@@ -56,7 +56,7 @@ class Cookies:
         """What takes the session's cookie away."""
         return self._cookie(self._session, "", timedelta())
 
-    def with_sign_in(self, begun: Begun, return_to: str) -> Cookie:
+    def with_sign_in(self, begun: PendingSignIn, return_to: str) -> Cookie:
         """The cookie of a sign-in: sealed, so that nobody reads the verifier, and one for each tab."""
         until = to_micros(self._clock() + SIGN_IN_GOOD_FOR)
         content = msgspec.json.encode(Pending(begun, return_to, until))

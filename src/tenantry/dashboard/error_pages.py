@@ -25,7 +25,7 @@ from tenantry.dashboard.labels import refusal_of
 from tenantry.dashboard.renderer import Renderer
 from tenantry.dashboard.sign_in import start_path
 from tenantry.domain.errors import DomainError
-from tenantry.server.asgi_types import RawAnswer, Scope, header_of
+from tenantry.server.asgi_types import HotResponse, Scope, header_of
 from tenantry.server.dispatch import REQUEST_ID
 from tenantry.server.problems import RETRY_AFTER, STATUSES, VARIES
 
@@ -113,7 +113,7 @@ class ErrorPages:
         message = refusal_of(visitor.role, visitor.claims.scopes, error.scope, error.owner_only)
         return self._page(request, HTTPStatus.FORBIDDEN, _TITLES[HTTPStatus.FORBIDDEN], message)
 
-    def page_in_front(self, scope: Scope, status: int, request_id: str) -> RawAnswer | None:
+    def page_in_front(self, scope: Scope, status: int, request_id: str) -> HotResponse | None:
         """The page for a request that no route has answered in time, or could; None as for `page_of`."""
         accept = header_of(scope, b"accept") or b""
         is_ours = status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)  # no browser meets another
@@ -126,7 +126,7 @@ class ErrorPages:
         response = self._message(status, title, message, request_id)
         headers = {"Content-Type": f"{MediaType.HTML.value}; charset=utf-8", **response.headers}
         lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-        return RawAnswer(status, [*lines, VARIES], response.content.encode())
+        return HotResponse(status, [*lines, VARIES], response.content.encode())
 
     def page_of(self, request: AnyRequest, error: HTTPException) -> Response[str] | None:
         """The page for a request that no route answers; None where it is not of a person with a browser."""

@@ -17,7 +17,13 @@ from tenantry.dashboard.guards import NotSignedInError, SessionGuard, is_head, r
 from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.oidc.jwks import FetchError
-from tenantry.integrations.oidc.sign_in import Person, PersonNeededError, SignIn, SignInFailedError, TooManySignInsError
+from tenantry.integrations.oidc.sign_in import (
+    InteractionRequiredError,
+    SignedInUser,
+    SignIn,
+    SignInFailedError,
+    TooManySignInsError,
+)
 from tenantry.server.dispatch import REQUEST_ID
 from tenantry.server.problems import RETRY_AFTER
 
@@ -155,7 +161,7 @@ class SignInPages:
             await self._use(pending)
             person = await sign_in.finish(pending.begun, answer)
         except (AuthUnavailableError, SignInFailedError) as error:
-            if pending.begun.silent and isinstance(error, PersonNeededError):
+            if pending.begun.silent and isinstance(error, InteractionRequiredError):
                 return self._look.redirect(start_path(pending.return_to))
             _log_failure(request, error)
             status_code = 503 if isinstance(error, AuthUnavailableError) else 400
@@ -179,7 +185,7 @@ class SignInPages:
         if not await self._sessions.use_state(pending.begun.state):
             raise SignInFailedError("This sign-in has been used before.")
 
-    async def _renew(self, pending: Pending, person: Person, token: str | None) -> Response[str]:
+    async def _renew(self, pending: Pending, person: SignedInUser, token: str | None) -> Response[str]:
         """Go on with a session that the provider has vouched for again; nobody is signed in by that."""
         if token is not None and await self._sessions.renew(token, person.claims, person.name):
             return self._look.redirect(pending.return_to)

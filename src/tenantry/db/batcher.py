@@ -1,4 +1,4 @@
-"""What can be seen of a lane's work from outside."""
+"""Batching: requests that wait while a batch is in progress form the next one."""
 
 import asyncio
 from collections import deque
@@ -11,190 +11,178 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.tracing import Trace, Tracing
 from tenantry.domain.errors import DatabaseUnavailableError
 
-Observe = Callable[[int, float, float], None]
-"""Told of each batch: how many items it has, how long the first of them waited, and how long it took; in seconds."""
+BatchObserver = Callable[[int, float, float], None]
+"""Called after each batch with its number of items, the wait of the first one and its duration, in seconds."""
 
 
-def _noop_observer(_items: int, _waited: float, _took: float) -> None:
-    """Nobody wants to know."""
+def _noop_observer(_items: int, _waited: float, _took: float) -> None: ...
 
 
-class LaneMetrics(msgspec.Struct, frozen=True):
-    """Who is told of a lane's batches; ``name`` is the lane's. With ``tracing`` they are spans, too."""
+class BatchMetrics(msgspec.Struct, frozen=True):
+    """The observer of the batches of the lane ``name``. With ``tracing`` they are spans, too."""
 
     name: str
-    observe: Observe = _noop_observer
+    observe: BatchObserver = _noop_observer
     tracing: Tracing | None = None
 
 
-NO_METRICS: Final = LaneMetrics("")
-
-
-# Grouping: requests that wait while a batch is in flight form the next one
-
+NO_BATCH_METRICS: Final = BatchMetrics("")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-MAX_BATCH: Final = 256
-CROWD: Final = 32
-"""Items that must wait for another run to begin beside those under way."""
+MAX_ITEMS: Final = 256
+CONCURRENT_ITEMS: Final = 32
+"""Waiting items from which another batch starts beside those in progress."""
 _MAX_WAITING: Final = 4096
-_LOOKS: Final = 4
-"""In the time of one's patience."""
+_CHECKS_PER_TIMEOUT: Final = 4
 
 
 class Batcher(Generic[Item, Answer]):
-    """Runs ``run`` over groups of items, up to ``at_once`` groups at a time.
+    """Calls ``run`` with batches of up to ``max_items`` items, in up to ``max_concurrent`` calls at a time.
 
-    A second group is begun beside the first only where a crowd waits: two small ones cost more than one.
-    ``run`` gets up to ``most`` items and returns an answer for each, in their order; an exception
-    as an answer is raised to that item's submitter alone, one raised by ``run`` to all of them.
-    ``deadline`` is in seconds, for each item as for each run; an item waits for its run no longer than ``patience``.
-    ``watch`` is told of each run.
+    A second batch starts beside the first one only if `CONCURRENT_ITEMS` wait: two small ones cost more than one.
+    ``run`` returns an answer for each item, in order. An exception as an answer is raised to the item's submitter, one
+    that ``run`` raises to all of them. An item waits for its batch at most ``start_timeout`` seconds, and for its
+    answer at most ``deadline`` seconds, which also bounds a batch.
     """
 
     def __init__(
         self,
         run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
         *,
-        at_once: int = 1,
-        most: int = MAX_BATCH,
-        most_waiting: int = _MAX_WAITING,
-        patience: float = DEFAULT_TIMEOUTS.batch_start,
+        max_concurrent: int = 1,
+        max_items: int = MAX_ITEMS,
+        max_waiting: int = _MAX_WAITING,
+        start_timeout: float = DEFAULT_TIMEOUTS.batch_start,
         deadline: float = DEFAULT_TIMEOUTS.batch,
-        watch: LaneMetrics = NO_METRICS,
+        metrics: BatchMetrics = NO_BATCH_METRICS,
     ) -> None:
         self._run = run
-        self._lane = watch.name
-        self._observe = watch.observe
-        self._tracing = watch.tracing
-        self._at_once = at_once
-        self._most = most
-        self._most_waiting = most_waiting
-        self._patience = min(patience, deadline)
+        self._lane = metrics.name
+        self._observe = metrics.observe
+        self._tracing = metrics.tracing
+        self._max_concurrent = max_concurrent
+        self._max_items = max_items
+        self._max_waiting = max_waiting
+        self._start_timeout = min(start_timeout, deadline)
         self._deadline = deadline
-        self._waiting: deque[_Entry[Item, Answer]] = deque()
+        self._waiting: deque[_QueuedItem[Item, Answer]] = deque()
         self._runs = 0
-        self._running: dict[int, list[_Entry[Item, Answer]]] = {}
+        self._running: dict[int, list[_QueuedItem[Item, Answer]]] = {}
         self._hanging: set[int] = set()
         self._workers: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def submit(self, item: Item) -> Answer:
-        """The answer for ``item``, within the deadline.
+        """Return the answer for ``item`` within the deadline.
 
-        Raises `DatabaseUnavailableError` when there is none by then (the item may still be served), when its run has
-        not begun in time, or when too many wait already. A submitter that is cancelled before its batch has begun takes
-        its item along.
+        Raises `DatabaseUnavailableError` on a timeout (the item may still be processed) or if too many items wait.
+        If the submitter is canceled before its batch starts, its item is dropped.
         """
-        if self._hanging or len(self._waiting) >= self._most_waiting:
+        if self._hanging or len(self._waiting) >= self._max_waiting:
             raise _busy()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
-        came = loop.time()
         trace = None if self._tracing is None else self._tracing.current()
-        self._waiting.append(_Entry(item, future, came, trace))
+        self._waiting.append(_QueuedItem(item, future, loop.time(), trace))
         workers = len(self._workers)
-        if not workers or (workers < self._at_once and len(self._waiting) >= CROWD):
+        if not workers or (workers < self._max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS):
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)  # also where it is cancelled before it begins
-        if self._watch is None:  # one timer for all
-            self._watch = loop.call_later(self._patience / _LOOKS, self._refuse_overdue)
+            worker.add_done_callback(self._workers.discard)  # also if it is canceled before it starts
+        if self._timer is None:
+            self._timer = loop.call_later(self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue)
         return await future
 
     async def close(self) -> None:
-        """Wait until everything that was submitted has been answered."""
+        """Wait until all submitted items are answered."""
         while self._workers:
             await asyncio.wait(self._workers)
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def _work(self) -> None:
-        while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CROWD):
+        while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CONCURRENT_ITEMS):
             if batch := self._next_batch():
-                await self._serve(batch)
-        self._workers -= {asyncio.current_task()}  # at once: whoever submits now must begin another
+                await self._process(batch)
+        self._workers -= {asyncio.current_task()}  # now: the next submitter must start another worker
 
-    def _next_batch(self) -> list["_Entry[Item, Answer]"]:
-        batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-        return [entry for entry in batch if not entry.future.done()]
+    def _next_batch(self) -> list["_QueuedItem[Item, Answer]"]:
+        batch = [self._waiting.popleft() for _ in range(min(self._max_items, len(self._waiting)))]
+        return [queued for queued in batch if not queued.future.done()]
 
-    async def _serve(self, batch: list["_Entry[Item, Answer]"]) -> None:
+    async def _process(self, batch: list["_QueuedItem[Item, Answer]"]) -> None:
         self._runs += 1
         number = self._runs
         self._running[number] = batch
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        alarm = loop.call_later(self._deadline, self._give_up, number)
+        started = loop.time()
+        alarm = loop.call_later(self._deadline, self._refuse_all, number)
         try:
             async with asyncio.timeout(self._deadline):
                 answers = await self._answer(batch)
-        except Exception as error:  # noqa: BLE001  # theirs who submitted
-            for entry in batch:
-                _settle(entry.future, error)
+        except Exception as error:  # noqa: BLE001  # the submitters handle it
+            for queued in batch:
+                _resolve(queued.future, error)
         else:
-            for entry, answer in zip(batch, answers, strict=True):
-                _settle(entry.future, answer)
+            for queued, answer in zip(batch, answers, strict=True):
+                _resolve(queued.future, answer)
         finally:
             alarm.cancel()
             del self._running[number]
             self._hanging.discard(number)
-            self._observe(len(batch), began - batch[0].came, loop.time() - began)
+            self._observe(len(batch), started - batch[0].queued_at, loop.time() - started)
 
-    async def _answer(self, batch: Sequence["_Entry[Item, Answer]"]) -> Sequence[Answer | Exception]:
-        items = [entry.item for entry in batch]
+    async def _answer(self, batch: Sequence["_QueuedItem[Item, Answer]"]) -> Sequence[Answer | Exception]:
+        items = [queued.item for queued in batch]
         if self._tracing is None:
             answers = await self._run(items)
         else:
-            with self._tracing.batch(self._lane, [entry.trace for entry in batch]):
+            with self._tracing.batch(self._lane, [queued.trace for queued in batch]):
                 answers = await self._run(items)
         if len(answers) != len(items):
             raise RuntimeError(f"{len(answers)} answers for {len(items)} items")
         return answers
 
-    def _give_up(self, number: int) -> None:
-        """Refuse everybody until the hanging run has let go of its connection."""
+    def _refuse_all(self, number: int) -> None:
+        """Refuse all items until the hanging batch releases its connection."""
         self._hanging.add(number)
-        for entry in (*self._running[number], *self._waiting):
-            _refuse(entry.future)
+        for queued in (*self._running[number], *self._waiting):
+            _resolve(queued.future, _busy())
         self._waiting.clear()
 
     def _refuse_overdue(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         running = [(batch, self._deadline) for batch in self._running.values()]
-        for entries, seconds in (*running, (self._waiting, self._patience)):
-            for entry in entries:
-                if entry.came + seconds > now:
-                    break  # who came first is due first
-                _refuse(entry.future)
-        is_idle = not self._running and not self._waiting
-        self._watch = None if is_idle else loop.call_later(self._patience / _LOOKS, self._refuse_overdue)
+        for batch, seconds in (*running, (self._waiting, self._start_timeout)):
+            for queued in batch:
+                if queued.queued_at + seconds > now:
+                    break  # the others were queued later
+                _resolve(queued.future, _busy())
+        self._timer = None
+        if self._running or self._waiting:
+            self._timer = loop.call_later(self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue)
 
 
-class _Entry(msgspec.Struct, Generic[Item, Answer], frozen=True):
-    """An item that waits for its answer, when it came, on the event loop's clock, and what it is part of."""
+class _QueuedItem(msgspec.Struct, Generic[Item, Answer], frozen=True):
+    """An item, with its submitter's trace; ``queued_at`` is on the event loop's clock."""
 
     item: Item
     future: "asyncio.Future[Answer]"
-    came: float
+    queued_at: float
     trace: Trace | None = None
 
 
-def _settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
+def _resolve(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
     if future.done():
         return
     if isinstance(answer, BaseException):
         future.set_exception(answer)
     else:
         future.set_result(answer)
-
-
-def _refuse(future: asyncio.Future[Answer]) -> None:
-    _settle(future, _busy())
 
 
 def _busy() -> DatabaseUnavailableError:

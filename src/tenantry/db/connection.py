@@ -1,6 +1,6 @@
-"""Whose rows a transaction is about, and the database role that it is carried out in.
+"""Database connections: the scope of a transaction (role and tenant), and statements sent together.
 
-The roles themselves, and what each may, are in `tenantry.db.roles`.
+`tenantry.db.roles` has the privileges of the roles.
 """
 
 import asyncio
@@ -15,81 +15,76 @@ from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.waiting import wait_async
 
-from tenantry.db.statements import TEXT, Call, Statement
+from tenantry.db.statements import TEXT, BoundStatement, Statement
 
 API: Final = "tenantry_api"
 PEOPLE: Final = "tenantry_people"
 BATCH: Final = "tenantry_batch"
 READ: Final = "tenantry_read"
 TENANT: Final = "tenantry.tenant_id"
-"""The setting of a transaction that names the tenant whose rows it meets."""
+"""The transaction's setting that names the tenant for row-level security."""
 
 
-class Scope(NamedTuple):
-    """What a transaction may meet: a role, and for the role of the API the tenant."""
+class TransactionScope(NamedTuple):
+    """The role of a transaction, and for the API's role the tenant."""
 
     role: str
     tenant_id: str = ""
 
 
-def of_tenant(tenant_id: str) -> Scope:
-    """One tenant's rows: the database shows no others, and takes none in."""
-    return Scope(API, tenant_id)
+def of_tenant(tenant_id: str) -> TransactionScope:
+    """Limit a transaction to one tenant's rows, by row-level security."""
+    return TransactionScope(API, tenant_id)
 
 
-OF_PEOPLE: Final = Scope(PEOPLE)
-"""What belongs to a person rather than to a tenant: sessions, and which tenants the person belongs to."""
-ACROSS_TENANTS: Final = Scope(BATCH)
-"""Many tenants' rows in one statement: batches, jobs, and the operator's commands."""
-
-
-# A connection that takes several statements in one go
-
+OF_PEOPLE: Final = TransactionScope(PEOPLE)
+"""Data of a person rather than of a tenant: sessions and memberships."""
+ACROSS_TENANTS: Final = TransactionScope(BATCH)
+"""Rows of many tenants: batches, jobs, and operator commands."""
 
 Rows = list[tuple[Any, ...]]
 Result = TypeVar("Result")
 
 _BEGIN: Final = Statement("BEGIN")
 _COMMIT: Final = Statement("COMMIT")
-# Until the transaction ends, whichever way: what comes next on the connection, or on a pooler's, has none of it.
+# The settings end with the transaction, so later users of the connection, or of a pooler's, do not inherit them.
 _ENTER: Final = Statement(f"SELECT set_config('{TENANT}', $1, true), set_config('role', $2, true)", TEXT, TEXT)
 _NAME_TENANT: Final = Statement(f"SELECT set_config('{TENANT}', $1, true)", TEXT)
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
 
 class PrimaryEpoch(NamedTuple):
-    """A primary, until a standby takes its place."""
+    """The time of one primary, until a standby replaces it."""
 
     cluster: int
-    """What PostgreSQL calls the system identifier."""
+    """PostgreSQL's system identifier."""
     timeline: int
-    """Each promotion begins a new one, with a greater number."""
+    """Increases with each promotion."""
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """The driver's connection, with a short way for batches.
+    """psycopg's connection, with `together` for batches.
 
-    A batch that sends its statements one by one, even in the driver's pipeline, lets the event loop turn between them,
-    which a burst of new requests then has to itself. Sent together they cost one write, one wait and one read.
+    Statements sent one by one, even in psycopg's pipeline, give the event loop turns in between, which a burst of new
+    requests would fill. Sent together they cost one write, one wait and one read.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         super().__init__(pgconn)
         self.rls_enabled = False
-        """Whether its database has the roles of `tenantry.db.roles` and lets it take them."""
+        """Whether the database has the roles of `tenantry.db.roles` and the login may take them."""
         self._scope = ACROSS_TENANTS
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
-        self.reign: PrimaryEpoch | None = None
-        """Whose its server was when it was made, where that is asked."""
+        self.primary: PrimaryEpoch | None = None
+        """The server's epoch when the connection was made, if it is known."""
 
-    async def together(self, *calls: Call, commit: bool = False) -> list[Rows]:
-        """Send these statements, and wait for the rows of each; with ``commit`` the transaction ends with them.
+    async def together(self, *calls: BoundStatement, commit: bool = False) -> list[Rows]:
+        """Send these statements at once, with a commit if ``commit``; return the rows of each.
 
-        They begin a transaction if there is none, unless the connection is in autocommit mode. When one fails, those
-        after it are not run, and its error is raised. Not to be called while anything else uses the connection; when
-        the wait is cancelled, the connection is closed.
+        They begin a transaction if there is none, unless the connection is in autocommit mode. If one fails, its error
+        is raised and later ones do not run. Not for concurrent use. A canceled call closes the connection.
         """
         pgconn = self.pgconn
         begins = not self.autocommit and pgconn.transaction_status == pq.TransactionStatus.IDLE
@@ -111,24 +106,24 @@ class Connection(psycopg.AsyncConnection[Any]):
         answers = self._check(sent, results)
         return [self._rows(result) for result in answers[begins : len(answers) - commit]]
 
-    async def enter(self, scope: Scope, *before: Call) -> None:
-        """Carry out the rest of the transaction in this scope; it is begun if there is none, in the same round trip.
+    async def enter(self, scope: TransactionScope, *before: BoundStatement) -> None:
+        """Run the rest of the transaction in this scope. One round trip, also if it begins the transaction.
 
-        ``before`` are statements that go ahead. Where `rls_enabled` is false the role stays what it is.
+        ``before`` are statements to run first. Unless `rls_enabled`, the role does not change.
         """
         enter = _ENTER(scope.tenant_id, scope.role) if self.rls_enabled else _NAME_TENANT(scope.tenant_id)
         await self.together(*before, enter)
         self._scope = scope
 
     @asynccontextmanager
-    async def within(self, scope: Scope) -> AsyncIterator[None]:
-        """Another scope for the length of the block, in the transaction that is under way."""
+    async def within(self, scope: TransactionScope) -> AsyncIterator[None]:
+        """Run the block in another scope, in the same transaction."""
         outer = self._scope
         await self.enter(scope)
         try:
             yield
         finally:
-            if self.pgconn.transaction_status == pq.TransactionStatus.INTRANS:  # a failed one has nothing to go on with
+            if self.pgconn.transaction_status == pq.TransactionStatus.INTRANS:  # a failed one cannot continue
                 await self.enter(outer)
 
     async def wait(
@@ -137,11 +132,10 @@ class Connection(psycopg.AsyncConnection[Any]):
         interval: float = 0.1,
         timeout: float | None = None,  # noqa: ASYNC109  # the driver's
     ) -> Result:
-        """Wait as the driver does; but when the wait is cancelled, the connection is closed, and nothing else.
+        """Wait as psycopg does, but close the connection if the wait is canceled.
 
-        The driver would ask the server to cancel the statement. That also ends a commit's wait for the standby, and
-        what the standby has not received would be there for the next request to find, and to acknowledge. And of a
-        server that does not answer it would wait for that too.
+        psycopg would ask the server to cancel the statement. That would also end a commit's wait for the standby, and
+        later requests would see data that the standby lacks. It would also wait for a server that does not answer.
         """
         try:
             return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
@@ -150,14 +144,14 @@ class Connection(psycopg.AsyncConnection[Any]):
             raise
 
     async def rollback(self) -> None:
-        """Roll back what is open; the driver lets go of every prepared statement with it."""
+        """Roll back. psycopg deallocates all prepared statements with it."""
         await super().rollback()
         self._names.clear()
 
-    def _send(self, call: Call, sent: list["_Sent"]) -> None:
-        """Send a statement; ``sent`` gets an entry for each result to expect."""
+    def _send(self, call: BoundStatement, sent: list["_Sent"]) -> None:
+        """Send a statement; add an entry to ``sent`` for each expected result."""
         statement, parameters = call
-        if self.prepare_threshold is None:  # between us and the server somebody swaps its sessions
+        if self.prepare_threshold is None:  # a pooler may switch server sessions
             self.pgconn.send_query_params(
                 statement.sql, parameters, statement.types, statement.formats, pq.Format.BINARY
             )
@@ -172,7 +166,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         sent.append(_Sent(statement, prepares=False))
 
     def _check(self, sent: Sequence["_Sent"], results: Sequence[pq.abc.PGresult]) -> list[pq.abc.PGresult]:
-        """The results of the statements themselves. Raises the first error."""
+        """Return the results of the statements without those of preparations. Raises the first error."""
         for position, result in enumerate(results):
             if result.status not in _DONE:
                 for statement, prepares in sent[position:]:
@@ -187,14 +181,14 @@ class Connection(psycopg.AsyncConnection[Any]):
 
 
 class _Sent(NamedTuple):
-    """What a result is expected of: a statement, or only its preparation."""
+    """The statement of an expected result, or of its preparation."""
 
     statement: Statement
     prepares: bool
 
 
 class _Exchange:
-    """Sends what libpq has been given, and collects the results up to the synchronisation."""
+    """Sends libpq's output buffer, and collects the results up to the pipeline sync."""
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
@@ -207,7 +201,7 @@ class _Exchange:
         self._incoming.register(self._socket, select.POLLIN)
 
     async def run(self) -> list[pq.abc.PGresult]:
-        """The results. Raises the driver's error when the connection is lost."""
+        """Return the results. Raises `psycopg.Error` if the connection is lost."""
         self._loop.add_reader(self._socket, self._guarded, self._read)
         self._is_waiting = True
         try:
@@ -215,10 +209,10 @@ class _Exchange:
                 self._loop.add_writer(self._socket, self._guarded, self._write)
             await self._done
         finally:
-            self._let_go()
+            self._detach()
         return self._results
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         if self._is_waiting:
             self._is_waiting = False
             self._loop.remove_reader(self._socket)
@@ -232,14 +226,14 @@ class _Exchange:
         self._pgconn.consume_input()
         while not self._done.done():
             if self._pgconn.is_busy():
-                # libpq takes a few KB at a time, and the event loop's turns are long where there is much to do
+                # libpq reads a few KB at a time; the event loop's turns are long under load
                 if not self._incoming.poll(0):
                     return
                 self._pgconn.consume_input()
                 continue
             result = self._pgconn.get_result()
             if result is None:
-                continue  # the end of one statement's results
+                continue  # end of one statement's results
             if result.status == pq.ExecStatus.PIPELINE_SYNC:
                 self._done.set_result(None)
             else:
@@ -249,7 +243,7 @@ class _Exchange:
         try:
             step()
         except psycopg.Error as error:
-            # libpq has closed the socket of a lost connection: before the next turn another may have its number
-            self._let_go()
+            # libpq has closed the socket: detach before another one gets its file descriptor
+            self._detach()
             if not self._done.done():
                 self._done.set_exception(error)

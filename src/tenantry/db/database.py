@@ -1,4 +1,4 @@
-"""How a pool of connections is used."""
+"""The database: the connection pool, transactions, and lanes for batches."""
 
 import asyncio
 import math
@@ -7,42 +7,72 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
-from tenantry.db.batcher import NO_METRICS, LaneMetrics
-from tenantry.db.connection import Connection, Scope
+from tenantry.db.batcher import NO_BATCH_METRICS, BatchMetrics
+from tenantry.db.connection import Connection, TransactionScope
 from tenantry.db.failover_detection import FailoverDetector
-from tenantry.db.roles import ARE_UP, TAKE_BATCH
+from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
 from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
+_RECONNECT_TIMEOUT: Final = 1.0  # after that the next request retries at once
+_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_UNAVAILABLE: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,  # a standby, or a primary made read-only
+    psycopg.errors.IdleInTransactionSessionTimeout,
+)
+OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
+"""Errors after which a new connection may reach another server, or find roles that now exist."""
+# The server's side of `_KEEPALIVE`, UTC for times, and a limit for clients that hang in a transaction with locks.
+_SESSION: Final = (
+    "-c TimeZone=UTC -c idle_in_transaction_session_timeout=10000 "
+    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=20000"
+)
+_FOR_TRANSACTION: Final = Statement(
+    "SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true), "
+    "set_config('idle_in_transaction_session_timeout', '10000', true)",
+    TEXT,
+)
+_SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+# Cached plans made while a table is small would still read all of it when it has grown. Planning again, or compiling,
+# costs more than it gains.
+_BY_INDEX: Final = (
+    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off "
+    "-c plan_cache_mode=force_generic_plan"
+)
+# Detect a dead connection within half a minute instead of a quarter of an hour.
+_KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
+
 
 class PoolUsage(NamedTuple):
-    """The connections of a pool at a moment, and what was counted since the moment before."""
+    """The connections of a pool now, and its counts since the last call."""
 
     in_use: int
     idle: int
-    most: int
-    """How many it may open."""
+    maximum: int
     waiting: int
-    """Requests that wait for a connection."""
+    """Requests that wait for a connection now."""
     waits: int
-    """Requests that had to wait, and, below, for how many seconds in all."""
+    """Requests that had to wait, ``waited`` seconds in total."""
     waited: float
     timeouts: int
-    """Requests that were given none."""
+    """Requests that got no connection."""
 
 
 def usage_of(pool: AsyncConnectionPool[Any]) -> PoolUsage:
-    """How the pool is used; what is counted is counted since it was last asked."""
+    """Return the usage of a pool, and reset its counts."""
     stats = pool.pop_stats()
     size, idle = stats["pool_size"], stats["pool_available"]
     return PoolUsage(
         in_use=size - idle,
         idle=idle,
-        most=stats["pool_max"],
+        maximum=stats["pool_max"],
         waiting=stats["requests_waiting"],
         waits=stats.get("requests_queued", 0),
         waited=stats.get("requests_wait_ms", 0) / 1000,
@@ -50,60 +80,17 @@ def usage_of(pool: AsyncConnectionPool[Any]) -> PoolUsage:
     )
 
 
-# Connections and transactions
-
-
-_RECONNECT_TIMEOUT: Final = 1.0  # then the next request tries at once: nobody waits long once the database is back
-_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-_UNAVAILABLE: Final = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    # A standby, or a primary that an operator or a full disk has closed.
-    psycopg.errors.ReadOnlySqlTransaction,
-    psycopg.errors.IdleInTransactionSessionTimeout,
-)
-OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
-"""What a connection is let go of for: a new one may lead to another server, or find roles that were not there yet."""
-# Times come back in the session's zone, and are answered as they come.
-_ZONE: Final = "-c TimeZone=UTC"
-# Whoever stands still in the middle of a transaction, or is gone without a word, would hold up everybody who waits for
-# its locks: until it goes on, or for the two hours after which the server notices by itself.
-_BOUNDS: Final = "-c idle_in_transaction_session_timeout=10000"
-# As `_KEEPALIVE`, for the server's end.
-_SERVER_KEEPALIVE: Final = (
-    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=20000"
-)
-_SESSION: Final = f"{_ZONE} {_BOUNDS} {_SERVER_KEEPALIVE}"
-_FOR_TRANSACTION: Final = Statement(
-    "SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true), "
-    "set_config('idle_in_transaction_session_timeout', '10000', true)",
-    TEXT,
-)
-_SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-# Plans are made once and kept, and one made while a table was small would go on to read all of it, by whatever way of
-# joining, when it has grown. Making them anew, or compiling them, costs more than any of them gains.
-_BY_INDEX: Final = " ".join(
-    f"-c {setting}"
-    for setting in (
-        "enable_seqscan=off", "enable_hashjoin=off", "enable_mergejoin=off", "jit=off",
-        "plan_cache_mode=force_generic_plan",
-    )
-)  # fmt: skip
-# A connection that silently leads nowhere is noticed within half a minute instead of a quarter of an hour.
-_KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
-
-
 def unavailable(error: BaseException) -> DatabaseUnavailableError:
-    """The refusal for a database that is out of reach."""
-    refusal = DatabaseUnavailableError("The database is out of reach. Try again shortly.")
+    """Make the refusal for an unreachable database."""
+    refusal = DatabaseUnavailableError("The database is unreachable. Try again shortly.")
     refusal.__cause__ = error
     return refusal
 
 
 def with_statement_timeout(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> str:
-    """The connection string with a timeout for every statement, UTC and keepalives, beside the options it has."""
-    bound = f"-c statement_timeout={_milliseconds(timeouts.statement)}"
-    return _with_options(_with_keepalives(conninfo, timeouts), f"{_SESSION} {bound}")
+    """Add a timeout for every statement, UTC and keepalives to a connection string."""
+    timeout = f"-c statement_timeout={_milliseconds(timeouts.statement)}"
+    return _with_options(_with_keepalives(conninfo, timeouts), f"{_SESSION} {timeout}")
 
 
 def _milliseconds(seconds: float) -> int:
@@ -111,58 +98,53 @@ def _milliseconds(seconds: float) -> int:
 
 
 def for_writes(conninfo: str) -> str:
-    """The connection string with which, of several hosts that it names, the one is meant that takes writes.
-
-    A standby lags behind: whoever asked it would let in keys that have been revoked.
-    """
-    given = psycopg.conninfo.conninfo_to_dict(conninfo)
-    is_of_several = any("," in str(given.get(name, "")) for name in ("host", "hostaddr"))
-    if not is_of_several or "target_session_attrs" in given:
+    """Select the primary of several hosts in a connection string. A standby lags: it would accept revoked keys."""
+    given = conninfo_to_dict(conninfo)
+    has_several = any("," in str(given.get(name, "")) for name in ("host", "hostaddr"))
+    if not has_several or "target_session_attrs" in given:
         return conninfo
-    return psycopg.conninfo.make_conninfo(conninfo, target_session_attrs="read-write")
+    return make_conninfo(conninfo, target_session_attrs="read-write")
 
 
 def _with_keepalives(conninfo: str, timeouts: Timeouts) -> str:
-    given = psycopg.conninfo.conninfo_to_dict(for_writes(conninfo))
-    with_keepalives = psycopg.conninfo.make_conninfo("", **{**_KEEPALIVE, **given})
-    return psycopg.conninfo.make_conninfo(with_keepalives, connect_timeout=math.ceil(timeouts.connect))
+    given: dict[str, Any] = {**_KEEPALIVE, **conninfo_to_dict(for_writes(conninfo))}
+    return make_conninfo(**{**given, "connect_timeout": math.ceil(timeouts.connect)})
 
 
 def _with_options(conninfo: str, options: str) -> str:
-    """The connection string with further settings of the session."""
-    given = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
-    return psycopg.conninfo.make_conninfo(conninfo, options=f"{given} {options}" if given else options)
+    given = conninfo_to_dict(conninfo).get("options")
+    return make_conninfo(conninfo, options=f"{given} {options}" if given else options)
 
 
 def name_of(conninfo: str) -> str:
-    """The database's name, as far as the connection string says it."""
+    """Return the database's name, or an empty text if the connection string does not have it."""
     try:
-        return str(psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") or "")
-    except psycopg.ProgrammingError:  # whoever connects will say so
+        return str(conninfo_to_dict(conninfo).get("dbname") or "")
+    except psycopg.ProgrammingError:  # connecting reports it
         return ""
 
 
 def new_pool(
-    succession: FailoverDetector,
+    failover: FailoverDetector,
     size: int,
-    make_ready: Callable[[Connection], Awaitable[None]],
+    prepare: Callable[[Connection], Awaitable[None]],
     *,
     prepare_threshold: int | None = 5,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> AsyncConnectionPool[Connection]:
-    """A pool that is not open yet. Its connections prepare what they have run so often, or nothing at all."""
+    """Make a closed pool. ``prepare`` runs on each new connection; ``prepare_threshold`` is psycopg's."""
 
     async def configure(connection: Connection) -> None:
-        await succession.accept(connection)
-        await make_ready(connection)
+        await failover.accept(connection)
+        await prepare(connection)
 
     async def check(connection: Connection) -> None:
-        if is_lost(connection) or succession.is_over(connection):
+        if is_lost(connection) or failover.is_over(connection):
             await connection.close()
-            raise psycopg.OperationalError("the connection leads nowhere any more")
+            raise psycopg.OperationalError("the connection is lost, or its server was replaced")
 
     return AsyncConnectionPool(
-        succession.conninfo,
+        failover.conninfo,
         kwargs={"prepare_threshold": prepare_threshold},
         connection_class=Connection,
         min_size=1,
@@ -175,20 +157,20 @@ def new_pool(
     )
 
 
-async def _look_for_walls(connection: Connection) -> None:
-    [[(connection.rls_enabled,)]] = await connection.together(ARE_UP(), commit=True)
+async def _check_roles(connection: Connection) -> None:
+    [[(connection.rls_enabled,)]] = await connection.together(RLS_ENABLED(), commit=True)
 
 
 async def take_role(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Give a session that serves many tenants the role for it, if the database has the roles and lets it take them."""
+    """Take the role for many tenants, if the database has it and the login may take it."""
     await connection.execute(TAKE_BATCH)
     await connection.commit()
 
 
 def is_lost(connection: Connection) -> bool:
-    """Whether the server has closed the connection while it was idle: a look at the socket, no round trip."""
+    """Whether the server has closed an idle connection; checks the socket without a round trip."""
     try:
-        connection.pgconn.consume_input()  # may read the server's farewell
+        connection.pgconn.consume_input()  # may read the server's last message
         connection.pgconn.consume_input()
     except psycopg.OperationalError:
         return True
@@ -196,14 +178,11 @@ def is_lost(connection: Connection) -> bool:
 
 
 class Database:
-    """The connections of one process to its PostgreSQL.
+    """The connections of one process to PostgreSQL: a pool for ordinary work, and `Lane`s for batches of many tenants.
 
-    A pool for ordinary work, whose transactions say what they may meet, and `Lane`s: connections of their own for the
-    batchers, which serve many tenants.
-
-    ``pooler`` leads to the same database by way of a pooler that gives out its connections by the transaction, and is
-    for the ordinary work alone. Such a pooler takes no options, and keeps neither settings nor prepared statements.
-    ``watch_of`` gives who is told of the work of a lane of this name; with ``tracing`` transactions are spans.
+    ``pooler`` connects to the same database through a pooler in transaction mode, for ordinary work only. Such a pooler
+    takes no options, and keeps neither settings nor prepared statements. ``metrics_of`` returns the metrics of the lane
+    of a name; with ``tracing`` transactions are spans.
     """
 
     def __init__(
@@ -212,27 +191,27 @@ class Database:
         pool_size: int,
         pooler: str | None = None,
         *,
-        watch_of: Callable[[str], LaneMetrics] = LaneMetrics,
+        metrics_of: Callable[[str], BatchMetrics] = BatchMetrics,
         tracing: Tracing | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self.timeouts = timeouts
-        self._watch_of = watch_of
+        self._metrics_of = metrics_of
         self._tracing = tracing
         self._name = name_of(conninfo)
-        self._is_by_pooler = pooler is not None
-        self.succession = FailoverDetector(with_statement_timeout(conninfo, timeouts))
+        self._uses_pooler = pooler is not None
+        self.failover = FailoverDetector(with_statement_timeout(conninfo, timeouts))
         self._pool = new_pool(
-            FailoverDetector(_with_keepalives(pooler, timeouts)) if pooler else self.succession,
+            FailoverDetector(_with_keepalives(pooler, timeouts)) if pooler else self.failover,
             pool_size,
-            _look_for_walls,
+            _check_roles,
             prepare_threshold=None if pooler else 5,
             timeouts=timeouts,
         )
         self._lanes: list[Lane] = []
 
     async def open(self) -> None:
-        """Start connecting, without waiting for the database."""
+        """Start to connect, without waiting for the database."""
         await self._pool.open()
 
     async def close(self) -> None:
@@ -242,15 +221,13 @@ class Database:
         await self._pool.close()
 
     @asynccontextmanager
-    async def transaction(self, scope: Scope, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
-        """A connection in a transaction: committed at the end of the block, rolled back on an error.
+    async def transaction(self, scope: TransactionScope, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
+        """Run the block in a transaction limited to ``scope``: commit at its end, roll back on an error.
 
-        It meets what is in the ``scope`` and nothing else, where the database has the roles for it. With
-        ``is_snapshot`` everything that it reads is of one moment, and nothing is written. Raises
-        `DatabaseUnavailableError` when the database is out of reach or refuses to go on.
+        With ``is_snapshot`` it is read-only and sees one moment. Raises `DatabaseUnavailableError`.
         """
         first = [_SNAPSHOT()] if is_snapshot else []
-        if self._is_by_pooler:
+        if self._uses_pooler:
             first.append(_FOR_TRANSACTION(str(_milliseconds(self.timeouts.statement))))
         try:
             with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
@@ -265,51 +242,47 @@ class Database:
             raise unavailable(error) from error
 
     def usage(self) -> PoolUsage:
-        """How the pool for ordinary work is used; what is counted is counted since it was last asked."""
+        """Return the usage of the pool, and reset its counts."""
         return usage_of(self._pool)
 
     def lane(self, options: str = "", *, name: str = "") -> "Lane":
-        """A new connection of its own, made when it is first used and again after it was lost.
-
-        ``options`` are further settings of its session; ``name`` is what its work is counted under.
-        """
-        lane = Lane(self.succession, options, self._watch_of(name), self.timeouts)
+        """Make a lane; ``options`` are further settings of its session, ``name`` is its label in the metrics."""
+        lane = Lane(self.failover, options, self._metrics_of(name), self.timeouts)
         self._lanes.append(lane)
         return lane
 
 
 class Lane:
-    """One connection for one batcher: its statements stay prepared, and no pool is asked. They look up by index.
+    """A dedicated connection of one batcher, with prepared statements that use indexes. It reconnects when needed.
 
-    Not for concurrent use. Connecting goes on where nobody waits for it any more: with several hosts in the connection
-    string it may take longer to come to the one that answers than anybody waits.
+    Not for concurrent use. Connecting continues after its caller has timed out: with several hosts in the connection
+    string it may take longer than any caller waits.
     """
 
     def __init__(
         self,
-        succession: FailoverDetector,
+        failover: FailoverDetector,
         options: str = "",
-        watch: LaneMetrics = NO_METRICS,
+        metrics: BatchMetrics = NO_BATCH_METRICS,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        self._succession = succession
+        self._failover = failover
         self._options = f"{_BY_INDEX} {options}"
-        self._name = name_of(succession.conninfo())
-        self.watch = watch
-        """Who is told of the batches that use it."""
+        self._name = name_of(failover.conninfo())
+        self.metrics = metrics
         self.timeouts = timeouts
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
 
     @asynccontextmanager
     async def use(self, *, autocommit: bool = False) -> AsyncIterator[Connection]:
-        """The connection, made now if there is none; dropped when the block fails.
+        """Use the connection; connect if there is none, drop it if the block fails.
 
-        Without ``autocommit`` the block commits for itself. Raises `DatabaseUnavailableError`.
+        Without ``autocommit`` the block must commit. Raises `DatabaseUnavailableError`.
         """
         try:
             connection = await self._connected(autocommit=autocommit)
-            tracing = self.watch.tracing
+            tracing = self.metrics.tracing
             with nullcontext() if tracing is None else tracing.transaction(self._name):
                 yield connection
         except _RETRYABLE:
@@ -336,11 +309,11 @@ class Lane:
             await self._drop()
 
     async def _connected(self, *, autocommit: bool) -> Connection:
-        if self._connecting is not None and self._connecting.done():  # long ago, maybe: who waited for it gave up
+        if self._connecting is not None and self._connecting.done():  # after its caller timed out
             made, self._connecting = self._connecting, None
             if not made.cancelled() and made.exception() is None:
                 self._connection = made.result()
-        if self._connection is not None and (is_lost(self._connection) or self._succession.is_over(self._connection)):
+        if self._connection is not None and (is_lost(self._connection) or self._failover.is_over(self._connection)):
             await self._drop()
         if self._connection is None:
             if self._connecting is None:
@@ -353,10 +326,10 @@ class Lane:
         return self._connection
 
     async def _connect(self, *, autocommit: bool) -> Connection:
-        conninfo = _with_options(self._succession.conninfo(), self._options)
+        conninfo = _with_options(self._failover.conninfo(), self._options)
         connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
         try:
-            await self._succession.accept(connection)
+            await self._failover.accept(connection)
             await take_role(connection)
         except BaseException:
             await connection.close()
@@ -369,7 +342,7 @@ class Lane:
             await connection.close()
 
     async def close(self) -> None:
-        """Drop the connection; the next use makes a new one."""
+        """Drop the connection; the next use reconnects."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()

@@ -1,17 +1,32 @@
-"""Answers kept under idempotency keys."""
+"""Idempotency keys: run a request once, however often it is sent (CONTRACT 4)."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.domain.errors import IdempotencyInFlightError, IdempotencyMismatchError
 
 KEPT: Final = timedelta(hours=24)
+Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+_LOCK: Final = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
+_FIND: Final = """
+SELECT body_digest, answer::text FROM idempotency_keys
+ WHERE principal = %s AND route = %s AND key = %s AND created_at > %s
+"""
+_KEEP: Final = """
+INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at)
+VALUES (%s, %s, %s, %s, %s::jsonb, %s)
+ON CONFLICT (principal, route, key) DO UPDATE
+   SET body_digest = excluded.body_digest, answer = excluded.answer, created_at = excluded.created_at
+"""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A request that wants to be carried out once: who sends it, where to, under which key, what it says."""
+    """A request with an idempotency key."""
 
     principal: str
     route: str
@@ -19,30 +34,44 @@ class Claim(msgspec.Struct, frozen=True):
     body_digest: bytes
 
 
+async def once(
+    connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime, act: Callable[[], Awaitable[Answer]]
+) -> tuple[Answer, bool]:
+    """Run ``act`` in the connection's transaction, or return its first answer; the flag says whether it is a replay.
+
+    Work and answer are committed together. Without a claim ``act`` simply runs. Raises `IdempotencyInFlightError` and
+    `IdempotencyMismatchError`.
+    """
+    if claim is None:
+        return await act(), False
+    if not await lock(connection, claim):
+        raise IdempotencyInFlightError("A request with this Idempotency-Key is still being processed.")
+    kept = await find(connection, claim, now)
+    if kept is not None:
+        body_digest, answer = kept
+        if body_digest != claim.body_digest:
+            raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
+        return msgspec.json.decode(answer, type=kind), True
+    made = await act()
+    await keep(connection, claim, msgspec.json.encode(made), now)
+    return made, False
+
+
 async def lock(connection: Connection, claim: Claim) -> bool:
-    """Hold the claim until the transaction ends; False if another request holds it now."""
+    """Hold the claim until the transaction ends; return False if another request holds it."""
     name = f"idempotency\x1f{claim.principal}\x1f{claim.route}\x1f{claim.key}"
-    cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
-    row = await cursor.fetchone()
+    row = await (await connection.execute(_LOCK, (name,))).fetchone()
     return bool(row and row[0])
 
 
 async def find(connection: Connection, claim: Claim, now: datetime) -> tuple[bytes, bytes] | None:
-    """The digest of the first request's body and its answer as JSON, if it was less than 24 h ago."""
-    cursor = await connection.execute(
-        "SELECT body_digest, answer::text FROM idempotency_keys "
-        "WHERE principal = %s AND route = %s AND key = %s AND created_at > %s",
-        (claim.principal, claim.route, claim.key, now - KEPT),
-    )
+    """Return the first request's body digest and its answer as JSON, if it was less than 24 h ago."""
+    cursor = await connection.execute(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
     row = await cursor.fetchone()
     return (bytes(row[0]), row[1].encode()) if row else None
 
 
 async def keep(connection: Connection, claim: Claim, answer: bytes, now: datetime) -> None:
-    """Keep the answer (JSON)."""
-    await connection.execute(
-        "INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at) "
-        "VALUES (%s, %s, %s, %s, %s::jsonb, %s) ON CONFLICT (principal, route, key) DO UPDATE "
-        "SET body_digest = excluded.body_digest, answer = excluded.answer, created_at = excluded.created_at",
-        (claim.principal, claim.route, claim.key, claim.body_digest, answer.decode(), now),
-    )
+    """Store the answer (JSON)."""
+    values = (claim.principal, claim.route, claim.key, claim.body_digest, answer.decode(), now)
+    await connection.execute(_KEEP, values)

@@ -1,4 +1,4 @@
-"""Locks of tables in use: a short lock timeout, and retries."""
+"""Lock retry: migrations of tables in use get a short lock timeout and retry."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from typing import Final
 import psycopg
 
 SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
-"""How long a statement waits for a lock. Later users of the table queue behind it."""
+"""Statements of other users queue behind one that waits for a lock."""
 _PAUSE: Final = 3.0
 _ATTEMPTS: Final = 100
 """Enough to outlast a transaction of some minutes, such as a backup."""

@@ -1,4 +1,4 @@
-"""Bringing a database's schema up to date."""
+"""Migration of a database's schema."""
 
 import time
 from pathlib import Path
@@ -11,17 +11,19 @@ from tenantry.db.database import for_writes
 from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-_LOCK: Final = 7_310_422_019  # any number, the same in every release: one migration runs at a time
-_LOOK: Final = 0.2
+_LOCK: Final = 7_310_422_019  # arbitrary, and the same in every release: one migration runs at a time
+_POLL: Final = 0.2
+
+Connection = psycopg.Connection[tuple[str | None, ...]]
 
 
 def newest_revision(migrations: Path = MIGRATIONS) -> str:
-    """The revision that this release of tenantry needs, or the last one of other ``migrations``."""
+    """Return the revision that this release needs, or the last one of other ``migrations``."""
     return max(path.name for path in (migrations / "versions").glob("[0-9]*.py")).partition("_")[0]
 
 
-def current_revision(connection: psycopg.Connection[tuple[str | None, ...]]) -> str | None:
-    """The revision that the database is at; None for one that was never migrated."""
+def current_revision(connection: Connection) -> str | None:
+    """Return the database's revision, or None if it was never migrated."""
     found = connection.execute("SELECT to_regclass('alembic_version')::text").fetchone()
     if found is None or found[0] is None:
         return None
@@ -30,47 +32,45 @@ def current_revision(connection: psycopg.Connection[tuple[str | None, ...]]) -> 
 
 
 def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, str]:
-    """Bring the schema to `newest_revision`; returns the revisions before and after.
+    """Migrate the schema to `newest_revision`; return the revisions before and after.
 
-    Where the server has the roles of `tenantry.db.roles`, they get what they may, and the wall between tenants is up.
-    Safe to call from several processes at once, while services run, and cheap when there is nothing to do. It waits for
-    a table's lock for 2 seconds, then lets others through and tries again, for some minutes.
-    Raises `psycopg.OperationalError` when the database is out of reach, or a lock cannot be had.
+    If the server has the roles of `tenantry.db.roles`, also grant their privileges and enable row-level security. Safe
+    in several processes at once and while services run. Retries locks for some minutes. Raises
+    `psycopg.OperationalError` if the database is unreachable or a table stays locked.
     """
     conninfo = for_writes(conninfo)
     with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
-        _take_turns(connection)
+        _lock(connection)
         try:
             before, newest = current_revision(connection), newest_revision(migrations)
             if before is None or before < newest:
                 retry_on_lock_timeout(lambda: _upgrade(conninfo, migrations))
             retry_on_lock_timeout(lambda: _upgrade_queue(connection))
             after = max(before or newest, newest)
-            if after == newest_revision() and roles.are_made(connection) and roles.may_build(connection):
-                roles.build(connection)
+            if after == newest_revision() and roles.all_exist(connection) and roles.owns_tables(connection):
+                roles.grant_privileges(connection)
             return before, after
         finally:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
 
 
-def _take_turns(connection: psycopg.Connection[tuple[str | None, ...]]) -> None:
-    # asked again and again: an index that is built concurrently waits for every statement under way, also for one
-    # that would wait here for the end of that very migration
+def _lock(connection: Connection) -> None:
+    # Poll: building an index concurrently waits for every running statement, also for one that waits for this lock.
     while connection.execute("SELECT pg_try_advisory_lock(%s)::text", (_LOCK,)).fetchone() != ("true",):
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
 def grant(conninfo: str, login: str) -> None:
-    """Let an existing role that logs in run the service: make the roles, put up the wall, and let it take them.
+    """Let an existing login role run the service: create the roles, grant them, and enable row-level security.
 
-    Raises `RolesMissingError` where whoever is connected may not make or give roles, `psycopg.errors.UndefinedObject`
-    where there is no such role, and `psycopg.OperationalError` when the database is out of reach.
+    Raises `RolesMissingError` if the current login may not create or grant roles, `psycopg.errors.UndefinedObject` if
+    there is no such role, and `psycopg.OperationalError` if the database is unreachable.
     """
     with psycopg.connect(for_writes(conninfo), autocommit=True, connect_timeout=5) as connection:
-        _take_turns(connection)  # ends with the connection
-        roles.let_in(connection, login)
-        roles.build(connection)
-        roles.let_see_schema(connection, login)
+        _lock(connection)  # until the connection closes
+        roles.grant_membership(connection, login)
+        roles.grant_privileges(connection)
+        roles.grant_schema_access(connection, login)
 
 
 def _upgrade(conninfo: str, migrations: Path) -> None:
@@ -98,8 +98,8 @@ def _upgrade(conninfo: str, migrations: Path) -> None:
             raise error.orig or error from error
 
 
-def _upgrade_queue(connection: psycopg.Connection[tuple[str | None, ...]]) -> None:
-    """Apply procrastinate's schema, or those of its migrations that the database has not had yet."""
+def _upgrade_queue(connection: Connection) -> None:
+    """Apply procrastinate's schema, or its new migrations."""
     from procrastinate.schema import SchemaManager  # noqa: PLC0415
 
     files = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))

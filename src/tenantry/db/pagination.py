@@ -1,4 +1,4 @@
-"""Lists, page by page: the statements of a page and its cursor."""
+"""Pagination: the statements of a page of a list, and its cursor."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -13,72 +13,69 @@ from tenantry.domain.pages import Page, SoughtPage
 
 Row = TypeVar("Row")
 
+MOST_LOOKED_AT: Final = 5000
+"""Entries of a ledger or audit trail that one page of a filtered list reads."""
+MOST_RECORDS_LOOKED_AT: Final = 10_000
+"""The same of keys or members, which are fewer and smaller."""
+_INVALID_CURSOR: Final = "The cursor is invalid. Use a nextCursor of this API."
+
 
 def parse_cursor(text: str | None) -> Position | None:
-    """The position in a cursor; raises `InvalidCursorError` for one that we did not make."""
+    """Return the position in a cursor. Raises `InvalidCursorError`."""
     if text is None:
         return None
     try:
         return cursor.decode(text)
     except cursor.BadCursorError as error:
-        raise InvalidCursorError("The cursor is not one that this API gave.") from error
+        raise InvalidCursorError(_INVALID_CURSOR) from error
 
 
 def parse_time_cursor(text: str | None) -> tuple[datetime | None, str | None]:
-    """The moment and id in a cursor whose key is a time in microseconds."""
+    """Return the time and id in a cursor whose key is a time in microseconds. Raises `InvalidCursorError`."""
     position = parse_cursor(text)
     if position is None:
         return None, None
     try:
         return from_micros(position.key), position.id
     except OverflowError as error:
-        raise InvalidCursorError("The cursor is not one that this API gave.") from error
+        raise InvalidCursorError(_INVALID_CURSOR) from error
 
 
 def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) -> Page[Row]:
-    """The page of up to ``limit`` rows, of a list that holds one more if there is a next page."""
+    """Make a page of up to ``limit`` rows; one more row means that there is a next page."""
     if len(rows) <= limit:
         return Page(rows, None)
     return Page(rows[:limit], cursor.encode(position(rows[limit - 1])))
 
 
-def to_sought_page(
-    rows: list[Row], limit: int, position: Callable[[Row], Position], end: "End | None"
-) -> SoughtPage[Row]:
-    """The same of a list for which only so many rows were looked at; ``end`` is the last of these."""
-    page = to_page(rows, limit, position)
-    if page.next_cursor is None and end is not None:
-        return SoughtPage(page.data, cursor.encode(end.position), end.looked_at, end.moment)
-    return SoughtPage(page.data, page.next_cursor)
-
-
 class End(NamedTuple):
-    """Where a look at rows ended: the position and moment of the last of them, and how many these were."""
+    """The last row that a bounded search has read, and the number of rows read."""
 
     position: Position
     moment: datetime
     looked_at: int
 
 
+def to_sought_page(
+    rows: list[Row], limit: int, position: Callable[[Row], Position], end: End | None
+) -> SoughtPage[Row]:
+    """Make a page of a bounded search; ``end`` is None if the search has read all rows."""
+    page = to_page(rows, limit, position)
+    if page.next_cursor is None and end is not None:
+        return SoughtPage(page.data, cursor.encode(end.position), end.looked_at, end.moment)
+    return SoughtPage(page.data, page.next_cursor)
+
+
 def time_end(end: tuple[datetime, str] | None, looked_at: int) -> End | None:
-    """The end of a look at so many rows whose key is a time."""
+    """Make the end of a search from the time and id of its last row."""
     return None if end is None else End(Position(to_micros(end[0]), end[1]), end[0], looked_at)
 
 
-# Lists by an index, newest first, and the bound on what a filter that no index helps with may cost
-
-
-MOST_LOOKED_AT: Final = 5000
-"""So many entries of a ledger or a trail are looked at for one page of a filtered list, where that is bounded."""
-MOST_RECORDS_LOOKED_AT: Final = 10_000
-"""So many keys or members, which are fewer and closer together."""
-
-
 class Listing(NamedTuple):
-    """What is read of a table, and the two columns of the index that it is sorted by, each from high to low.
+    """A list of a table's rows in the descending order of an index on ``key`` and ``tie``.
 
-    ``most`` is how many rows `seek` looks at, and ``made_of`` which columns it needs for what is read and filtered,
-    where the reader may not read all of them.
+    ``most`` bounds the rows that `seek` reads. ``made_of`` names the columns to read and filter, if the role may not
+    read all of them.
     """
 
     columns: str
@@ -95,7 +92,7 @@ class Listing(NamedTuple):
     async def read(
         self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
     ) -> list[tuple[Any, ...]]:
-        """The rows that fit both conditions; one more than ``limit`` if there are more."""
+        """Return the rows that match both conditions; one more than ``limit`` if there are more."""
         cursor = await connection.execute(
             f"SELECT {self.columns} FROM {self.table} AS k WHERE {condition} AND ({filtered}) "  # noqa: S608  # our own
             f"{self._order} LIMIT %(limit)s",
@@ -106,9 +103,9 @@ class Listing(NamedTuple):
     async def seek(
         self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
     ) -> "Sought":
-        """The same, of the first ``most`` rows that fit ``condition``, for which there must be an index.
+        """Do the same among the first ``most`` rows that match ``condition``, which an index must support.
 
-        How many these are is a part of the statement, for a plan that is kept would not count with a parameter.
+        ``most`` is a literal: a cached plan would not consider a parameter's value.
         """
         source = f"FROM {self.table} WHERE {condition} {self._order}"
         cursor = await connection.execute(
@@ -127,7 +124,7 @@ class Listing(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """The rows that were found, and the position of the last row that was looked at, if there are more after it."""
+    """The rows found, and the key and tie of the last row read if there are more."""
 
     rows: list[tuple[Any, ...]]
     end: tuple[Any, ...] | None

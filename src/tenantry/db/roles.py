@@ -1,9 +1,8 @@
-"""The database roles that the service works in, what each may, and the wall between tenants.
+"""The database roles of the service, their privileges, and row-level security between tenants.
 
-Four group roles without a login (docs/database-roles.md). Whoever logs in for the service is a member of the first
-three and has next to no privileges besides; transactions and batchers' connections take the role that they need.
-Row-level security keeps `API` to the tenant that its transaction names; it restricts no other role, since the others
-have columns and statements instead.
+Four group roles without a login (docs/database-roles.md). The service's login is a member of the first three and has
+almost no other privileges; each transaction and lane takes the role that it needs. Row-level security limits `API` to
+its transaction's tenant. It does not restrict the other roles, which are limited by columns and statements.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,22 +16,22 @@ from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 from tenantry.db.statements import Statement
 
 SERVICE_ROLES: Final = (API, PEOPLE, BATCH)
-"""Those that the service's login is a member of."""
+"""The roles that the service's login is a member of."""
 ROLES: Final = (*SERVICE_ROLES, READ)
-WALL: Final = "one_tenant"
-"""The name of the policies that keep `API` to one tenant."""
-_DOOR: Final = "as_privileged"
-"""The name of the policies by which rows are everybody's who may read the table, but for the wall."""
+TENANT_POLICY: Final = "one_tenant"
+"""The restrictive policies that limit `API` to one tenant."""
+_PERMISSIVE_POLICY: Final = "as_privileged"
+"""The policies that show all rows to roles with privileges on a table."""
 
 Grants = Mapping[str, LiteralString]
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
-_WITHOUT_INHERITING: Final = 160_000
-"""The server version since which a membership says for itself whether it is inherited."""
+_INHERIT_OPTION_SINCE: Final = 160_000
+"""The server version from which each membership has its own inherit option."""
 
 EDITION: Final = 3
-"""Of the three lists below. It rises with each change of them: then the release before does not bring back its own."""
+"""Of the tables below. Increase it with each change, so that an older release does not restore its own."""
 
-# FOR UPDATE needs the privilege to update some column, also where nothing but DELETE follows.
+# FOR UPDATE needs the UPDATE privilege on some column, even if only DELETE follows.
 TABLES: Final[Mapping[str, Grants]] = {
     "tenants": {
         API: "SELECT, INSERT (id, name, owner_id, owner_email, verified_email, base_plan, plan, created_at, "
@@ -119,7 +118,7 @@ TABLES: Final[Mapping[str, Grants]] = {
     "procrastinate_periodic_defers": {BATCH: _EVERYTHING, READ: "SELECT (id, task_name, defer_timestamp, job_id)"},
     "procrastinate_workers": {BATCH: _EVERYTHING, READ: "SELECT"},
 }
-"""What each role may do with each table; what is not here it may not."""
+"""The privileges of each role on each table."""
 
 FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "purge_audit_events(text, integer)": (BATCH,),
@@ -127,9 +126,9 @@ FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "tenant_event_body(text)": (API,),
     "event_body(text)": (BATCH,),
 }
-"""Functions that do what their callers may not, and who may call them."""
+"""SECURITY DEFINER functions, and the roles that may call them."""
 
-# Empty, once a transaction of the same session has named one.
+# The setting is empty after an earlier transaction of the session has set it.
 _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
 RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     **dict.fromkeys(("api_keys", "projects", "audit_events", "dashboard_names"), f"org_id = {_THIS_TENANT}"),
@@ -137,40 +136,41 @@ RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
         ("customers", "memberships", "billing_events", "notifications", "owner_mails", "dashboard_sessions"),
         f"tenant_id = {_THIS_TENANT}",
     ),
-    # Answers kept for a caller, whose name has the tenant in it; counts of a tenant's requests.
     "idempotency_keys": f"split_part(principal, ':', 2) = {_THIS_TENANT}",
     "request_counts": f"subject = 'tenant ' || {_THIS_TENANT}",
-    "tenants": f"id = {_THIS_TENANT}",  # the last one: where it stands, all do
+    "tenants": f"id = {_THIS_TENANT}",  # the last one: if it exists, all do
 }
-"""The rows of one tenant, by table."""
+"""The condition for one tenant's rows, by table."""
 
 _MAY_TAKE: Final = """
        pg_has_role({login}, oid, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET'
                                            ELSE 'MEMBER' END)"""
 MAY_TAKE_BY_LOGIN: Final = _MAY_TAKE.format(login="session_user")
-"""A condition on rows of ``pg_roles``: whoever is logged in may take the role."""
-TENANT_POLICY: Final = f"SELECT FROM pg_policy WHERE polname = '{WALL}' AND polrelid = to_regclass('tenants')"
-ARE_UP: Final = Statement(
+"""A condition on ``pg_roles``: the login may take the role."""
+TENANT_POLICY_EXISTS: Final = (
+    f"SELECT FROM pg_policy WHERE polname = '{TENANT_POLICY}' AND polrelid = to_regclass('tenants')"
+)
+RLS_ENABLED: Final = Statement(
     f"""
-SELECT count(*) = {len(SERVICE_ROLES)} AND EXISTS ({TENANT_POLICY})
+SELECT count(*) = {len(SERVICE_ROLES)} AND EXISTS ({TENANT_POLICY_EXISTS})
   FROM pg_roles
  WHERE rolname IN ('{"', '".join(SERVICE_ROLES)}') AND {MAY_TAKE_BY_LOGIN}
 """  # noqa: S608  # our own names
 )
-"""Whether this database has the roles and the wall, and whoever is logged in may take the roles."""
+"""Whether the database has the roles and the policies, and the login may take the roles."""
 TAKE_BATCH: Final[LiteralString] = f"""
 SELECT set_config('role', rolname, false)
   FROM pg_roles
- WHERE rolname = '{BATCH}' AND {MAY_TAKE_BY_LOGIN} AND EXISTS ({TENANT_POLICY})
+ WHERE rolname = '{BATCH}' AND {MAY_TAKE_BY_LOGIN} AND EXISTS ({TENANT_POLICY_EXISTS})
 """  # noqa: S608  # our own names
-"""The role of sessions that serve many tenants, where there is one to take."""
+"""Takes the role of sessions that serve many tenants, if possible."""
 
 _FOUND_ROLES: Final = "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)"
-# A copy that was restored without privileges has the wall, and what stands on it.
-_BUILT: Final = f"""
+# A copy restored without privileges has the policies and their comments.
+_GRANTED_EDITION: Final = f"""
 SELECT obj_description(oid, 'pg_policy')
   FROM pg_policy
- WHERE polname = '{WALL}' AND polrelid = to_regclass('tenants')
+ WHERE polname = '{TENANT_POLICY}' AND polrelid = to_regclass('tenants')
    AND has_any_column_privilege('{API}', polrelid, 'SELECT')
 """  # noqa: S608  # our own name
 _SCHEMA: Final = """
@@ -188,41 +188,45 @@ Connection = psycopg.Connection[Any]
 
 
 class RolesMissingError(Exception):
-    """Whoever asked for the roles may not make them, or not give them; ``statements`` are for somebody who may."""
+    """The login may not create or grant the roles; ``statements`` are for one that may."""
 
     def __init__(self, statements: list[str]) -> None:
-        super().__init__("the roles are to be made by somebody who may create roles")
+        super().__init__("a login that may create roles must create the roles")
         self.statements = statements
 
 
 def make_roles(connection: Connection) -> None:
-    """Make those of the roles that the server lacks. Raises `psycopg.errors.InsufficientPrivilege`."""
+    """Create the missing roles. Raises `psycopg.errors.InsufficientPrivilege`."""
     for role in _missing_roles(connection):
         connection.execute(_create(role))
 
 
-def are_made(connection: Connection) -> bool:
-    """Whether the server has all of the roles."""
+def all_exist(connection: Connection) -> bool:
+    """Whether the server has all roles."""
     return not _missing_roles(connection)
 
 
-def may_build(connection: Connection) -> bool:
-    """Whether whoever is connected owns the tables: nobody else can give privileges, or put up a wall."""
+def owns_tables(connection: Connection) -> bool:
+    """Whether the login owns the tables, which granting privileges and creating policies requires."""
     return _scalar(connection, _OWNS_TABLES) == "True"
 
 
-def let_in(connection: Connection, login: str) -> None:
-    """Make the roles where they are missing, and a login a member of those that the service works in.
+def grant_membership(connection: Connection, login: str) -> None:
+    """Create the missing roles, and make a login a member of `SERVICE_ROLES`.
 
-    The login's own privileges stay what they are; of the roles' it has none until it takes one. On PostgreSQL 15 it
-    loses what it inherits from any other role too (NOINHERIT): only from 16 on each membership says that for itself.
-    Raises `RolesMissingError` and `psycopg.errors.UndefinedObject`.
+    The login keeps its own privileges, and has those of a role only after taking it. On PostgreSQL 15 it also loses
+    the privileges inherited from other roles (NOINHERIT); from 16 on each membership has its own option. Raises
+    `RolesMissingError` and `psycopg.errors.UndefinedObject`.
     """
     statements = [_create(role) for role in _missing_roles(connection)]
     held = {row[0] for row in connection.execute(_MEMBER_OF, (list(SERVICE_ROLES), login)).fetchall()}
-    lacking = [role for role in SERVICE_ROLES if role not in held]
-    if lacking:
-        statements += _membership(lacking, login, connection.info.server_version)
+    if lacking := [role for role in SERVICE_ROLES if role not in held]:
+        names, grantee = _identifiers(lacking), sql.Identifier(login)
+        if connection.info.server_version >= _INHERIT_OPTION_SINCE:
+            statements.append(sql.SQL("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE").format(names, grantee))
+        else:
+            statements.append(sql.SQL("ALTER ROLE {} NOINHERIT").format(grantee))
+            statements.append(sql.SQL("GRANT {} TO {}").format(names, grantee))
     try:
         with connection.transaction():
             for statement in statements:
@@ -231,28 +235,29 @@ def let_in(connection: Connection, login: str) -> None:
         raise RolesMissingError([f"{statement.as_string(connection)};" for statement in statements]) from error
 
 
-def build(connection: Connection) -> None:
-    """Give the roles what they may, and put up the wall.
+def grant_privileges(connection: Connection) -> None:
+    """Grant the roles their privileges, and enable row-level security.
 
-    Does nothing where that is done for the schema as it is, nor where a later release has done it.
-    The roles must exist, and the connected user owns the tables, in autocommit mode. Each table is changed in its own
-    transaction, so that other statements wait for no more than one. Raises what `retry_on_lock_timeout` raises.
+    Does nothing if this or a later release has done it for the present schema. The roles must exist, and the login must
+    own the tables, in autocommit mode. Each table is changed in its own transaction, so that other statements wait for
+    one at most. Raises the errors of `retry_on_lock_timeout`.
     """
     mark = f"{EDITION} {_scalar(connection, _SCHEMA)}"
-    found = connection.execute(_BUILT).fetchone()
-    built_as = (found and found[0]) or "0"
-    if _edition(built_as) > EDITION or built_as == mark:
+    found = connection.execute(_GRANTED_EDITION).fetchone()
+    granted = (found and found[0]) or "0"
+    if _edition(granted) > EDITION or granted == mark:
         return
     connection.execute(SET_LOCK_TIMEOUT)
-    _carry_out(connection, _grants_beside_tables(connection))
+    _run_in_transaction(connection, _grants_beside_tables(connection))
     for table in (*(name for name in TABLES if name not in RLS_POLICIES), *RLS_POLICIES):
-        _carry_out(connection, [*_granted(table), *(_walled_off(connection, table) if table in RLS_POLICIES else ())])
+        policies = _policies(connection, table) if table in RLS_POLICIES else ()
+        _run_in_transaction(connection, [*_table_grants(table), *policies])
     comment = sql.SQL("COMMENT ON POLICY {} ON tenants IS {}")
-    _carry_out(connection, [comment.format(sql.Identifier(WALL), sql.Literal(mark))])
+    _run_in_transaction(connection, [comment.format(sql.Identifier(TENANT_POLICY), sql.Literal(mark))])
 
 
-def let_see_schema(connection: Connection, login: str) -> None:
-    """Let a login see, before it takes a role, whether the schema is up to date: that is what a start looks at."""
+def grant_schema_access(connection: Connection, login: str) -> None:
+    """Let a login read the schema's revision without a role, as the start of the service does."""
     schema, grantee = sql.Identifier(_scalar(connection, "SELECT current_schema()")), sql.Identifier(login)
     connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, grantee))
     connection.execute(sql.SQL("GRANT SELECT ON alembic_version, queue_migrations TO {}").format(grantee))
@@ -267,12 +272,8 @@ def _create(role: str) -> sql.Composed:
     return sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(role))
 
 
-def _membership(roles: list[str], login: str, server_version: int) -> list[sql.Composed]:
-    """So that the login has the roles' privileges only where it takes them, and is not kept to no tenant meanwhile."""
-    names, grantee = sql.SQL(", ").join(map(sql.Identifier, roles)), sql.Identifier(login)
-    if server_version >= _WITHOUT_INHERITING:
-        return [sql.SQL("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE").format(names, grantee)]
-    return [sql.SQL("ALTER ROLE {} NOINHERIT").format(grantee), sql.SQL("GRANT {} TO {}").format(names, grantee)]
+def _identifiers(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
 def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
@@ -281,43 +282,36 @@ def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
         yield sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, sql.Identifier(role))
     for (sequence,) in connection.execute(_SEQUENCES).fetchall():
         yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(sql.Identifier(sequence), sql.Identifier(BATCH))
-    for function, callers in FUNCTIONS.items():
-        yield from _callable(function, callers)
+    for signature, callers in FUNCTIONS.items():
+        function = sql.SQL(signature)
+        yield sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}").format(function, _identifiers(ROLES))
+        for role in callers:
+            yield sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, sql.Identifier(role))
 
 
-def _granted(table: str) -> Iterator[sql.Composed]:
+def _table_grants(table: str) -> Iterator[sql.Composed]:
     name = sql.Identifier(table)
-    everyone = sql.SQL(", ").join(map(sql.Identifier, ROLES))
-    yield sql.SQL("REVOKE ALL ON {} FROM {}").format(name, everyone)
+    yield sql.SQL("REVOKE ALL ON {} FROM {}").format(name, _identifiers(ROLES))
     for role, privileges in TABLES[table].items():
         yield sql.SQL("GRANT {} ON {} TO {}").format(sql.SQL(privileges), name, sql.Identifier(role))
 
 
-def _callable(function: str, callers: tuple[str, ...]) -> Iterator[sql.Composed]:
-    name = sql.SQL(function)  # with its arguments' types
-    everyone = sql.SQL(", ").join(map(sql.Identifier, ROLES))
-    yield sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}").format(name, everyone)
-    for role in callers:
-        yield sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(name, sql.Identifier(role))
-
-
-def _walled_off(connection: Connection, table: str) -> Iterator[sql.Composed]:
-    """Keep the API to one tenant's rows of a table, and change nothing for anybody else."""
-    there = {row[0] for row in connection.execute(_POLICIES, (table,)).fetchall()}
+def _policies(connection: Connection, table: str) -> Iterator[sql.Composed]:
+    """Limit `API` to one tenant's rows of a table, and change nothing for other roles."""
+    existing = {row[0] for row in connection.execute(_POLICIES, (table,)).fetchall()}
     name = sql.Identifier(table)
     yield sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(name)
     for policy, statement in {
-        _DOOR: sql.SQL("CREATE POLICY {policy} ON {table} USING (true)"),
-        WALL: sql.SQL("CREATE POLICY {policy} ON {table} AS RESTRICTIVE TO {role} USING ({rows})"),
+        _PERMISSIVE_POLICY: sql.SQL("CREATE POLICY {policy} ON {table} USING (true)"),
+        TENANT_POLICY: sql.SQL("CREATE POLICY {policy} ON {table} AS RESTRICTIVE TO {role} USING ({rows})"),
     }.items():
         parts = {"policy": sql.Identifier(policy), "table": name}
-        if policy in there:
+        if policy in existing:
             yield sql.SQL("DROP POLICY {policy} ON {table}").format(**parts)
         yield statement.format(**parts, role=sql.Identifier(API), rows=sql.SQL(RLS_POLICIES[table]))
 
 
-def _carry_out(connection: Connection, statements: Iterable[sql.Composed]) -> None:
-    """All of them or none, once their locks can be had."""
+def _run_in_transaction(connection: Connection, statements: Iterable[sql.Composed]) -> None:
     planned = list(statements)
 
     def change() -> None:
@@ -328,8 +322,8 @@ def _carry_out(connection: Connection, statements: Iterable[sql.Composed]) -> No
     retry_on_lock_timeout(change)
 
 
-def _edition(built_as: str) -> int:
-    number = built_as.partition(" ")[0]
+def _edition(mark: str) -> int:
+    number = mark.partition(" ")[0]
     return int(number) if number.isdecimal() else 0
 
 

@@ -1,12 +1,13 @@
-"""Statements for batches: their parameters in PostgreSQL's binary format, whole columns as one array.
+"""Statements for batches, with parameters in PostgreSQL's binary format; a column of values is one array.
 
-The driver's own way to make arrays takes a Python call for every element; these take one for every column.
-Formats: PostgreSQL's ``array_send`` and the ``send`` functions of the elements' types.
+psycopg encodes arrays with a Python call for each element; this module needs one for each column. Formats:
+PostgreSQL's ``array_send`` and the ``send`` functions of the element types.
 """
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
@@ -18,7 +19,6 @@ _NULL: Final = b"\xff\xff\xff\xff"
 _KNOWN_LENGTHS: Final = 8192
 _LENGTHS: Final = tuple(struct.pack(">i", length) for length in range(_KNOWN_LENGTHS))
 _FLAGS: Final = {True: struct.pack(">ib", 1, 1), False: struct.pack(">ib", 1, 0), None: _NULL}
-_pack_length: Final = struct.Struct(">i").pack
 _pack_int: Final = struct.Struct(">i").pack
 _pack_bigint: Final = struct.Struct(">q").pack
 _pack_item: Final = struct.Struct(">iq").pack
@@ -26,40 +26,35 @@ _pack_header: Final = struct.Struct(">iiIii").pack
 _EPOCH_2000: Final = 946_684_800_000_000
 
 
-class Type(NamedTuple, Generic[Value]):
-    """A type of PostgreSQL's, by its number, and how a value of it is sent."""
+class ParameterType(NamedTuple, Generic[Value]):
+    """A PostgreSQL type and its encoder."""
 
     oid: int
     dump: Callable[[Value], bytes]
 
 
-class Call(NamedTuple):
-    """A statement with its parameters, ready to be sent."""
+class BoundStatement(NamedTuple):
+    """A statement with encoded parameters."""
 
     statement: "Statement"
     parameters: list[bytes | None]
 
 
 class Statement:
-    """A statement for `Connection.together`; its parameters are ``$1``, ``$2`` ... in its text, of these types."""
+    """A statement for `Connection.together`, with parameters ``$1``, ``$2`` ... of these types."""
 
     __slots__ = ("_dumps", "formats", "sql", "types")
 
-    def __init__(self, sql: str, *types: Type[Any]) -> None:
+    def __init__(self, sql: str, *types: ParameterType[Any]) -> None:
         self.sql = sql.encode()
         self.types = [kind.oid for kind in types]
         self.formats = [1] * len(types)
         self._dumps = [kind.dump for kind in types]
 
-    def __call__(self, *values: Any) -> Call:  # noqa: ANN401  # as its types say
-        """The statement with these parameters; None is NULL. Raises what cannot be said in their types."""
-        return Call(
-            self, [None if value is None else dump(value) for dump, value in zip(self._dumps, values, strict=True)]
-        )
-
-
-def _dump_text(text: str) -> bytes:
-    return text.encode()
+    def __call__(self, *values: Any) -> BoundStatement:  # noqa: ANN401  # as its types say
+        """Bind parameters; None is NULL. Raises the error of a value that its type cannot encode."""
+        parameters = [None if value is None else dump(value) for dump, value in zip(self._dumps, values, strict=True)]
+        return BoundStatement(self, parameters)
 
 
 def _dump_moment(moment: datetime) -> bytes:
@@ -87,7 +82,7 @@ def _dump_blobs(element: int) -> Callable[[Sequence[bytes | None]], bytes]:
 
 
 def _length(length: int) -> bytes:
-    return _LENGTHS[length] if length < _KNOWN_LENGTHS else _pack_length(length)
+    return _LENGTHS[length] if length < _KNOWN_LENGTHS else _pack_int(length)
 
 
 def _dump_texts(values: Sequence[str | None]) -> bytes:
@@ -106,10 +101,6 @@ def _numbers(element: int, values: Sequence[int | None]) -> bytes:
     return _array(element, number, (struct.pack(">" + "iq" * number, *chain.from_iterable(zip(repeat(8), values))),))
 
 
-def _dump_bigints(values: Sequence[int | None]) -> bytes:
-    return _numbers(20, values)
-
-
 def _dump_moments(values: Sequence[datetime | None]) -> bytes:
     return _numbers(1184, [None if value is None else to_micros(value) - _EPOCH_2000 for value in values])
 
@@ -120,14 +111,13 @@ def _dump_booleans(values: Sequence[bool | None]) -> bytes:
 
 _dump_text_items: Final = _dump_blobs(25)
 
-TEXT: Final = Type(25, _dump_text)
-INT: Final = Type(23, _pack_int)
-BIGINT: Final = Type(20, _pack_bigint)
-MOMENT: Final = Type(1184, _dump_moment)
-TEXTS: Final = Type(1009, _dump_texts)
-BIGINTS: Final = Type(1016, _dump_bigints)
-BOOLEANS: Final = Type(1000, _dump_booleans)
-MOMENTS: Final = Type(1185, _dump_moments)
-BLOBS: Final = Type(1001, _dump_blobs(17))
-JSONS: Final = Type(199, _dump_blobs(114))
-"""Values are given as encoded JSON."""
+TEXT: Final = ParameterType(25, str.encode)
+BIGINT: Final = ParameterType(20, _pack_bigint)
+MOMENT: Final = ParameterType(1184, _dump_moment)
+TEXTS: Final = ParameterType(1009, _dump_texts)
+BIGINTS: Final = ParameterType(1016, partial(_numbers, 20))
+BOOLEANS: Final = ParameterType(1000, _dump_booleans)
+MOMENTS: Final = ParameterType(1185, _dump_moments)
+BLOBS: Final = ParameterType(1001, _dump_blobs(17))
+JSONS: Final = ParameterType(199, _dump_blobs(114))
+"""For values that are encoded JSON."""

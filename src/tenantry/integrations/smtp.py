@@ -157,7 +157,7 @@ def _address_header(text: str) -> AddressHeader | None:
     return header if isinstance(header, AddressHeader) and not header.defects else None  # type: ignore[attr-defined]
 
 
-class Probed(msgspec.Struct, frozen=True):
+class SmtpProbe(msgspec.Struct, frozen=True):
     """How a mail server was met: over TLS or not, and until when its certificate is good, where it was checked."""
 
     over_tls: bool
@@ -197,7 +197,7 @@ class Mailer:
         except ValueError:
             raise PermanentMailError("the mail has an address that cannot be used") from None
 
-    async def probe(self) -> "Probed":
+    async def probe(self) -> "SmtpProbe":
         """Connect, change to TLS, greet and sign in, just as `send` does, without sending anything.
 
         Takes at most 20 s. Raises `TemporaryMailError`.
@@ -257,10 +257,10 @@ class Mailer:
         return f"the mail server {where} does not offer what is needed: TLS, or a way to sign in"
 
 
-def _probed(client: aiosmtplib.SMTP) -> Probed:
+def _probed(client: aiosmtplib.SMTP) -> SmtpProbe:
     certificate: Mapping[str, Any] = client.get_transport_info("peercert") or {}
     end = certificate.get("notAfter")
-    return Probed(
+    return SmtpProbe(
         over_tls=client.get_transport_info("sslcontext") is not None,
         good_until=datetime.fromtimestamp(ssl.cert_time_to_seconds(end), UTC) if end else None,
     )

@@ -49,7 +49,7 @@ class JobQueue:
     """The job queue of one process. Deferring needs nothing; `open` it before running a worker, once.
 
     Without ``asks_provider`` questions to the provider are let go: nobody could answer them. With ``tracing`` a job
-    takes along the trace in which it was deferred. ``succession`` is what the process knows of its database, where
+    takes along the trace in which it was deferred. ``failover`` is what the process knows of its database, where
     others know it too.
     """
 
@@ -59,7 +59,7 @@ class JobQueue:
         *,
         asks_provider: bool = False,
         tracing: Tracing | None = None,
-        succession: FailoverDetector | None = None,
+        failover: FailoverDetector | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self._asks_provider = asks_provider
@@ -67,8 +67,8 @@ class JobQueue:
         self._app = App(connector=PsycopgConnector(configure=take_role))  # of the connection that listens
         logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
-        succession = succession or FailoverDetector(with_statement_timeout(conninfo, timeouts))
-        self._pool = new_pool(succession, _POOL_SIZE, take_role, timeouts=timeouts)
+        failover = failover or FailoverDetector(with_statement_timeout(conninfo, timeouts))
+        self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
 
     async def open(self) -> None:
         """Start connecting, without waiting for the database."""

@@ -1,4 +1,4 @@
-"""Requests and answers of the hot routes, which no framework sees: nothing but what they need."""
+"""ASGI types, and the requests and responses of hot routes, which bypass the framework."""
 
 import random
 import re
@@ -17,39 +17,36 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY: Final = 1_048_576
 _LENGTH_DIGITS: Final = 18
-# A credential that is sent as one by mistake must reach neither logs nor the audit trail.
-_OWN_REQUEST_ID: Final = re.compile(rb"(?!svc_|eyJ|whsec_|[sr]k_)[A-Za-z0-9._-]{1,128}")
+# A credential sent as a request id by mistake must not reach logs or the audit trail.
+_CLIENT_REQUEST_ID: Final = re.compile(rb"(?!svc_|eyJ|whsec_|[sr]k_)[A-Za-z0-9._-]{1,128}")
 _JSON: Final[Header] = (b"content-type", b"application/json")
 _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 
 
-IS_WHOLE: Final = "tenantry.is_whole"
-"""Where a request's scope says whether its body was complete when the application received the head."""
+# Keys of a request's ASGI scope
 
+BODY_COMPLETE: Final = "tenantry.body_complete"
+"""Whether the body was complete when the application received the head."""
 CALLER: Final = "tenantry.caller"
-"""Where a request's scope holds who sent it, once that is known; whether they are let in is told after that."""
-
+"""The authenticated `Principal`; set before authorization."""
 CLAIMS: Final = "tenantry.claims"
-"""The same of a user who may belong to no tenant yet: what the token says."""
-
+"""The token claims of a user, who may have no tenant yet."""
 OPERATOR: Final = "tenantry.operator"
-"""What a request's scope holds where the operator sent it."""
-
+"""Present if the operator sent the request."""
 TENANT: Final = "tenantry.tenant"
-"""Where a request's scope holds the tenant that it turned out to be about, where nobody's credential says so."""
-
+"""The tenant that a request without a tenant's credential concerns, such as a webhook."""
 OUTCOME: Final = "tenantry.outcome"
-"""Where a request's scope holds what became of it: the code of a refusal, or of an event its outcome."""
+"""The error code of a refusal, or the outcome of an event."""
 
 
 class ClientGoneError(Exception):
-    """The client hung up before it had sent its whole request: there is nobody to answer."""
+    """The client disconnected before it had sent the whole request."""
 
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
-    """The value of a header (name in lower case); several of one name are joined (RFC 9110, section 5.3).
+    """Return a header's value (name in lower case); several are joined by commas (RFC 9110 section 5.3).
 
-    No credential survives that.
+    No joined credential is valid.
     """
     values = [value for key, value in scope["headers"] if key == name]
     if not values:
@@ -58,37 +55,36 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
 
 
 def request_id_of(given: bytes | None) -> bytes:
-    """The client's own ``X-Request-Id`` if it is a plain word, else a new one: no secret, only unlike others."""
-    if given is not None and _OWN_REQUEST_ID.fullmatch(given):
+    """Return the client's ``X-Request-Id`` if it is a plain word, else a new id, which is not a secret."""
+    if given is not None and _CLIENT_REQUEST_ID.fullmatch(given):
         return given
     return b"%032x" % random.getrandbits(128)
 
 
-class RawRequest:
-    """An HTTP request. Without ``receive``, ``whole`` is its body, and it is handed on once that is there."""
+class HotRequest:
+    """A request of a hot route. Without ``receive`` it is complete, with its body in ``full_body``."""
 
-    __slots__ = ("_headers", "_receive", "path", "request_id", "scope", "whole")
+    __slots__ = ("_headers", "_receive", "full_body", "path", "request_id", "scope")
 
     def __init__(self, scope: Scope, receive: Receive | None = None) -> None:
         self.scope = scope
-        """As in ASGI, and no more of it than is asked for here."""
+        """The ASGI scope, reduced to the keys in use."""
         self.path: str = scope["path"]
         self._headers: dict[bytes, bytes] | None = dict(scope["headers"])
         if len(self._headers) != len(scope["headers"]):
             self._headers = None  # several of one name
         self.request_id = request_id_of(self.header(b"x-request-id"))
-        """Told with the answer."""
         self._receive = receive
-        self.whole = b""
+        self.full_body = b""
 
     def header(self, name: bytes) -> bytes | None:
-        """The value of a header, as `header_of` has it."""
+        """Return a header's value, as `header_of` does."""
         return header_of(self.scope, name) if self._headers is None else self._headers.get(name)
 
     async def body(self) -> bytes:
-        """The body; raises `PayloadTooLargeError` past 1 MiB, before it is read whole, and `ClientGoneError`."""
+        """Return the body. Raises `ClientGoneError`, and `PayloadTooLargeError` as soon as 1 MiB is exceeded."""
         if self._receive is None:
-            return self.whole
+            return self.full_body
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and (len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY):
             raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
@@ -112,49 +108,49 @@ async def _next_part(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-class RawAnswer(msgspec.Struct):
-    """An HTTP answer."""
+class HotResponse(msgspec.Struct):
+    """A response of a hot route."""
 
     status: int
     headers: list[Header]
     body: bytes = b""
 
     @classmethod
-    def json(cls, body: bytes) -> "RawAnswer":
-        """A 200 with a JSON body."""
+    def json(cls, body: bytes) -> "HotResponse":
+        """Make a 200 response with a JSON body."""
         return cls(200, [_JSON], body)
 
     @classmethod
-    def text(cls, status: int, text: str, *headers: Header) -> "RawAnswer":
-        """A plain-text answer."""
+    def text(cls, status: int, text: str, *headers: Header) -> "HotResponse":
+        """Make a plain-text response."""
         return cls(status, [_TEXT, *headers], text.encode())
 
 
-RawHandler = Callable[[RawRequest], Awaitable[RawAnswer]]
+HotHandler = Callable[[HotRequest], Awaitable[HotResponse]]
 
 
 class HotRoute(msgspec.Struct, frozen=True):
-    """A route that is answered without a framework; ``template`` is its name in the metrics."""
+    """A route that bypasses the framework; ``template`` is its name in the metrics."""
 
     template: str
-    handler: RawHandler
+    handler: HotHandler
 
 
-HOT_DOOR: Final = "tenantry.hot_door"
-"""Where the state of the ASGI lifespan holds the `HotDoor`."""
+HOT_DISPATCHER: Final = "tenantry.hot_dispatcher"
+"""Key of the `HotDispatcher` in the ASGI lifespan state."""
 
 
-class HotDoor(Protocol):
-    """Where the server's protocol hands in requests of hot routes, past ASGI."""
+class HotDispatcher(Protocol):
+    """Takes requests of hot routes from the HTTP protocol, without ASGI."""
 
     def find(self, method: str, path: str) -> HotRoute | None:
-        """The hot route that answers this."""
+        """Return the hot route of a request."""
 
-    async def answer(self, route: HotRoute, request: RawRequest) -> RawAnswer:
-        """The answer with all its headers but the server's own; every fault is one too."""
+    async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
+        """Return the response with all headers but the server's default ones. Raises nothing."""
 
-    def count_gone(self, route: HotRoute, request: RawRequest) -> None:
-        """Count a client that hung up before its request was whole."""
+    def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
+        """Count a client that disconnected before its request was complete."""
 
-    def fault(self, request: RawRequest) -> RawAnswer:
-        """The answer where there is none that could be sent: a fault of ours."""
+    def internal_error(self, request: HotRequest) -> HotResponse:
+        """Return the response to a request whose own response could not be sent."""

@@ -1,7 +1,6 @@
-"""Request bodies: JSON, taken strictly."""
+"""Request bodies: strictly decoded JSON."""
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,19 +11,19 @@ from litestar.exceptions import HTTPException, SerializationException
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import ValidationError
 
-_PLACE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_MESSAGE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
-_LONGEST_TEXT: Final = 200
+_MAX_TEXT: Final = 200
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body is decoded straight into the type that its handler takes.
+    """A request whose body is decoded into its handler's type.
 
-    Litestar itself would convert as for a query string: the text ``"5"`` into a number, a number into a moment.
+    Litestar would convert it as leniently as a query string: the text ``"5"`` to a number, a number to a time.
     """
 
-    async def json(self) -> Any:  # noqa: ANN401  # whatever the handler takes
-        """The body. Raises what the exception handlers answer with 400, 415 and 422."""
+    async def json(self) -> Any:  # noqa: ANN401  # the handler's type
+        """Decode the body. Raises what the exception handlers answer with 400, 415 and 422."""
         content_type = self.headers.get("content-type")
         if content_type is not None and not _is_json(content_type):
             raise HTTPException("The body must be JSON: Content-Type: application/json.", status_code=415)
@@ -32,18 +31,18 @@ class JsonRequest(Request[Any, Any, Any]):
         try:
             return _decoder(field.annotation if field else Any).decode(await self.body())
         except msgspec.ValidationError as error:
-            raise ValidationError(*faults_of(error)) from error
+            raise ValidationError(fault_of(error)) from error
         except NOT_JSON as error:
             raise SerializationException("The body is not JSON.") from error
 
 
-def faults_of(error: msgspec.ValidationError, otherwise: str = "body") -> Iterator[tuple[str, str]]:
-    """Where and what msgspec found: a field's path, or ``otherwise`` where it is about the whole."""
-    found = _PLACE.fullmatch(str(error))
+def fault_of(error: msgspec.ValidationError, default: str = "body") -> tuple[str, str]:
+    """Return a field's path, or ``default`` for the whole body, and msgspec's message."""
+    found = _MESSAGE.fullmatch(str(error))
     message, path = (found["message"], found["path"] or "") if found else (str(error), "")
     if field := _FIELD.fullmatch(message):
         path = f"{path}.{field[1]}" if path else field[1]
-    yield path[:_LONGEST_TEXT] or otherwise, message[:_LONGEST_TEXT]
+    return path[:_MAX_TEXT] or default, message[:_MAX_TEXT]
 
 
 def _is_json(content_type: str) -> bool:
@@ -52,5 +51,5 @@ def _is_json(content_type: str) -> bool:
 
 
 @lru_cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  # any type that msgspec knows
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  # any type that msgspec supports
     return msgspec.json.Decoder(kind)

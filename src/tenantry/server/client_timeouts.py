@@ -1,7 +1,6 @@
-"""How long the server waits for its clients, and for how many at once.
+"""Client timeouts and limits of one server process.
 
-One timer of the process looks at all connections four times a second. A connection says by when its client has to have
-done what is waited for, which costs a request no timer, and less than a microsecond.
+One timer checks all connections four times a second, so a request needs no timer of its own.
 """
 
 import asyncio
@@ -15,117 +14,113 @@ from typing import Final, Protocol
 
 import msgspec
 
-WATCH: Final = "tenantry.watch"
-"""Where the state of the ASGI lifespan holds the process's `Watch`."""
+CONNECTION_MONITOR: Final = "tenantry.connection_monitor"
+"""Key of the process's `ConnectionMonitor` in the ASGI lifespan state."""
 TICK: Final = 0.25
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 NEVER: Final = math.inf
 
-MOST_HEAD: Final = 32_768
-"""Bytes of a request's head: its target, and the names and values of its fields."""
-MOST_FIELDS: Final = 100
-"""Fields of a request's head."""
-MOST_TARGET: Final = 8_192
-"""Bytes of a request's target: path and query."""
-MOST_CHUNKS: Final = 4_096
-"""Chunks of a body of unknown length."""
-MOST_PIPELINED: Final = 32
-"""Requests that may wait on a connection for the answer to the one before them."""
-MOST_AROUND: Final = 131_072
-"""Bytes that come with a request and are none of its body: its head, lines of chunks, and fields behind those."""
-MOST_UNREAD: Final = 16_777_216
-"""Bytes of a body that are thrown away after its request is answered; past that the connection is closed."""
-COUNTED: Final = (
+MAX_HEAD_BYTES: Final = 32_768
+"""Of a request's target and its header names and values."""
+MAX_HEADERS: Final = 100
+MAX_TARGET_BYTES: Final = 8_192
+"""Of path and query."""
+MAX_CHUNKS: Final = 4_096
+MAX_PIPELINED: Final = 32
+"""Requests that may wait on a connection for an earlier response."""
+MAX_FRAMING_BYTES: Final = 131_072
+"""Of a request without its body: head, chunk headers and trailers."""
+MAX_DISCARDED_BYTES: Final = 16_777_216
+"""Of a body that is read after its response was sent; then the connection is closed."""
+LIMIT_NAMES: Final = (
     "head_seconds", "body_seconds", "reading_seconds", "head", "chunks", "pipelined", "connections", "bodies",
     "malformed",
 )  # fmt: skip
-"""What the limits are called where it is counted that they ended something."""
+"""Label values of the metric of limits."""
 
-_AT_ONCE: Final = 16
-"""Connections that are ended in one turn of the event loop: a turn is what everybody else waits for."""
+_MAX_CLOSED_PER_TURN: Final = 16
+"""Connections closed in one turn of the event loop, so that other requests do not wait."""
 _PAUSE: Final = 0.005
-_PLACES: Final = 16
+_EVICTED_TOGETHER: Final = 16
 
 
-class Wait(Enum):
-    """What a connection waits for."""
+class WaitState(Enum):
+    """What a connection waits for its client to do."""
 
     NOTHING = "nothing"
-    """Its client has done what it has to."""
     FIRST = "first"
-    """The first byte of the first request."""
+    """Send the first byte of the first request."""
     NEXT = "idle"
-    """The first byte of another request."""
+    """Send the first byte of another request."""
     HEAD = "head"
     BODY = "body"
     READING = "reading"
-    """The client to read its answer."""
+    """Read the response."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many seconds a client has for what, and how many connections there may be."""
+class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Timeouts in seconds, and how many connections and body bytes a process holds."""
 
     head: float = 10.0
-    """For the first request's head since it connected, for another one's since that began."""
+    """For the first head since the client connected, for another one since its first byte."""
     body: float = 30.0
-    """For a body, since the head is there, and no request of its connection waits for an answer before it."""
+    """Since the head is complete and no earlier request of the connection awaits its response."""
     reading: float = 60.0
-    """For reading any more of an answer of which there is some left."""
+    """For reading any part of a pending response."""
     connections: int = 8192
-    """Of one process."""
     bodies: int = 268_435_456
-    """Bytes of bodies that are not whole yet, of all connections together."""
+    """Bytes of incomplete bodies of all connections together."""
 
 
-class Watched(Protocol):
-    """A connection."""
+class MonitoredConnection(Protocol):
+    """A connection as `ConnectionMonitor` sees it."""
 
-    due: float
-    """When it is to be looked at."""
-    waits: Wait
-    has_asked: bool
-    """Whether a whole request came in on it."""
-    held: int
-    """Bytes of a body that is not whole yet, as `Watch.hold` was told."""
+    deadline: float
+    """When to call `on_deadline`, on the monitor's clock."""
+    waits: WaitState
+    has_sent_request: bool
+    """Whether the client has sent a complete request."""
+    body_bytes: int
+    """Bytes of an incomplete body; set by `ConnectionMonitor.track_body`."""
 
-    def on_due(self, now: float) -> None:
-        """Its client has had its time: end it, or say in ``due`` when to look again."""
+    def on_deadline(self, now: float) -> None:
+        """Close the connection, or set a new ``deadline``."""
 
-    def give_up(self) -> None:
-        """End it, whatever is waited for: its place is needed."""
+    def evict(self) -> None:
+        """Close the connection to make room for another."""
 
-    def give_up_body(self) -> None:
-        """End it, whose body is not whole yet: the memory is needed."""
+    def evict_body(self) -> None:
+        """Reject the request to free the memory of its body."""
 
 
-class Watch:
-    """Looks after all connections of a process.
+class ConnectionMonitor:
+    """Enforces `ClientLimits` on all connections of a process.
 
-    ``count`` is told each limit that ended one; ``now`` returns seconds that never go back.
+    ``count`` receives the name of each limit that closed a connection; ``now`` is a monotonic clock, in seconds.
     """
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
         count: Callable[[str], None] = lambda _: None,
         *,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        self.limits: Final = limits or Limits()
+        self.limits: Final = limits or ClientLimits()
         self.count: Final = count
         self.now: Final = now
-        self._connections: dict[Watched, None] = {}
-        self._held = 0
+        self._connections: dict[MonitoredConnection, None] = {}
+        self._body_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def admit(self, connection: Watched) -> bool:
-        """Look after this one too. False where there is no room, and nobody who could go.
+    def register(self, connection: MonitoredConnection) -> bool:
+        """Add a connection; return False if there are too many and none can be evicted.
 
-        Who goes when there are too many: first who never asked for anything, the oldest before others, then whoever is
-        due first; a few at once, so that not every newcomer has to look for one.
+        Connections without any request are evicted first, the oldest of them first, then those with the earliest
+        deadline. Several are evicted at once to amortize the search.
         """
         if len(self._connections) >= self.limits.connections and not self._make_room():
             return False
@@ -134,47 +129,48 @@ class Watch:
             self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
         return True
 
-    def forget(self, connection: Watched) -> None:
-        """It is gone."""
+    def unregister(self, connection: MonitoredConnection) -> None:
+        """Remove a connection."""
         self._connections.pop(connection, None)
-        self.hold(connection, 0)
+        self.track_body(connection, 0)
 
-    def hold(self, connection: Watched, size: int) -> None:
-        """So many bytes are there of a body that is not whole yet; 0 once it is, or is of no use.
+    def track_body(self, connection: MonitoredConnection, size: int) -> None:
+        """Record the bytes of a connection's incomplete body; 0 once it is complete or discarded.
 
-        Past the limit those go whose time is over first: a body of a client that does as usual is there at once.
+        Over the limit, the bodies with the earliest deadlines are evicted: bodies of normal clients arrive at once.
         """
-        self._held += size - connection.held
-        connection.held = size
-        if size and self._held > self.limits.bodies:
-            enough = self.limits.bodies - self.limits.bodies // _PLACES
-            for one in nsmallest(_PLACES, [one for one in self._connections if one.held], key=lambda one: one.due):
-                if self._held > enough:
-                    one.give_up_body()
+        self._body_bytes += size - connection.body_bytes
+        connection.body_bytes = size
+        if size and self._body_bytes > self.limits.bodies:
+            target = self.limits.bodies - self.limits.bodies // _EVICTED_TOGETHER
+            uploading = [one for one in self._connections if one.body_bytes]
+            for one in nsmallest(_EVICTED_TOGETHER, uploading, key=lambda one: one.deadline):
+                if self._body_bytes > target:
+                    one.evict_body()
 
-    def look(self) -> bool:
-        """End what has had its time; returns whether there is more of that."""
+    def close_overdue(self) -> bool:
+        """Handle overdue connections; return whether some are left for the next turn."""
         now = self.now()
-        due = [one for one in self._connections if one.due <= now]
-        for one in due[:_AT_ONCE]:
-            one.on_due(now)
-        return len(due) > _AT_ONCE
+        overdue = [one for one in self._connections if one.deadline <= now]
+        for one in overdue[:_MAX_CLOSED_PER_TURN]:
+            one.on_deadline(now)
+        return len(overdue) > _MAX_CLOSED_PER_TURN
 
     def _make_room(self) -> bool:
-        places = min(_PLACES, 1 + self.limits.connections // _AT_ONCE)
-        silent = (one for one in self._connections if not one.has_asked and one.waits is not Wait.NOTHING)
-        going = list(islice(silent, places))
-        if not going:
-            waiting = (one for one in self._connections if one.waits is not Wait.NOTHING)
-            going = nsmallest(places, waiting, key=lambda one: one.due)
-        for one in going:
+        number = min(_EVICTED_TOGETHER, 1 + self.limits.connections // _EVICTED_TOGETHER)
+        waiting = (one for one in self._connections if one.waits is not WaitState.NOTHING)
+        evicted = list(islice((one for one in waiting if not one.has_sent_request), number))
+        if not evicted:
+            waiting = (one for one in self._connections if one.waits is not WaitState.NOTHING)
+            evicted = nsmallest(number, waiting, key=lambda one: one.deadline)
+        for one in evicted:
             self.count("connections")
-            self.forget(one)
-            one.give_up()
-        return bool(going)
+            self.unregister(one)
+            one.evict()
+        return bool(evicted)
 
     def _tick(self) -> None:
         self._timer = None
-        there_is_more = self.look()
+        more = self.close_overdue()
         if self._connections:
-            self._timer = asyncio.get_running_loop().call_later(_PAUSE if there_is_more else TICK, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(_PAUSE if more else TICK, self._tick)

@@ -1,6 +1,6 @@
-"""The front of the service: every request comes in here.
+"""The dispatcher: every request enters here.
 
-It gives the request its id, answers the hot routes itself, hands the rest to Litestar, and counts.
+It assigns the request id, answers hot routes itself, passes the rest to Litestar within a deadline, and counts.
 """
 
 import asyncio
@@ -12,71 +12,71 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS
-from tenantry.common.methods import METHODS
+from tenantry.common.http import METHODS
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import (
-    HOT_DOOR,
+    HOT_DISPATCHER,
     OUTCOME,
     AsgiApp,
     ClientGoneError,
+    HotHandler,
+    HotRequest,
+    HotResponse,
     HotRoute,
-    RawAnswer,
-    RawHandler,
-    RawRequest,
     Receive,
     Scope,
     Send,
     header_of,
     request_id_of,
 )
-from tenantry.server.client_timeouts import COUNTED, WATCH, Limits, Watch
+from tenantry.server.client_timeouts import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import GATE, OverloadDetector
+from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.problems import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, VARIES, Refusal, refuse, refuse_domain_error
-from tenantry.server.rate_limits import AnonymousThrottle, headers_of, is_stranger
-from tenantry.server.request_timing import Arrival
-from tenantry.server.security_headers import lacking, safeguards
-from tenantry.server.shutdown import ENDING, Shutdown
+from tenantry.server.rate_limits import anonymous_throttle, headers_of, is_anonymous
+from tenantry.server.request_timing import TimedReceive
+from tenantry.server.security_headers import missing_headers, security_headers
+from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
 REQUEST_ID: Final = "tenantry.request_id"
-"""Where the ASGI scope holds the request's id."""
+"""Scope key of the request's id."""
 IS_HEAD: Final = "tenantry.is_head"
-"""Where the ASGI scope says that a GET is a HEAD in truth: it gets a GET's answer, and has no effect of its own."""
+"""Scope key that marks a HEAD request, which the application sees as GET."""
 
-CLIENT_GONE: Final = 499  # for the metrics alone: nobody is there to read it
+CLIENT_GONE: Final = 499  # in the metrics only
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
-_HELD: Final = frozenset({400, 404, 405, 413, 415})
-"""Refusals of hot routes that say nothing about a credential."""
+_THROTTLED: Final = frozenset({400, 404, 405, 413, 415})
+"""Statuses of hot routes that do not concern the credential."""
 _CLIENT_ERRORS: Final = range(400, 500)
 
-PageOf = Callable[[Scope, int, str], RawAnswer | None]
-"""Gives the page for a request that is refused with a status; with its id."""
+ErrorPage = Callable[[Scope, int, str], HotResponse | None]
+"""Returns the HTML page for a request rejected with this status and request id, if it gets one."""
 
 logger = logging.getLogger(__name__)
 
 
 class HotRoutes:
-    """The routes that are answered without a framework."""
+    """The routes that bypass the framework."""
 
     def __init__(self) -> None:
         self._exact: dict[tuple[str, str], HotRoute] = {}
         self._any_method: dict[str, HotRoute] = {}
         self._prefixes: list[tuple[str, HotRoute]] = []
 
-    def add(self, method: str, path: str, handler: RawHandler) -> None:
-        """Answer one method of one path."""
+    def add(self, method: str, path: str, handler: HotHandler) -> None:
+        """Add one method of a path."""
         self._exact[method, path] = HotRoute(path, handler)
 
-    def add_any_method(self, path: str, handler: RawHandler) -> None:
-        """Answer every method of one path."""
+    def add_any_method(self, path: str, handler: HotHandler) -> None:
+        """Add every method of a path."""
         self._any_method[path] = HotRoute(path, handler)
 
-    def add_prefix(self, prefix: str, template: str, handler: RawHandler) -> None:
-        """Answer every method of every path below a prefix; ``template`` names the route in the metrics."""
+    def add_prefix(self, prefix: str, template: str, handler: HotHandler) -> None:
+        """Add every method of every path below a prefix; ``template`` names the route in the metrics."""
         self._prefixes.append((prefix, HotRoute(template, handler)))
 
     def find(self, method: str, path: str) -> HotRoute | None:
-        """The route, if the path is a hot one."""
+        """Return the route of a request, if it is a hot one."""
         found = self._exact.get((method, path)) or self._any_method.get(path)
         if found is None:
             for prefix, route in self._prefixes:
@@ -85,18 +85,14 @@ class HotRoutes:
         return found
 
 
-class Front:
-    """The ASGI application, and the `HotDoor` for a server's protocol that knows of it.
+class Dispatcher:
+    """The ASGI application, and the `HotDispatcher` that `HttpProtocol` calls directly.
 
-    What is put around it sees no request of the hot routes then: they come in by that door.
+    ``app`` must begin its response within ``deadline`` seconds, without waits for the client, except on the paths
+    ``no_deadline``. ``throttled`` returns how many requests wait in a throttle. ``error_page`` makes the pages of
+    requests that ``app`` does not answer. ``secure`` says that clients use https.
 
-    ``app`` has ``deadline`` seconds to begin its answer, not counting waits for the client, except on the paths
-    ``no_deadline``. ``paced`` says how many requests wait because they are made to. ``limits`` are for the clients of
-    the server's protocol. ``ending`` says how far the end of the process is. ``page_of`` gives
-    the page for a request that does not get as far as ``app``, or no answer of it; None where it is to be a problem
-    document. ``secure`` says that clients come by https.
-
-    A HEAD is answered as a GET would be, without the body (RFC 9110 section 9.3.2).
+    A HEAD request gets the response to GET without its body (RFC 9110 section 9.3.2).
     """
 
     def __init__(
@@ -105,33 +101,35 @@ class Front:
         app: AsgiApp,
         metrics: Metrics,
         *,
-        paced: Callable[[], int] = lambda: 0,
+        throttled: Callable[[], int] = lambda: 0,
         no_deadline: Callable[[str], bool] = lambda _: False,
-        limits: Limits | None = None,
-        ending: Shutdown | None = None,
-        page_of: PageOf = lambda _scope, _status, _request_id: None,
+        limits: ClientLimits | None = None,
+        shutdown: Shutdown | None = None,
+        error_page: ErrorPage = lambda _scope, _status, _request_id: None,
         secure: bool = False,
         deadline: float = DEFAULT_TIMEOUTS.request,
     ) -> None:
-        self._safeguards = safeguards(secure=secure)
+        self._security_headers = security_headers(secure=secure)
         self._hot = hot
         self.find = hot.find
         self._app = app
         self._metrics = metrics
-        self._unhurried = no_deadline
-        self._page_of = page_of
+        self._no_deadline = no_deadline
+        self._error_page = error_page
         self._deadline = deadline
-        self._strangers = AnonymousThrottle()
-        self._waiting = 0
-        for limit in COUNTED:
-            metrics.cut_short.labels(limit)  # 0, not nothing, until there is one
+        self._throttle = anonymous_throttle()
+        self._without_deadline = 0
+        for limit in LIMIT_NAMES:
+            metrics.cut_short.labels(limit)  # so that it is reported as 0
         self.state: Final = {
-            GATE: OverloadDetector(metrics, lambda: self._waiting + self._strangers.waiting + paced()),
-            WATCH: Watch(limits, lambda limit: metrics.cut_short.labels(limit).inc()),
-            HOT_DOOR: self,
-            ENDING: ending or Shutdown(),
+            OVERLOAD_DETECTOR: OverloadDetector(
+                metrics, lambda: self._without_deadline + self._throttle.waiting + throttled()
+            ),
+            CONNECTION_MONITOR: ConnectionMonitor(limits, lambda limit: metrics.cut_short.labels(limit).inc()),
+            HOT_DISPATCHER: self,
+            SHUTDOWN: shutdown or Shutdown(),
         }
-        """What the server's protocol finds in the state of the lifespan."""
+        """What `HttpProtocol` finds in the lifespan state."""
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Any] = {}
 
@@ -147,122 +145,121 @@ class Front:
             send = _without_body(send)
             route = route or self.find("GET", path)
         if route is not None:
-            answer = await self.answer(route, RawRequest(scope, receive))
-            if answer.status != CLIENT_GONE:
-                await _send(send, answer)
+            response = await self.answer(route, HotRequest(scope, receive))
+            if response.status != CLIENT_GONE:
+                await _send(send, response)
             return
         started = perf_counter()
         request_id = request_id_of(header_of(scope, b"x-request-id"))
         if method == "HEAD":
-            scope = {**scope, "method": "GET", IS_HEAD: True}  # the server goes by its own
+            scope = {**scope, "method": "GET", IS_HEAD: True}  # the server keeps its own scope
         scope[REQUEST_ID] = request_id.decode()
         status = await self._pass_on(scope, receive, send, request_id)
         self._count(scope.get("path_template") or "unknown", method, status, perf_counter() - started)
 
-    async def answer(self, route: HotRoute, request: RawRequest) -> RawAnswer:
-        """The answer of a hot route; every fault is one too."""
+    async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
+        """Return the response of a hot route. Raises nothing."""
         started = perf_counter()
+        scope = request.scope
         try:
-            if request.scope["method"] in _WITH_BODIES and is_compressed(request.header(b"content-encoding")):
-                answer = _noted(compressed(request.request_id.decode()), request.scope)
+            if scope["method"] in _WITH_BODIES and _is_compressed(request.header(b"content-encoding")):
+                response = _refused(_compressed_body(request.request_id.decode()), scope)
             else:
-                answer = await route.handler(request)
+                response = await route.handler(request)
         except DomainError as error:
-            request.scope[OUTCOME] = error.code
-            answer = _answer_of(refuse_domain_error(error, request.request_id.decode()))
+            response = _refused(refuse_domain_error(error, request.request_id.decode()), scope)
         except ClientGoneError:
-            answer = RawAnswer(CLIENT_GONE, [])
+            response = HotResponse(CLIENT_GONE, [])
         except Exception:
             request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
-            answer = _noted(internal_error(request_id), request.scope)
-        if answer.status in _HELD and is_stranger(request.scope):
-            await self._strangers.hold()
-        self._complete(answer, request.scope, request.request_id)
-        self._count(route.template, request.scope["method"], answer.status, perf_counter() - started)
-        return answer
+            response = _refused(internal_error(request_id), scope)
+        if response.status in _THROTTLED and is_anonymous(scope):
+            await self._throttle.wait()
+        self._complete(response, scope, request.request_id)
+        self._count(route.template, scope["method"], response.status, perf_counter() - started)
+        return response
 
-    def count_gone(self, route: HotRoute, request: RawRequest) -> None:
-        """Count a client that hung up before its request was whole."""
+    def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
+        """Count a client that disconnected before its request was complete."""
         self._counter(route.template, request.scope["method"], CLIENT_GONE).inc()
 
-    def fault(self, request: RawRequest) -> RawAnswer:
-        """The answer where there is none that could be sent."""
-        refusal = internal_error(request.request_id.decode())
-        return self._complete(_answer_of(refusal), request.scope, request.request_id)
+    def internal_error(self, request: HotRequest) -> HotResponse:
+        """Return the response to a request whose own response could not be sent."""
+        response = _refused(internal_error(request.request_id.decode()), request.scope)
+        return self._complete(response, request.scope, request.request_id)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
-        """Let Litestar answer, but no later than the deadline: past it the client is told to come again."""
+        """Let Litestar answer within the deadline, else respond with 503; return the status."""
         status = 0
-        overdue = False
+        timed_out = False
 
-        async def send_with_id(message: MutableMapping[str, Any]) -> None:
+        async def send_completed(message: MutableMapping[str, Any]) -> None:
             nonlocal status
-            if overdue:
+            if timed_out:
                 return
             if message["type"] == "http.response.start":
-                status = message["status"]  # the application has answered in time, however long that is held
-                if status in _CLIENT_ERRORS and is_stranger(scope):
-                    await self._strangers.hold()
+                status = message["status"]  # set first: the application has met its deadline, however long it waits
+                if status in _CLIENT_ERRORS and is_anonymous(scope):
+                    await self._throttle.wait()
                 own = message.get("headers", ())
-                message["headers"] = [
-                    *own, *headers_of(scope), *lacking(own, self._safeguards), (b"x-request-id", request_id)
-                ]  # fmt: skip
+                defaults = missing_headers(own, self._security_headers)
+                message["headers"] = [*own, *headers_of(scope), *defaults, (b"x-request-id", request_id)]
             await send(message)
 
-        if refusal := _refusal_at_sight(scope, request_id.decode()):
+        if refusal := _early_refusal(scope, request_id.decode()):
             return await self._refuse(refusal, scope, send, request_id)
-        arrival = Arrival(receive)
-        work = asyncio.ensure_future(self._app(scope, arrival, send_with_id))
-        no_deadline = self._unhurried(scope["path"])
-        self._waiting += no_deadline
+        timed_receive = TimedReceive(receive)
+        work = asyncio.ensure_future(self._app(scope, timed_receive, send_completed))
+        no_deadline = self._no_deadline(scope["path"])
+        self._without_deadline += no_deadline
         try:
-            await self._wait_for(work, None if no_deadline else arrival)
+            await self._wait_for(work, None if no_deadline else timed_receive)
         except asyncio.CancelledError:
             work.cancel()
             raise
         finally:
-            self._waiting -= no_deadline
+            self._without_deadline -= no_deadline
         if work.done():
             if work.cancelled():
                 return CLIENT_GONE
             work.result()
             return status
         if status == 0:
-            overdue = True
+            timed_out = True
             work.cancel()
-            work.add_done_callback(_forget)
-            return await self._refuse(too_late(request_id.decode()), scope, send, request_id)
+            work.add_done_callback(_log_late_error)
+            return await self._refuse(_timeout(request_id.decode()), scope, send, request_id)
         await work
         return status
 
-    async def _wait_for(self, work: "asyncio.Future[None]", arrival: Arrival | None) -> None:
-        """Wait until it is done, or has had the time for it without that of the client's ``arrival``."""
+    async def _wait_for(self, work: "asyncio.Future[None]", timed_receive: TimedReceive | None) -> None:
+        """Wait until it is done or has used up the deadline; waits for the client do not count."""
         loop = asyncio.get_running_loop()
         until, waited = loop.time() + self._deadline, 0.0
         while True:
-            left = None if arrival is None else max(0.0, until + waited - loop.time())
+            left = None if timed_receive is None else max(0.0, until + waited - loop.time())
             done, _ = await asyncio.wait({work}, timeout=left)
-            if done or arrival is None or arrival.waited() <= waited:
+            if done or timed_receive is None or timed_receive.waited() <= waited:
                 return
-            waited = arrival.waited()
+            waited = timed_receive.waited()
 
     async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
-        scope[OUTCOME] = refusal.code
+        response = _refused(refusal, scope)
         if refusal.status in _CLIENT_ERRORS:
-            await self._strangers.hold()
-        answer = self._page_of(scope, refusal.status, request_id.decode()) or _answer_of(refusal)
-        await _send(send, self._complete(answer, scope, request_id))
-        return answer.status
+            await self._throttle.wait()
+        response = self._error_page(scope, refusal.status, request_id.decode()) or response
+        await _send(send, self._complete(response, scope, request_id))
+        return response.status
 
-    def _complete(self, answer: RawAnswer, scope: Scope, request_id: bytes) -> RawAnswer:
-        """Add the headers that every answer has."""
-        headers = answer.headers
-        headers += lacking(headers, self._safeguards)
-        headers.append((b"content-length", b"%d" % len(answer.body)))
+    def _complete(self, response: HotResponse, scope: Scope, request_id: bytes) -> HotResponse:
+        """Add the headers that every response has."""
+        headers = response.headers
+        headers += missing_headers(headers, self._security_headers)
+        headers.append((b"content-length", b"%d" % len(response.body)))
         headers += headers_of(scope)
         headers.append((b"x-request-id", request_id))
-        return answer
+        return response
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
         self._counter(route, method, status).inc()
@@ -280,60 +277,50 @@ class Front:
 
 
 def internal_error(request_id: str) -> Refusal:
-    """The answer to a fault of ours; what happened is in the log, under the request's id."""
-    return refuse(500, "internal_error", "Something went wrong on our side.", request_id)
+    """Refuse a request that failed; the log has the cause under the request's id."""
+    return refuse(500, "internal_error", "Internal server error.", request_id)
 
 
-def nothing_here(request_id: str) -> Refusal:
-    """The answer where an address cannot be that of anything."""
-    return refuse(404, "not_found", "There is nothing at this address.", request_id, headers=[VARIES])
-
-
-def _refusal_at_sight(scope: Scope, request_id: str) -> Refusal | None:
+def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:
+    """Refuse what no route accepts."""
     if "\x00" in scope["path"]:
-        return nothing_here(request_id)
-    if scope["method"] in _WITH_BODIES and is_compressed(header_of(scope, b"content-encoding")):
-        return compressed(request_id)
+        return refuse(404, "not_found", "There is nothing at this address.", request_id, headers=[VARIES])
+    if scope["method"] in _WITH_BODIES and _is_compressed(header_of(scope, b"content-encoding")):
+        return _compressed_body(request_id)
     return None
 
 
-def is_compressed(encoding: bytes | None) -> bool:
-    """Whether a body is sent in another form than its own."""
+def _is_compressed(encoding: bytes | None) -> bool:
     return encoding is not None and encoding.strip().lower() not in (b"", b"identity")
 
 
-def compressed(request_id: str) -> Refusal:
-    """The answer to a body that would have to be unpacked first: a small one may be of any size then."""
+def _compressed_body(request_id: str) -> Refusal:
+    """Refuse a compressed body: a small one could expand to any size."""
     return refuse(
-        415, UNSUPPORTED_MEDIA_TYPE, "Bodies are taken uncompressed: without Content-Encoding.", request_id,
+        415, UNSUPPORTED_MEDIA_TYPE, "Send the body uncompressed, without Content-Encoding.", request_id,
         headers=[(b"accept-encoding", b"identity")],
     )  # fmt: skip
 
 
-def too_late(request_id: str) -> Refusal:
-    """The answer when the database has not answered in time."""
+def _timeout(request_id: str) -> Refusal:
     return refuse(
         503, "database_unavailable", "The database does not answer. Try again shortly.", request_id,
         headers=[(b"retry-after", RETRY_AFTER.encode())],
     )  # fmt: skip
 
 
-def _forget(work: "asyncio.Future[None]") -> None:
+def _log_late_error(work: "asyncio.Future[None]") -> None:
     if not work.cancelled() and (error := work.exception()):
-        logger.info("a request that was past its deadline ended with %s", type(error).__name__)
+        logger.info("a request failed after its deadline with %s", type(error).__name__)
 
 
-def _noted(refusal: Refusal, scope: Scope) -> RawAnswer:
+def _refused(refusal: Refusal, scope: Scope) -> HotResponse:
     scope[OUTCOME] = refusal.code
-    return _answer_of(refusal)
-
-
-def _answer_of(refusal: Refusal) -> RawAnswer:
-    return RawAnswer(refusal.status, refusal.headers, refusal.body)
+    return HotResponse(refusal.status, refusal.headers, refusal.body)
 
 
 def _without_body(send: Send) -> Send:
-    """Send the head of an answer alone, however much of a body follows."""
+    """Send the head of a response and an empty body."""
     has_ended = False
 
     async def send_head(message: MutableMapping[str, Any]) -> None:
@@ -347,6 +334,6 @@ def _without_body(send: Send) -> Send:
     return send_head
 
 
-async def _send(send: Send, answer: RawAnswer) -> None:
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    await send({"type": "http.response.body", "body": answer.body})
+async def _send(send: Send, response: HotResponse) -> None:
+    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+    await send({"type": "http.response.body", "body": response.body})

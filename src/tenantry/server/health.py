@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what has it counted."""
+"""Health checks and metrics for orchestrators and monitoring."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final
@@ -14,25 +14,25 @@ from tenantry.server.metrics import Metrics, render_known
 from tenantry.server.shutdown import Shutdown
 
 Check = Callable[[], Awaitable[str | None]]
-"""Returns what is wrong, or None."""
+"""Returns the problem, or None."""
 
 Gauges = Callable[[], Awaitable[Sequence[Known] | None]]
-"""Returns what the database knows: nothing while it answers with an error, None while it is out of reach."""
+"""Returns the metrics kept in the database: none if it answers with an error, None if it is unreachable."""
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(msgspec.Struct, frozen=True, rename="camel"):
-    """``ok``; ``not ready``, and what is waited for; or ``draining``: the process is about to end."""
+    """``ok``, ``not ready`` with what is missing, or ``draining`` during a shutdown."""
 
     status: Annotated[str, doc("`ok` or `not ready`.", "ok")]
     waiting_for: Annotated[list[str], doc("What is not ready yet.", [])] = []
 
 
 def health_routes(
-    checks: Sequence[Check], metrics: Metrics, gauges: Gauges, ending: Shutdown
+    checks: Sequence[Check], metrics: Metrics, gauges: Gauges, shutdown: Shutdown
 ) -> Sequence[HTTPRouteHandler]:
-    """The routes for orchestrators and monitoring."""
+    """Make the routes of health checks and metrics."""
 
     @get("/healthz", summary="Liveness", opt={"public": True})
     async def healthz() -> Health:
@@ -50,17 +50,15 @@ def health_routes(
 
         the database is available with a current schema, and the identity provider's keys were requested.
         """
-        if ending.is_draining:  # whatever else is wrong: it goes away
-            return Response(Health("draining"), status_code=503, headers={"Retry-After": "1"})
-        faults = [fault for check in checks if (fault := await check())]
-        if faults:
-            return Response(Health("not ready", faults), status_code=503, headers={"Retry-After": "1"})
-        return Response(Health("ok"))
+        problems = [] if shutdown.is_draining else [problem for check in checks if (problem := await check())]
+        if not shutdown.is_draining and not problems:
+            return Response(Health("ok"))
+        health = Health("draining" if shutdown.is_draining else "not ready", problems)
+        return Response(health, status_code=503, headers={"Retry-After": "1"})
 
     @get("/metrics", include_in_schema=False, media_type="text/plain", opt={"public": True})
     async def show_metrics() -> Response[bytes]:
         known = render_known(await gauges())
-        body = metrics.render() + known
-        return Response(body, headers={"content-type": METRICS_TYPE})
+        return Response(metrics.render() + known, headers={"content-type": METRICS_TYPE})
 
     return [healthz, readyz, show_metrics]

@@ -1,4 +1,4 @@
-"""Counters of one process, or, in Prometheus' multiprocess mode, of all of them together."""
+"""Prometheus metrics of one process, or in multiprocess mode of all processes."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tenantry import __version__
-from tenantry.db.batcher import Observe
+from tenantry.db.batcher import BatchObserver
 from tenantry.db.database import PoolUsage
 from tenantry.jobs.database_metrics import Known
 
@@ -30,14 +30,13 @@ _BATCH_ITEMS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """What the service counts; each is described in docs/metrics.md.
+    """The service's metrics; docs/metrics.md describes them.
 
-    With ``several_processes`` each process counts into files that every one of them can read; the
-    library's variable PROMETHEUS_MULTIPROC_DIR must name their folder before this module is imported.
+    With ``several_processes`` the processes share files in the folder PROMETHEUS_MULTIPROC_DIR, which must be set
+    before this module is imported.
     """
 
     def __init__(self, *, several_processes: bool) -> None:
-        # a switch of the whole library; with several processes there are none anyway
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         if several_processes:
@@ -56,46 +55,32 @@ class Metrics:
 
         self.requests = counter("tenantry_http_requests", "Requests answered.", "route", "method", "status")
         self.seconds = histogram("tenantry_http_request_seconds", "Time to answer.", "route", _REQUEST_SECONDS)
-        self.events = counter(
-            "tenantry_webhook_events",
-            "Provider events by what became of them and the provider's mode.",
-            "type", "outcome", "mode",
-        )  # fmt: skip
-        self.refusals = counter("tenantry_webhook_refusals", "Webhook requests refused, and why.", "reason")
-        self.anomalies = counter("tenantry_webhook_anomalies", "Events that say something unexpected.", "kind")
-        self.shed = counter("tenantry_requests_shed", "Requests refused unread, because too many were under way.")
-        self.cut_short = counter("tenantry_clients_cut_short", "Requests and connections that a limit ended.", "limit")
-        self.rate_limited = counter("tenantry_rate_limited", "Requests refused, by whose limit was used up.", "policy")
-        self.refused = counter(
-            "tenantry_credentials_refused", "Credentials refused, by their sort and the code of the refusal.",
-            "kind", "reason",
-        )  # fmt: skip
-        self.revoked = counter("tenantry_api_keys_revoked", "API keys that were ended, and why.", "reason")
-        self._batch_items = histogram(
-            "tenantry_batch_items", "Requests that went to the database together.", "lane", _BATCH_ITEMS
-        )
+        self.events = counter("tenantry_webhook_events", "Provider events.", "type", "outcome", "mode")
+        self.refusals = counter("tenantry_webhook_refusals", "Rejected webhook requests.", "reason")
+        self.anomalies = counter("tenantry_webhook_anomalies", "Unexpected contents of events.", "kind")
+        self.shed = counter("tenantry_requests_shed", "Requests rejected because of overload.")
+        self.cut_short = counter("tenantry_clients_cut_short", "Requests and connections closed by a limit.", "limit")
+        self.rate_limited = counter("tenantry_rate_limited", "Requests over a rate limit.", "policy")
+        self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", "kind", "reason")
+        self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", "reason")
+        self._batch_items = histogram("tenantry_batch_items", "Requests in a batch.", "lane", _BATCH_ITEMS)
         self._batch_wait = histogram(
-            "tenantry_batch_wait_seconds", "How long the first request of a batch waited for it to begin.", "lane",
-            _BATCH_SECONDS,
-        )  # fmt: skip
-        self._batch_seconds = histogram("tenantry_batch_seconds", "How long a batch took.", "lane", _BATCH_SECONDS)
-        self._connections = gauge(
-            "tenantry_database_connections", "Open connections of a pool, by what they do.", "pool", "state"
+            "tenantry_batch_wait_seconds", "Wait of a batch's first request.", "lane", _BATCH_SECONDS
         )
-        self._most_connections = gauge(
-            "tenantry_database_connections_max", "How many connections a pool may open.", "pool"
-        )
-        self._waiting = gauge("tenantry_database_requests_waiting", "Requests that wait for a connection.", "pool")
+        self._batch_seconds = histogram("tenantry_batch_seconds", "Duration of a batch.", "lane", _BATCH_SECONDS)
+        self._connections = gauge("tenantry_database_connections", "Open connections of a pool.", "pool", "state")
+        self._max_connections = gauge("tenantry_database_connections_max", "Maximum connections of a pool.", "pool")
+        self._waiting = gauge("tenantry_database_requests_waiting", "Requests waiting for a connection.", "pool")
         self._waits = counter("tenantry_database_waits", "Requests that had to wait for a connection.", "pool")
-        self._waited = counter("tenantry_database_wait_seconds", "How long they waited.", "pool")
+        self._waited = counter("tenantry_database_wait_seconds", "Total wait for connections.", "pool")
         self._timeouts = counter("tenantry_database_wait_timeouts", "Requests that got no connection.", "pool")
-        self.streams = gauge("tenantry_streams_open", "Pages of events that are kept up to date.")
+        self.streams = gauge("tenantry_streams_open", "Open event streams of the dashboard.")
         Gauge(
-            "tenantry_build_info", "1, by what runs.", ("version", "python"), registry=registry, multiprocess_mode="max"
+            "tenantry_build_info", "1, by version.", ("version", "python"), registry=registry, multiprocess_mode="max"
         ).labels(__version__, platform.python_version()).set(1)
 
-    def lane(self, name: str) -> Observe:
-        """What counts the batches of a lane."""
+    def lane(self, name: str) -> BatchObserver:
+        """Return the observer of a lane's batches."""
         items = self._batch_items.labels(name).observe
         wait = self._batch_wait.labels(name).observe
         seconds = self._batch_seconds.labels(name).observe
@@ -108,28 +93,26 @@ class Metrics:
         return observe
 
     def set_pool(self, pool: str, usage: PoolUsage) -> None:
-        """Note how a pool is used, and add what was counted since it was last asked."""
+        """Record the usage of a pool since the last call."""
         self._connections.labels(pool, "in_use").set(usage.in_use)
         self._connections.labels(pool, "idle").set(usage.idle)
-        self._most_connections.labels(pool).set(usage.most)
+        self._max_connections.labels(pool).set(usage.maximum)
         self._waiting.labels(pool).set(usage.waiting)
         self._waits.labels(pool).inc(usage.waits)
         self._waited.labels(pool).inc(usage.waited)
         self._timeouts.labels(pool).inc(usage.timeouts)
 
     def render(self) -> bytes:
-        """What was counted, in the Prometheus text format."""
+        """Render the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 def render_known(known: Sequence[Known] | None) -> bytes:
-    """What the database knows, in the Prometheus text format; None while it is out of reach."""
-    return generate_latest(_Described(known))
+    """Render the metrics kept in the database; None while it is unreachable."""
+    return generate_latest(_DatabaseCollector(known))
 
 
-class _Described(CollectorRegistry):
-    """What is known at the moment, in the library's words."""
-
+class _DatabaseCollector(CollectorRegistry):
     def __init__(self, known: Sequence[Known] | None) -> None:
         super().__init__()
         up = GaugeMetricFamily("tenantry_database_up", "Whether the database answers.", float(known is not None))
@@ -148,13 +131,13 @@ def _family(known: Known) -> GaugeMetricFamily | CounterMetricFamily:
 
 
 def _drop_dead_worker_metrics() -> None:
-    """Of processes that ended, what they had at the moment counts no more; what they counted goes on to."""
+    """Drop the gauges of processes that have ended; their counters stay."""
     for file in Path(os.environ[_FOLDER]).glob("gauge_live*_*.db"):
         pid = int(file.stem.rpartition("_")[2])
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            with suppress(FileNotFoundError):  # another process that starts at the same time was faster
+            with suppress(FileNotFoundError):  # another process has dropped them
                 multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
         except PermissionError:
             pass

@@ -1,4 +1,4 @@
-"""Whether a process has more to do than it can."""
+"""Overload detection: whether a process has more requests than it can answer in time."""
 
 import logging
 from collections.abc import Callable
@@ -7,69 +7,70 @@ from typing import Final
 
 from tenantry.server.metrics import Metrics
 
-GATE: Final = "tenantry.gate"
-"""Where the state of the ASGI lifespan holds the process's `OverloadDetector`."""
-WAIT: Final = 0.2
-"""Seconds that a request may be expected to wait.
+OVERLOAD_DETECTOR: Final = "tenantry.overload_detector"
+"""Key of the process's `OverloadDetector` in the ASGI lifespan state."""
+MAX_WAIT: Final = 0.2
+"""Expected seconds of waiting from which a request is shed.
 
-Answers with 503 take capacity, too: requests accepted before they begin may wait several times as long.
+503 responses take capacity too: requests accepted before them may wait several times as long.
 """
-ALWAYS: Final = 256
-"""Requests that may be under way however slow they are: as many as share one transaction."""
-AT_FIRST: Final = 1024
-"""The same before it is known how many are answered in a second."""
+MIN_CONCURRENT: Final = 256
+"""Concurrent requests that are always accepted: as many as share one transaction."""
+INITIAL_CONCURRENT: Final = 1024
+"""Concurrent requests that are accepted before the throughput is known."""
 
-_LOOK: Final = 0.25
-_BUSY: Final = 1.0
-_QUIET: Final = 60.0
+_INTERVAL: Final = 0.25
+_STALE: Final = 1.0
+_LOG_INTERVAL: Final = 60.0
 
 logger = logging.getLogger(__name__)
 
 
 class OverloadDetector:
-    """Tells when one more request would have to wait too long, from how many are answered in a second.
+    """Decides from the measured throughput whether one more request would wait too long.
 
-    ``aside`` returns how many of the requests under way wait for something other than the process's own work; ``now``
-    is a monotonic clock, in seconds.
+    ``excluded`` returns how many concurrent requests wait for something other than the process's own work; ``now`` is
+    a monotonic clock, in seconds.
     """
 
     def __init__(
         self,
         metrics: Metrics,
-        aside: Callable[[], int] = lambda: 0,
+        excluded: Callable[[], int] = lambda: 0,
         *,
         now: Callable[[], float] = monotonic,
-        always: int = ALWAYS,
-        at_first: int = AT_FIRST,
+        minimum: int = MIN_CONCURRENT,
+        initial: int = INITIAL_CONCURRENT,
     ) -> None:
         self.arriving = 0
-        """Requests under way of which more is to come: they wait for their senders."""
+        """Concurrent requests that wait for more input from their clients."""
         self._metrics = metrics
-        self._aside = aside
+        self._excluded = excluded
         self._now = now
-        self._always = always
-        self._most = self._at_first = at_first
-        self._looked = 0.0
+        self._minimum = minimum
+        self._limit = self._initial = initial
+        self._measured_at = 0.0
         self._answered = 0
-        self._told = -_QUIET
+        self._logged_at = -_LOG_INTERVAL
 
-    def is_full(self, under_way: int, answered: int) -> bool:
-        """Whether one more would wait too long, from how many are under way and were answered so far."""
-        if under_way < self._always:
+    def is_overloaded(self, concurrent: int, answered: int) -> bool:
+        """Decide from the number of concurrent requests and of those answered so far."""
+        if concurrent < self._minimum:
             return False
         now = self._now()
-        passed = now - self._looked
-        if passed >= _LOOK:
-            if passed < _BUSY:
-                self._most = max(self._always, int((self._most + (answered - self._answered) / passed * WAIT) / 2))
-            else:  # there was little to do for a while, so what could not be done before says nothing about now
-                self._most = max(self._most, self._at_first)
-            self._looked, self._answered = now, answered
-        return under_way - self.arriving - self._aside() >= self._most
+        elapsed = now - self._measured_at
+        if elapsed >= _INTERVAL:
+            if elapsed < _STALE:
+                throughput = (answered - self._answered) / elapsed
+                self._limit = max(self._minimum, int((self._limit + throughput * MAX_WAIT) / 2))
+            else:  # after a quiet period the old measurement says nothing about the present
+                self._limit = max(self._limit, self._initial)
+            self._measured_at, self._answered = now, answered
+        return concurrent - self.arriving - self._excluded() >= self._limit
 
     def count(self) -> None:
-        """Note a request that was refused."""
+        """Count a request that was shed."""
         self._metrics.shed.inc()
-        if self._looked - self._told >= _QUIET:
-            self._told = self._looked
-            logger.warning("overloaded: requests are refused while more than %d are under way", self._most)
+        if self._measured_at - self._logged_at >= _LOG_INTERVAL:
+            self._logged_at = self._measured_at
+            logger.warning("overloaded: requests are rejected while more than %d are in progress", self._limit)

@@ -1,8 +1,9 @@
-"""The server's HTTP protocol, at less cost for each request."""
+"""The HTTP protocol: uvicorn's on httptools, with a short path for hot routes and limits on clients."""
 
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -11,180 +12,232 @@ import httptools
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from tenantry.server import protocol_errors as unfit
+from tenantry.server import protocol_errors
 from tenantry.server.asgi_types import (
-    HOT_DOOR,
-    IS_WHOLE,
+    BODY_COMPLETE,
+    HOT_DISPATCHER,
     AsgiApp,
-    HotDoor,
+    HotDispatcher,
+    HotRequest,
+    HotResponse,
     HotRoute,
-    RawAnswer,
-    RawRequest,
     Receive,
     Scope,
     Send,
     header_of,
 )
 from tenantry.server.client_timeouts import (
-    MOST_AROUND,
-    MOST_CHUNKS,
-    MOST_FIELDS,
-    MOST_HEAD,
-    MOST_PIPELINED,
-    MOST_TARGET,
-    MOST_UNREAD,
+    CONNECTION_MONITOR,
+    MAX_CHUNKS,
+    MAX_DISCARDED_BYTES,
+    MAX_FRAMING_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_PIPELINED,
+    MAX_TARGET_BYTES,
     NEVER,
-    WATCH,
-    Wait,
-    Watch,
+    ConnectionMonitor,
+    WaitState,
 )
-from tenantry.server.protocol_errors import Unfit, UnfitError
-from tenantry.server.responses import COMMON_FIELDS, JoinedWrites
-from tenantry.server.shutdown import ENDING, Shutdown
+from tenantry.server.problems import Header
+from tenantry.server.protocol_errors import RequestRejectedError, RequestRejection
+from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
-LAST_WAIT: Final = 0.5
-"""Seconds for which a connection of a process that ends has to be idle before it is closed: a request may be coming."""
+FINAL_IDLE_SECONDS: Final = 0.5
+"""How long a connection must be idle before a process that shuts down closes it."""
 
 _VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
 _MAX_PORT: Final = 65_535
-_NOTHING: Final = Wait.NOTHING
-_NEXT: Final = Wait.NEXT
+_NOTHING: Final = WaitState.NOTHING
+_NEXT: Final = WaitState.NEXT
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
-_PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
-_LENGTH_DIGITS: Final = 5
-_LONGEST_TARGET: Final = 256
-_NO_PATH: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+(?=\?|\Z)")
+_HOT_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
+_MAX_HOT_LENGTH_DIGITS: Final = 5
+_MAX_HOT_TARGET_BYTES: Final = 256
+_MAX_BUFFERED_BYTES: Final = 65_536
+_URL_WITHOUT_PATH: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+(?=\?|\Z)")
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
 
 logger = logging.getLogger(__name__)
 
 
-class LeanProtocol(HttpToolsProtocol):
-    """uvicorn's protocol on httptools, with a short way for hot routes, one write an answer, and limits on its client.
+class _DefaultHeaders:
+    """The encoded headers that every response has. uvicorn makes new ones once a second."""
 
-    Where the state of the lifespan holds a `HotDoor`, requests of its routes are handed in there once they are whole,
-    and each answer leaves in one write, both without ASGI's messages. That is for requests of the usual form alone: a
-    GET without a body or a POST with one of known length below 100 KB, a short path that can be read in one way only,
-    no ``Expect`` or ``Upgrade``, and nothing else under way on the connection. All others go the long way, where the
-    same routes are found again. The parser is uvicorn's on both.
+    def __init__(self) -> None:
+        self._headers: Sequence[Header] = ()
+        self._encoded = b""
 
-    On the long way what an answer writes is joined: two writes are two system calls and two packets, and wake the
-    client twice.
+    def encode(self, headers: Sequence[Header]) -> bytes:
+        """Encode these headers, or return the previous result."""
+        if headers is not self._headers:
+            self._headers = headers
+            self._encoded = b"".join([b"%b: %b\r\n" % header for header in headers])
+        return self._encoded
 
-    How long the client is waited for, and how much is taken of it, is in `patience`: the process's `Watch` ends what
-    is overdue. What is not HTTP/1.1 as RFC 9112 has it is refused with a problem document, after the answers to all
-    that was well-formed before it; where one of those is still to come, it is the last one instead.
+
+DEFAULT_HEADERS: Final = _DefaultHeaders()
+
+
+class BufferedTransport:
+    """A transport that joins writes until the event loop's next turn: one system call and one packet a response."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._buffer: list[bytes] = []
+        self._size = 0
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if not self._buffer:
+            self._loop.call_soon(self.flush)
+        self._buffer.append(data)
+        self._size += len(data)
+        if self._size > _MAX_BUFFERED_BYTES:
+            self.flush()
+
+    def write_now(self, data: bytes) -> None:
+        self.flush()
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        if self._buffer:
+            data = b"".join(self._buffer)
+            self._buffer.clear()
+            self._size = 0
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # everything else that a transport has
+        return getattr(self._transport, name)
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with a short path for hot routes and limits on its client.
+
+    The short path passes a complete request to the `HotDispatcher` in the lifespan state and writes the response at
+    once, without ASGI messages. It takes requests of the usual form only: a GET without a body or a POST with one of
+    known length below 100 KB, a short unambiguous path, no ``Expect`` or ``Upgrade``, and no other request in progress
+    on the connection. All others go through ASGI, where the same routes are found.
+
+    The process's `ConnectionMonitor` enforces timeouts. A malformed request is rejected with a problem document after
+    the responses to all earlier requests; if one of those is still pending, it becomes the connection's last response.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
-        self._door: HotDoor | None = self.app_state.get(HOT_DOOR)
-        self._watch: Watch = self.app_state.get(WATCH) or self.app_state.setdefault(WATCH, Watch())
-        self._now = self._watch.now
-        self._ending: Shutdown = self.app_state.get(ENDING) or Shutdown()
-        self._proxies = _looking_through(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
-        self._hot: HotCycle | None = None
+        self._dispatcher: HotDispatcher | None = self.app_state.get(HOT_DISPATCHER)
+        self._monitor: ConnectionMonitor = self.app_state.get(CONNECTION_MONITOR) or self.app_state.setdefault(
+            CONNECTION_MONITOR, ConnectionMonitor()
+        )
+        self._now = self._monitor.now
+        self._shutdown: Shutdown = self.app_state.get(SHUTDOWN) or Shutdown()
+        self._proxies = _scope_rewriter(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
+        self._hot: HotRequestCycle | None = None
         self.is_reading = False
-        """Whether a request has begun and is not whole yet."""
+        """Whether a request has begun and is incomplete."""
         self.is_arriving = False
-        """Whether it has a task already, for which the rest of it has to come."""
-        self.is_deaf = False
-        """Whether nothing more is read: the connection ends with what is under way."""
-        self.waits = Wait.FIRST
-        self.due = NEVER
-        self.has_asked = False
-        self.held = 0
+        """Whether an incomplete request already has a task, which waits for the rest."""
+        self.stops_reading = False
+        """Whether the connection ignores further input and closes after the current responses."""
+        self.waits = WaitState.FIRST
+        self.deadline = NEVER
+        self.has_sent_request = False
+        self.body_bytes = 0
         self._has_head = False
-        self._fed = 0
-        self._arrived = 0
-        self._taken = 0
+        self._fed_bytes = 0
+        self._received_bytes = 0
+        self._read_body_bytes = 0
         self._chunks = 0
-        self._unread = 0
-        self._unsent = 0
+        self._discarded_bytes = 0
+        self._unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin on a transport of the event loop."""
-        self._joined = JoinedWrites(cast("asyncio.Transport", transport), self.loop)
-        self.write_now = self._joined.write_now
-        super().connection_made(cast("asyncio.Transport", self._joined))
-        if self._watch.admit(self):
-            self.due = self._now() + self._watch.limits.head
+        """Register the connection, or reject it."""
+        self._buffered = BufferedTransport(cast("asyncio.Transport", transport), self.loop)
+        self.write_now = self._buffered.write_now
+        super().connection_made(cast("asyncio.Transport", self._buffered))
+        if self._monitor.register(self):
+            self.deadline = self._now() + self._monitor.limits.head
         else:
-            self._watch.count(unfit.CROWDED.limit)
-            self._end_with(unfit.CROWDED)
+            self._monitor.count(protocol_errors.TOO_MANY_CONNECTIONS.limit)
+            self._end_with(protocol_errors.TOO_MANY_CONNECTIONS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self._watch.forget(self)
+        """Unregister the connection."""
+        self._monitor.unregister(self)
         super().connection_lost(exc)
-        if self.is_reading and self._hot is not None and self._door is not None:
-            self._door.count_gone(self._hot.route, self._hot.request)
+        if self.is_reading and self._hot is not None and self._dispatcher is not None:
+            self._dispatcher.count_disconnect(self._hot.route, self._hot.request)
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
-        if self.is_deaf:
+        """Parse input."""
+        if self.stops_reading:
             return
-        self._arrived = self._fed = self._fed + len(data)
+        self._received_bytes = self._fed_bytes = self._fed_bytes + len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.is_deaf = True  # what follows would be of another protocol, which is not spoken here
+            self.stops_reading = True  # the rest would be of another protocol, which is not supported
         except httptools.HttpParserError as error:
             cause = error.__context__
-            if not isinstance(cause, UnfitError | httptools.HttpParserError | None):
-                logger.exception("a request could not be read", exc_info=cause)
-            self._refuse(cause.unfit if isinstance(cause, UnfitError) else unfit.MALFORMED)
+            if not isinstance(cause, RequestRejectedError | httptools.HttpParserError | None):
+                logger.exception("parsing a request failed", exc_info=cause)
+            self._reject(cause.rejection if isinstance(cause, RequestRejectedError) else protocol_errors.MALFORMED)
         else:
             if self.is_reading:
-                self._wait_for_the_rest()
+                self._await_rest()
                 if self._has_head:
-                    self._hold_body()
+                    self._check_body_bytes()
 
     def drain(self) -> None:
-        """Let the answer under way be the connection's last one, if nothing of it is sent yet."""
+        """Make the pending response the connection's last one, unless it has started."""
         if not getattr(self.cycle, "response_started", True):
             self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """The server closes: let what is under way end, and then the connection once it is idle for `LAST_WAIT`."""
-        self._ending.close()
+        """Finish pending requests, then close the connection once it is idle for `FINAL_IDLE_SECONDS`."""
+        self._shutdown.close()
         self.drain()
-        if self.waits in (Wait.FIRST, Wait.NEXT):
-            self.due = min(self.due, self._now() + LAST_WAIT)
+        if self.waits in (WaitState.FIRST, WaitState.NEXT):
+            self.deadline = min(self.deadline, self._now() + FINAL_IDLE_SECONDS)
 
     def on_message_begin(self) -> None:
-        """A request's first byte is there."""
         self.is_reading = True
         self._has_head = False
-        self._fed = self._taken = self._unread = 0
+        self._fed_bytes = self._read_body_bytes = self._discarded_bytes = 0
         self._hot = None
         self.url = b""
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of a request's head is there, or one behind a chunked body, of which nobody is told."""
+        """Collect a header of the head; ignore trailers."""
         if not self._has_head:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """A request's head is there. Raises `UnfitError`."""
+        """Begin a request on the short path or through ASGI. Raises `RequestRejectedError`."""
         version = self.parser.get_http_version()
         if (
-            self._arrived > MOST_HEAD
-            or len(self.headers) > MOST_FIELDS
-            or len(self.url) > MOST_TARGET
-            or len(self.pipeline) >= MOST_PIPELINED
+            self._received_bytes > MAX_HEAD_BYTES
+            or len(self.headers) > MAX_HEADERS
+            or len(self.url) > MAX_TARGET_BYTES
+            or len(self.pipeline) >= MAX_PIPELINED
         ):
             self._check_size()
         self._hot = self._hot_cycle(version)
         if self._hot is not None:
-            self.cycle = cast("RequestResponseCycle", self._hot)  # it has all that uvicorn asks of one
+            self.cycle = cast("RequestResponseCycle", self._hot)  # it has every attribute that uvicorn uses
             self._has_head = True
             return
         self._check_fields(version)
         self._chunks = 0
-        url, headers = _NO_PATH.sub(rb"\g<0>/", self.url), self.headers
+        url, headers = _URL_WITHOUT_PATH.sub(rb"\g<0>/", self.url), self.headers
         super().on_message_begin()
         self.url = url
         for name, value in headers:
@@ -192,43 +245,41 @@ class LeanProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._has_head = True
         self.headers = []
-        if self._ending.is_draining:
+        if self._shutdown.is_draining:
             self.cycle.keep_alive = False
         self.is_arriving = not self.pipeline
         if version == "1.0":
-            self.cycle.waiting_for_100_continue = False  # which does not know of that (RFC 9110, 10.1.1)
+            self.cycle.waiting_for_100_continue = False  # RFC 9110 section 10.1.1
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser would take a body for the next request
         elif self.cycle.waiting_for_100_continue and not self.pipeline:
-            # answered without a body asked for, the client might send it or not: nobody could tell what comes next
+            # Ask for the body now: after a response without it, it is unknown whether the client sends it.
             self.cycle.waiting_for_100_continue = False
             self.write_now(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """A part of a request's body is there."""
-        self._taken += len(body)
+        self._read_body_bytes += len(body)
         if self._hot is not None:
-            self._hot.request.whole += body
+            self._hot.request.full_body += body
             return
         if self.cycle.response_complete:
-            self._unread += len(body)
-            if self._unread > MOST_UNREAD:
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > MAX_DISCARDED_BYTES:
                 self._close()
         super().on_body(body)
 
     def on_chunk_header(self) -> None:
-        """A part of a chunked body begins. Raises `UnfitError`."""
+        """Count chunks. Raises `RequestRejectedError`."""
         self._chunks += 1
-        if self._chunks > MOST_CHUNKS:
-            raise UnfitError(unfit.CHUNKS)
+        if self._chunks > MAX_CHUNKS:
+            raise RequestRejectedError(protocol_errors.TOO_MANY_CHUNKS)
 
     def on_message_complete(self) -> None:
-        """A request is there as a whole, maybe after its answer."""
         self.is_reading = False
-        self.has_asked = True
-        if self.held:
-            self._watch.hold(self, 0)
-        self._wait_at_most_for_reading()
+        self.has_sent_request = True
+        if self.body_bytes:
+            self._monitor.track_body(self, 0)
+        self._await_at_most_reading()
         if self._hot is not None:
             task = self.loop.create_task(self._serve(self._hot))
             self.tasks.add(task)
@@ -236,212 +287,209 @@ class LeanProtocol(HttpToolsProtocol):
         self.is_arriving = False
         super().on_message_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
-            self._wait_for_the_next()
+            self._await_next()
 
     def on_response_complete(self) -> None:
-        """Let the answer go, which is whole."""
-        self._joined.flush()
+        self._buffered.flush()
         if self.pipeline:
             super().on_response_complete()
             self.is_arriving = not self.pipeline and self.cycle.more_body
             self.on_arriving_changed()
-            if self.is_arriving and not self.is_deaf:
-                self._wait_for_the_rest()
+            if self.is_arriving and not self.stops_reading:
+                self._await_rest()
             return
         if self.is_arriving:
             self.is_arriving = False
             self.on_arriving_changed()
         self.server_state.total_requests += 1
-        if self.transport.is_closing() or self.is_deaf:
+        if self.transport.is_closing() or self.stops_reading:
             self._close()
         else:
             self.flow.resume_reading()
             if not self.is_reading:
-                self._wait_for_the_next()
+                self._await_next()
 
     def on_arriving_changed(self) -> None:
-        """`is_arriving` may have changed other than by what came in."""
+        """React to a change of `is_arriving` that input did not cause."""
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than there is something for it."""
+        """The client reads slowly: start the timeout for reading."""
         super().pause_writing()
-        self._wait_for_reading()
+        self._await_reading()
 
     def resume_writing(self) -> None:
-        """The client has read most of what there was."""
         super().resume_writing()
-        if self.waits is not Wait.READING or self.transport.is_closing():
+        if self.waits is not WaitState.READING or self.transport.is_closing():
             return
-        if self.is_reading and not self.is_deaf:
+        if self.is_reading and not self.stops_reading:
             self.waits = _NOTHING
-            self._wait_for_the_rest()
+            self._await_rest()
         elif not getattr(self.cycle, "response_complete", True):
-            self.waits, self.due = _NOTHING, NEVER
+            self.waits, self.deadline = _NOTHING, NEVER
         else:
-            self._wait_for_the_next()
+            self._await_next()
 
-    def on_due(self, now: float) -> None:
-        """The client has had its time."""
+    def on_deadline(self, now: float) -> None:
+        """Reject the request or close the connection; extend the deadline of a client that makes progress."""
         size = self.transport.get_write_buffer_size()
-        if self.waits is Wait.READING:
-            if size and size < self._unsent:
-                self._unsent, self.due = size, now + self._watch.limits.reading
+        if self.waits is WaitState.READING:
+            if size and size < self._unsent_bytes:
+                self._unsent_bytes, self.deadline = size, now + self._monitor.limits.reading
             elif size or self.transport.is_closing():
-                self._watch.count("reading_seconds")
+                self._monitor.count("reading_seconds")
                 self.transport.abort()
             else:
-                self._wait_for_the_next()
-        elif self.waits is Wait.HEAD:
-            self._refuse(unfit.LATE_HEAD)
-        elif self.waits is Wait.BODY:
-            self._refuse(unfit.LATE_BODY)
+                self._await_next()
+        elif self.waits is WaitState.HEAD:
+            self._reject(protocol_errors.HEAD_TIMEOUT)
+        elif self.waits is WaitState.BODY:
+            self._reject(protocol_errors.BODY_TIMEOUT)
         elif size:
-            self._wait_for_reading()
+            self._await_reading()
         else:
             self._close()
 
-    def give_up(self) -> None:
-        """Its place is needed."""
+    def evict(self) -> None:
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             self.transport.close()
 
-    def give_up_body(self) -> None:
-        """The memory of its body is needed."""
-        self._refuse(unfit.FULL)
+    def evict_body(self) -> None:
+        self._reject(protocol_errors.TOO_MANY_BODY_BYTES)
 
-    def _wait_for_the_next(self) -> None:
-        self.waits, self.due = _NEXT, self._now() + self.timeout_keep_alive
+    def _await_next(self) -> None:
+        self.waits, self.deadline = _NEXT, self._now() + self.timeout_keep_alive
 
-    def _wait_for_the_rest(self) -> None:
-        limits = self._watch.limits
-        if self._has_head and self.pipeline:  # what comes is read once it is its turn, and may have been sent long ago
-            if self.waits is not Wait.READING:
-                self._wait_at_most_for_reading()
+    def _await_rest(self) -> None:
+        limits = self._monitor.limits
+        if self._has_head and self.pipeline:  # parsed after earlier responses, and possibly sent long ago
+            if self.waits is not WaitState.READING:
+                self._await_at_most_reading()
         elif self._has_head:
-            if self.waits is not Wait.BODY:
-                self.waits, self.due = Wait.BODY, self._now() + limits.body
-        elif self._fed > MOST_HEAD:
-            self._refuse(unfit.LARGE_HEAD)
-        elif self.waits is Wait.FIRST:
-            self.waits = Wait.HEAD  # due since it connected
-        elif self.waits is not Wait.HEAD:
-            self.waits, self.due = Wait.HEAD, self._now() + limits.head
+            if self.waits is not WaitState.BODY:
+                self.waits, self.deadline = WaitState.BODY, self._now() + limits.body
+        elif self._fed_bytes > MAX_HEAD_BYTES:
+            self._reject(protocol_errors.LARGE_HEAD)
+        elif self.waits is WaitState.FIRST:
+            self.waits = WaitState.HEAD  # with the deadline since the connection was made
+        elif self.waits is not WaitState.HEAD:
+            self.waits, self.deadline = WaitState.HEAD, self._now() + limits.head
 
-    def _hold_body(self) -> None:
-        if self._fed - self._taken > MOST_AROUND:
-            self._refuse(unfit.AROUND)
-        elif self._taken:
-            self._watch.hold(self, 0 if self.cycle.response_complete else self._taken)
+    def _check_body_bytes(self) -> None:
+        if self._fed_bytes - self._read_body_bytes > MAX_FRAMING_BYTES:
+            self._reject(protocol_errors.TOO_MUCH_FRAMING)
+        elif self._read_body_bytes:
+            self._monitor.track_body(self, 0 if self.cycle.response_complete else self._read_body_bytes)
 
-    def _wait_at_most_for_reading(self) -> None:
-        """Its client has nothing to send, and may have something left to read."""
+    def _await_at_most_reading(self) -> None:
+        """Expect no input from the client, but that it reads what is unsent."""
         if self.flow.write_paused:
-            self._wait_for_reading()
+            self._await_reading()
         else:
-            self.waits, self.due = _NOTHING, NEVER
+            self.waits, self.deadline = _NOTHING, NEVER
 
-    def _wait_for_reading(self) -> None:
-        self._unsent = self.transport.get_write_buffer_size()
-        self.waits, self.due = Wait.READING, self._now() + self._watch.limits.reading
+    def _await_reading(self) -> None:
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self.waits, self.deadline = WaitState.READING, self._now() + self._monitor.limits.reading
 
     def _close(self) -> None:
-        """Read no more, and close once what was written is sent."""
-        self.is_deaf = True
-        self._wait_for_reading()
+        """Ignore further input, and close once all output is sent."""
+        self.stops_reading = True
+        self._await_reading()
         self.transport.close()
 
     def _check_size(self) -> None:
-        if len(self.url) > MOST_TARGET:
-            raise UnfitError(unfit.LONG_TARGET)
+        if len(self.url) > MAX_TARGET_BYTES:
+            raise RequestRejectedError(protocol_errors.TARGET_TOO_LONG)
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MOST_HEAD or len(self.headers) > MOST_FIELDS:
-            raise UnfitError(unfit.LARGE_HEAD)
-        if len(self.pipeline) >= MOST_PIPELINED:
-            raise UnfitError(unfit.PIPELINED)
+        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            raise RequestRejectedError(protocol_errors.LARGE_HEAD)
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise RequestRejectedError(protocol_errors.TOO_MANY_PIPELINED)
 
     def _check_fields(self, version: str) -> None:
-        """What can be read in two ways, and is not refused by the parser, or only once the head is passed on."""
+        """Reject ambiguous headers that the parser accepts or detects too late."""
         if version not in _VERSIONS:
-            raise UnfitError(unfit.OTHER_VERSION)
+            raise RequestRejectedError(protocol_errors.UNSUPPORTED_VERSION)
         hosts = 0
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
                 if not _is_host(value):
-                    raise UnfitError(unfit.HOST)
+                    raise RequestRejectedError(protocol_errors.INVALID_HOST)
             elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
-                raise UnfitError(unfit.CODING)
+                raise RequestRejectedError(protocol_errors.UNSUPPORTED_CODING)
         if hosts > 1 or (hosts == 0 and version == "1.1"):
-            raise UnfitError(unfit.HOSTS)
+            raise RequestRejectedError(protocol_errors.HOST_COUNT)
 
-    def _refuse(self, why: Unfit) -> None:
-        """Refuse what has come of a request, in its turn, and read no more."""
-        self._watch.count(why.limit)
-        self._watch.hold(self, 0)
-        self.is_deaf = True
-        self._wait_at_most_for_reading()
+    def _reject(self, rejection: RequestRejection) -> None:
+        """Reject the current request after earlier responses, and ignore further input."""
+        self._monitor.count(rejection.limit)
+        self._monitor.track_body(self, 0)
+        self.stops_reading = True
+        self._await_at_most_reading()
         cycle = self.cycle
-        if not (self.is_reading and self._has_head):  # nobody was told of it
+        if not (self.is_reading and self._has_head):  # the application has not seen it
             if getattr(cycle, "response_complete", True):
-                self._end_with(why)
+                self._end_with(rejection)
             elif not cycle.response_started:
                 cycle.keep_alive = False
         elif self.pipeline:
             self.pipeline.popleft()
-            self.pipeline.appendleft((cycle, cast("Any", _refusing(why))))
+            self.pipeline.appendleft((cycle, cast("Any", _rejecting_app(rejection))))
             cycle.keep_alive = False
         elif cycle.response_started:
             self._close()
         else:
             cycle.disconnected = True
             cycle.message_event.set()
-            self._end_with(why)
+            self._end_with(rejection)
 
-    def _end_with(self, why: Unfit) -> None:
-        self.is_deaf = True
+    def _end_with(self, rejection: RequestRejection) -> None:
+        self.stops_reading = True
         if self.transport.is_closing():
             return
-        self.write_now(why.answer(COMMON_FIELDS.in_words(self.server_state.default_headers), self._named()))
+        default_headers = DEFAULT_HEADERS.encode(self.server_state.default_headers)
+        self.write_now(rejection.encode(default_headers, self._given_request_id()))
         self._close()
 
-    def _named(self) -> bytes | None:
+    def _given_request_id(self) -> bytes | None:
         headers = self.cycle.scope["headers"] if self._has_head and self._hot is None else self.headers or ()
         return next((value for name, value in headers if name == b"x-request-id"), None)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  # uvicorn's own
-        """Begin with a request. Where its client goes before it is whole, it still arrives until its task has ended."""
+        """Start a request. After a disconnect it counts as arriving until its task has ended."""
 
         async def run(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
-            scope[IS_WHOLE] = not cycle.more_body
+            scope[BODY_COMPLETE] = not cycle.more_body
             try:
                 await app(scope, receive, send)
             finally:
                 task = asyncio.current_task()
                 if cycle.disconnected and self.is_arriving and task is not None:
-                    task.add_done_callback(self._give_up_on_the_rest)  # it counts as under way until then
+                    task.add_done_callback(self._stop_arriving)
 
         super()._start_asgi_task(cycle, run)
 
-    def _give_up_on_the_rest(self, _: asyncio.Task[None]) -> None:
+    def _stop_arriving(self, _: asyncio.Task[None]) -> None:
         self.is_arriving = False
         self.on_arriving_changed()
 
-    def _hot_cycle(self, version: str) -> "HotCycle | None":
-        """The request whose head has come, if it can go the short way."""
-        parser, door = self.parser, self._door
+    def _hot_cycle(self, version: str) -> "HotRequestCycle | None":
+        """Return the current request if it qualifies for the short path."""
+        parser, dispatcher = self.parser, self._dispatcher
         method = _HOT_METHODS.get(parser.get_method())
-        target = _plain_target(self.url) if len(self.url) <= _LONGEST_TARGET else None
-        if door is None or method is None or target is None or version not in _VERSIONS:
+        target = _hot_target(self.url) if len(self.url) <= _MAX_HOT_TARGET_BYTES else None
+        if dispatcher is None or method is None or target is None or version not in _VERSIONS:
             return None
         path, query = target
-        route = door.find(method, path)
+        route = dispatcher.find(method, path)
         if route is None or parser.should_upgrade():
             return None
         if not getattr(self.cycle, "response_complete", True):
             return None
-        request = RawRequest(
+        request = HotRequest(
             {
                 "type": "http",
                 "method": method,
@@ -454,59 +502,60 @@ class LeanProtocol(HttpToolsProtocol):
         )
         header = request.header
         length = header(b"content-length")
-        if length is not None and (len(length) > _LENGTH_DIGITS or method != "POST"):
+        if length is not None and (len(length) > _MAX_HOT_LENGTH_DIGITS or method != "POST"):
             return None
-        # several Host fields are joined by a comma and a space, which no host contains
+        # Several Host headers are joined by a comma and a space, which no host contains.
         if header(b"transfer-encoding") is not None or header(b"expect") is not None or not _is_host(header(b"host")):
             return None
-        keep_alive = version != "1.0" and parser.should_keep_alive() and not self._ending.is_draining
-        return HotCycle(route, request, keep_alive=keep_alive)
+        keep_alive = version != "1.0" and parser.should_keep_alive() and not self._shutdown.is_draining
+        return HotRequestCycle(route, request, keep_alive=keep_alive)
 
-    async def _serve(self, cycle: "HotCycle") -> None:
+    async def _serve(self, cycle: "HotRequestCycle") -> None:
+        dispatcher = cast("HotDispatcher", self._dispatcher)
         try:
             request = cycle.request
             if self._proxies is not None:
-                await self._proxies(cast("Any", request.scope), _nobody, _nobody)
-            answer = await cast("HotDoor", self._door).answer(cycle.route, request)
+                await self._proxies(cast("Any", request.scope), _noop_app, _noop_app)
+            response = await dispatcher.answer(cycle.route, request)
             if self.flow.write_paused:
                 await self.flow.drain()
             if not cycle.disconnected and not self.transport.is_closing():
-                self._give(cycle, answer)
+                self._send(cycle, response)
         except BaseException as error:
             request_id = cycle.request.request_id.decode()
             if not cycle.response_complete and not cycle.disconnected and not self.transport.is_closing():
                 cycle.keep_alive = False
-                self._give(cycle, cast("HotDoor", self._door).fault(cycle.request))
+                self._send(cycle, dispatcher.internal_error(cycle.request))
             if not isinstance(error, Exception):
                 raise
             logger.exception("request %s could not be answered", request_id)
         finally:
-            # at once: the client's next request, which may be there already, must not find itself among those under way
+            # Now: the client's next request, which may be buffered already, must not count this one as in progress.
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _give(self, cycle: "HotCycle", answer: RawAnswer) -> None:
-        headers = answer.headers
+    def _send(self, cycle: "HotRequestCycle", response: HotResponse) -> None:
+        headers = response.headers
         fields = b"".join([b"%b: %b\r\n" % header for header in headers])
         if len(fields.translate(None, _CONTROLS)) != len(fields) - len(b"\r\n") * len(headers):
-            raise RuntimeError("A header of the answer has a control character in it.")
+            raise RuntimeError("A response header contains a control character.")
         last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-        common = COMMON_FIELDS.in_words(self.server_state.default_headers)
+        default_headers = DEFAULT_HEADERS.encode(self.server_state.default_headers)
         cycle.response_complete = True
-        self.write_now(b"".join((STATUS_LINE[answer.status], common, fields, last, answer.body)))
+        self.write_now(b"".join((STATUS_LINE[response.status], default_headers, fields, last, response.body)))
         if not cycle.keep_alive:
             self._close()
         self.on_response_complete()
 
 
-class HotCycle:
-    """A request of a hot route until it is answered, in the place of uvicorn's cycle of ASGI's messages."""
+class HotRequestCycle:
+    """A request of a hot route, with the attributes that uvicorn uses of its `RequestResponseCycle`."""
 
     __slots__ = ("disconnected", "keep_alive", "request", "response_complete", "route")
 
     message_event: Final = asyncio.Event()
-    """What uvicorn sets when something came in. Nobody waits for it here."""
+    """uvicorn sets it on input; nothing waits for it."""
 
-    def __init__(self, route: HotRoute, request: RawRequest, *, keep_alive: bool) -> None:
+    def __init__(self, route: HotRoute, request: HotRequest, *, keep_alive: bool) -> None:
         self.route = route
         self.request = request
         self.keep_alive = keep_alive
@@ -515,42 +564,40 @@ class HotCycle:
 
     @property
     def response_started(self) -> bool:
-        """Whether some of the answer was sent; it is sent in one."""
+        """The same as `response_complete`: a response is written at once."""
         return self.response_complete
 
 
 @lru_cache(256)
 def _is_host(value: bytes | None) -> bool:
-    """Whether a Host field has a valid value (RFC 9110 section 7.2): libraries fail on URLs with any other port."""
+    """Check a Host header (RFC 9110 section 7.2). Libraries fail on URLs with an invalid port."""
     match = None if value is None else _HOST.fullmatch(value)
     return match is not None and int(match[1] or 0) <= _MAX_PORT
 
 
 @lru_cache(256)
-def _plain_target(url: bytes) -> tuple[str, bytes] | None:
-    """The path and the query, where the path can be read in one way only."""
+def _hot_target(url: bytes) -> tuple[str, bytes] | None:
+    """Return path and query if the path is unambiguous."""
     path, _, query = url.partition(b"?")
-    return (path.decode(), query) if _PLAIN_PATH.fullmatch(path) and b"#" not in query else None
+    return (path.decode(), query) if _HOT_PATH.fullmatch(path) and b"#" not in query else None
 
 
-def _refusing(why: Unfit) -> AsgiApp:
-    """Answers with this refusal."""
+def _rejecting_app(rejection: RequestRejection) -> AsgiApp:
+    async def reject(scope: Scope, _receive: Receive, send: Send) -> None:
+        response = rejection.response(header_of(scope, b"x-request-id"))
+        await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def refuse(scope: Scope, _receive: Receive, send: Send) -> None:
-        answer = why.refusal(header_of(scope, b"x-request-id"))
-        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-        await send({"type": "http.response.body", "body": answer.body})
-
-    return refuse
+    return reject
 
 
 @lru_cache(1)
-def _looking_through(middleware: ProxyHeadersMiddleware) -> ProxyHeadersMiddleware:
-    """Puts the client's address into a scope in the place of a trusted proxy's, and does nothing else."""
+def _scope_rewriter(middleware: ProxyHeadersMiddleware) -> ProxyHeadersMiddleware:
+    """Return a copy that only replaces a trusted proxy's address in a scope by the client's."""
     alone = copy(middleware)
-    alone.app = _nobody
+    alone.app = _noop_app
     return alone
 
 
-async def _nobody(*_: object) -> Any:  # noqa: ANN401  # in the place of whatever ASGI asks for
-    """Nobody asks, and nobody answers."""
+async def _noop_app(*_: object) -> Any:  # noqa: ANN401  # as an ASGI application, receive and send
+    """Do nothing."""

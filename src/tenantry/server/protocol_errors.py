@@ -1,70 +1,83 @@
-"""What the server itself refuses, before there is a request that anybody could be asked to answer."""
+"""Protocol errors: requests that the server rejects before they reach the application."""
 
 from typing import Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from tenantry.server.asgi_types import RawAnswer, request_id_of
+from tenantry.server.asgi_types import HotResponse, request_id_of
 from tenantry.server.client_timeouts import (
-    MOST_AROUND,
-    MOST_CHUNKS,
-    MOST_FIELDS,
-    MOST_HEAD,
-    MOST_PIPELINED,
-    MOST_TARGET,
+    MAX_CHUNKS,
+    MAX_FRAMING_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_PIPELINED,
+    MAX_TARGET_BYTES,
 )
 from tenantry.server.problems import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT, refuse
-from tenantry.server.security_headers import SAFEGUARDS
+from tenantry.server.security_headers import SECURITY_HEADERS
 
 
-class Unfit(NamedTuple):
-    """Why; ``limit`` names it in the metrics."""
+class RequestRejection(NamedTuple):
+    """Why the server rejects a request; ``limit`` is the label in the metrics."""
 
     limit: str
     status: int
     code: str
     detail: str
 
-    def refusal(self, request_id: bytes | None = None) -> RawAnswer:
-        """The answer to a request with this ``X-Request-Id``."""
-        given = request_id_of(request_id)
-        refusal = refuse(self.status, self.code, self.detail, given.decode())
+    def response(self, request_id: bytes | None = None) -> HotResponse:
+        """Return the response to a request with this ``X-Request-Id``."""
+        shown_id = request_id_of(request_id)
+        refusal = refuse(self.status, self.code, self.detail, shown_id.decode())
         length = b"%d" % len(refusal.body)
-        headers = [*refusal.headers, *SAFEGUARDS, (b"content-length", length), (b"x-request-id", given)]
-        return RawAnswer(refusal.status, headers, refusal.body)
+        headers = [*refusal.headers, *SECURITY_HEADERS, (b"content-length", length), (b"x-request-id", shown_id)]
+        return HotResponse(refusal.status, headers, refusal.body)
 
-    def answer(self, common: bytes, request_id: bytes | None = None) -> bytes:
-        """The same as it is sent, the last on its connection; ``common`` are the fields that every answer has."""
-        answer = self.refusal(request_id)
-        fields = b"".join([b"%b: %b\r\n" % header for header in answer.headers])
-        return b"".join((STATUS_LINE[self.status], common, fields, b"connection: close\r\n\r\n", answer.body))
-
-
-class UnfitError(Exception):
-    """A request that is refused while it is read."""
-
-    def __init__(self, unfit: Unfit) -> None:
-        super().__init__(unfit.detail)
-        self.unfit = unfit
+    def encode(self, default_headers: bytes, request_id: bytes | None = None) -> bytes:
+        """Encode the response as the last one of its connection."""
+        response = self.response(request_id)
+        fields = b"".join([b"%b: %b\r\n" % header for header in response.headers])
+        head = (STATUS_LINE[self.status], default_headers, fields, b"connection: close\r\n\r\n")
+        return b"".join((*head, response.body))
 
 
-MALFORMED: Final = Unfit("malformed", 400, INVALID_REQUEST, "This is not HTTP/1.1 as RFC 9112 has it.")
-CODING: Final = Unfit(
-    "malformed", 400, INVALID_REQUEST, "A Transfer-Encoding is not understood but for chunked, and not in HTTP/1.0."
+class RequestRejectedError(Exception):
+    """The parser's callbacks raise it to reject a request."""
+
+    def __init__(self, rejection: RequestRejection) -> None:
+        super().__init__(rejection.detail)
+        self.rejection = rejection
+
+
+def _malformed(detail: str) -> RequestRejection:
+    return RequestRejection("malformed", 400, INVALID_REQUEST, detail)
+
+
+MALFORMED: Final = _malformed("The request is not valid HTTP/1.1 (RFC 9112).")
+UNSUPPORTED_CODING: Final = _malformed("The only supported Transfer-Encoding is chunked, and not in HTTP/1.0.")
+HOST_COUNT: Final = _malformed("The request must have exactly one Host header.")
+INVALID_HOST: Final = _malformed("The Host header must be a host with an optional port.")
+UNSUPPORTED_VERSION: Final = _malformed("The server supports HTTP/1.1 and HTTP/1.0.")
+TOO_MANY_PIPELINED: Final = RequestRejection(
+    "pipelined", 400, INVALID_REQUEST, f"More than {MAX_PIPELINED} requests wait on this connection."
 )
-HOSTS: Final = Unfit("malformed", 400, INVALID_REQUEST, "There must be one Host field.")
-HOST: Final = Unfit("malformed", 400, INVALID_REQUEST, "The Host field must be a host, and a port where there is one.")
-PIPELINED: Final = Unfit("pipelined", 400, INVALID_REQUEST, f"More than {MOST_PIPELINED} requests wait in line.")
-CHUNKS: Final = Unfit("chunks", 400, INVALID_REQUEST, f"The body has more than {MOST_CHUNKS} chunks.")
-LATE_HEAD: Final = Unfit("head_seconds", 408, REQUEST_TIMEOUT, "The request's head took too long to arrive.")
-LATE_BODY: Final = Unfit("body_seconds", 408, REQUEST_TIMEOUT, "The request's body took too long to arrive.")
-LONG_TARGET: Final = Unfit("head", 431, HEAD_TOO_LARGE, f"The target is longer than {MOST_TARGET} bytes.")
-LARGE_HEAD: Final = Unfit(
-    "head", 431, HEAD_TOO_LARGE, f"The head is larger than {MOST_HEAD} bytes or has more than {MOST_FIELDS} fields."
+TOO_MANY_CHUNKS: Final = RequestRejection(
+    "chunks", 400, INVALID_REQUEST, f"The body has more than {MAX_CHUNKS} chunks."
 )
-AROUND: Final = Unfit(
-    "head", 431, HEAD_TOO_LARGE, f"What comes with the body and is none of it is larger than {MOST_AROUND} bytes."
+HEAD_TIMEOUT: Final = RequestRejection("head_seconds", 408, REQUEST_TIMEOUT, "The request's head took too long.")
+BODY_TIMEOUT: Final = RequestRejection("body_seconds", 408, REQUEST_TIMEOUT, "The request's body took too long.")
+TARGET_TOO_LONG: Final = RequestRejection(
+    "head", 431, HEAD_TOO_LARGE, f"The target is longer than {MAX_TARGET_BYTES} bytes."
 )
-OTHER_VERSION: Final = Unfit("malformed", 400, INVALID_REQUEST, "HTTP/1.1 and HTTP/1.0 are spoken here.")
-CROWDED: Final = Unfit("connections", 503, "overloaded", "There are too many connections. Try again shortly.")
-FULL: Final = Unfit("bodies", 503, "overloaded", "Too much of unfinished bodies is held. Try again shortly.")
+LARGE_HEAD: Final = RequestRejection(
+    "head", 431, HEAD_TOO_LARGE, f"The head is over {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers."
+)
+TOO_MUCH_FRAMING: Final = RequestRejection(
+    "head", 431, HEAD_TOO_LARGE, f"Head, chunk headers and trailers are larger than {MAX_FRAMING_BYTES} bytes."
+)
+TOO_MANY_CONNECTIONS: Final = RequestRejection(
+    "connections", 503, "overloaded", "There are too many connections. Try again shortly."
+)
+TOO_MANY_BODY_BYTES: Final = RequestRejection(
+    "bodies", 503, "overloaded", "The server holds too many incomplete bodies. Try again shortly."
+)

@@ -1,4 +1,4 @@
-"""What the front needs to know of how a request arrives."""
+"""Request timing: how long an application waits for its client."""
 
 import asyncio
 from collections.abc import MutableMapping
@@ -7,23 +7,22 @@ from typing import Any
 from tenantry.server.asgi_types import Receive
 
 
-class Arrival:
-    """An ASGI ``receive`` that knows how long its application has waited for the client so far.
+class TimedReceive:
+    """An ASGI ``receive`` that measures how long the application has waited for the client.
 
-    Where the client is gone before its request is whole, the application is cancelled: there is nobody to answer, and
-    nothing to say about it.
+    If the client disconnects before the request is complete, it cancels the application.
     """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
-        self._is_whole = False
+        self._is_complete = False
         self._waited = 0.0
         self._since: float | None = None
 
     async def __call__(self) -> MutableMapping[str, Any]:
-        """The next message. Raises `asyncio.CancelledError`."""
-        if self._is_whole:
+        """Return the next message. Raises `asyncio.CancelledError`."""
+        if self._is_complete:
             return await self._receive()
         self._since = self._loop.time()
         try:
@@ -33,9 +32,9 @@ class Arrival:
             self._since = None
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
-        self._is_whole = not message.get("more_body", False)
+        self._is_complete = not message.get("more_body", False)
         return message
 
     def waited(self) -> float:
-        """Seconds."""
+        """Return the seconds of waiting so far."""
         return self._waited + (self._loop.time() - self._since if self._since is not None else 0.0)

@@ -1,40 +1,39 @@
-"""How a server process ends: who has to know of it, and when."""
+"""Shutdown of a server process, in two steps: drain, then close."""
 
 from collections.abc import Callable
 from typing import Final
 
-ENDING: Final = "tenantry.ending"
-"""Where the state of the ASGI lifespan holds the process's `Shutdown`."""
+SHUTDOWN: Final = "tenantry.shutdown"
+"""Key of the process's `Shutdown` in the ASGI lifespan state."""
 
 
 class Shutdown:
-    """The end of a server process in two steps: it drains, then it closes.
+    """The state of a process's shutdown; ``on_drain`` and ``on_close`` are called once each.
 
-    While it drains it says that it is not ready and goes on as before, but that each answer is the last one on its
-    connection: a load balancer has time to notice, and keeps no connection that is about to be closed. When it closes
-    it takes no new connections, and ends what would go on by itself.
-
-    ``draining`` and ``closing`` are called as these begin, once each.
+    While it drains, the process reports not ready and makes each response the last one of its connection, so that load
+    balancers stop using it before connections close. When it closes, it accepts no connections and ends streams.
     """
 
-    __slots__ = ("_closing", "_draining", "is_draining")
+    __slots__ = ("_on_close", "_on_drain", "is_draining")
 
-    def __init__(self, draining: Callable[[], None] = lambda: None, closing: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, on_drain: Callable[[], None] = lambda: None, on_close: Callable[[], None] = lambda: None
+    ) -> None:
         self.is_draining = False
-        """Whether the end has begun. A signal's handler may set it: what is to be called is called by `drain`."""
-        self._draining: Callable[[], None] | None = draining
-        self._closing: Callable[[], None] | None = closing
+        """Whether the shutdown has begun. A signal handler may set it before `drain` is called."""
+        self._on_drain: Callable[[], None] | None = on_drain
+        self._on_close: Callable[[], None] | None = on_close
 
     def drain(self) -> None:
-        """Begin with the first step."""
+        """Begin to drain."""
         self.is_draining = True
-        draining, self._draining = self._draining, None
-        if draining is not None:
-            draining()
+        callback, self._on_drain = self._on_drain, None
+        if callback is not None:
+            callback()
 
     def close(self) -> None:
-        """Begin with the second step, and with the first if that has not been."""
+        """Begin to close; drain first if that has not begun."""
         self.drain()
-        closing, self._closing = self._closing, None
-        if closing is not None:
-            closing()
+        callback, self._on_close = self._on_close, None
+        if callback is not None:
+            callback()

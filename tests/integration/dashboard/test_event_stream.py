@@ -15,8 +15,8 @@ from tenantry.billing.event_feed import MOST_OF_ONE
 from tenantry.billing.event_feed_store import arrivals_after
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
-from tenantry.server.overload_detection import GATE
-from tenantry.server.shutdown import ENDING
+from tenantry.server.overload_detection import OVERLOAD_DETECTOR
+from tenantry.server.shutdown import SHUTDOWN
 from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person
 from tests.support.events import NOW, updated
 
@@ -147,7 +147,7 @@ async def test_a_stream_goes_on_where_the_provider_has_vouched_again(dashboard: 
         pass
 
 
-@pytest.mark.parametrize("headers", [SCRIPT, {}, {"sec-fetch-mode": "navigate"}])
+@pytest.mark.parametrize("headers", [SCRIPT, {}, {"sec-fetch-mode": "navidetector"}])
 async def test_without_a_session_there_is_no_stream_and_no_way_to_sign_in(
     dashboard: Dashboard, headers: dict[str, str]
 ) -> None:
@@ -166,9 +166,9 @@ async def test_one_session_has_a_bounded_number_of_streams(dashboard: Dashboard)
 
 async def test_streams_are_not_counted_as_requests_that_wait(own_dashboard: Dashboard) -> None:
     async with listening(await own_dashboard.sign_in()):
-        gate = own_dashboard.server.lifespan.state[GATE]
+        detector = own_dashboard.server.lifespan.state[OVERLOAD_DETECTOR]
         assert len(own_dashboard.server.server_state.tasks) == 1
-        assert gate._aside() == 1
+        assert detector._excluded() == 1
 
 
 async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard) -> None:
@@ -181,7 +181,7 @@ async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard) -> N
 
     await age(dashboard.conninfo, "used_at", minutes=10)
     before = await used_at()
-    for headers in (SCRIPT, {}, {"sec-fetch-mode": "navigate"}):
+    for headers in (SCRIPT, {}, {"sec-fetch-mode": "navidetector"}):
         async with listening(owner, headers=headers):
             pass
     for headers in (SCRIPT, {"x-requested-with": "fetch"}):
@@ -199,7 +199,7 @@ async def test_a_stop_waits_for_no_stream(own_dashboard: Dashboard) -> None:
 
 async def test_a_stream_goes_on_while_the_process_drains(own_dashboard: Dashboard) -> None:
     async with listening(await own_dashboard.sign_in()) as heard:
-        own_dashboard.server.lifespan.state[ENDING].drain()
+        own_dashboard.server.lifespan.state[SHUTDOWN].drain()
         await own_dashboard.deliver(updated())
         await heard.until("event: news")
         async with listening(await own_dashboard.sign_in(MIA)) as another:

@@ -16,7 +16,7 @@ from tenantry.domain.plans import Catalog
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.jwks import FetchError, fetch_published_keys
-from tenantry.integrations.smtp import Mailer, MailError, Probed, SmtpConfig
+from tenantry.integrations.smtp import Mailer, MailError, SmtpConfig, SmtpProbe
 from tenantry.integrations.stripe.api import Price, ProviderApi, WebhookEndpoint
 
 CERTIFICATE_DAYS: Final = timedelta(days=14)
@@ -129,7 +129,7 @@ async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
     return judge_mail_server(config, probed, now)
 
 
-def judge_mail_server(config: SmtpConfig, probed: Probed, now: datetime) -> list[Finding]:
+def judge_mail_server(config: SmtpConfig, probed: SmtpProbe, now: datetime) -> list[Finding]:
     """Whether the connection to the mail server is encrypted, with a certificate that stays valid."""
     where = f"{config.host}:{config.port}"
     if not probed.over_tls and not config.on_loopback:

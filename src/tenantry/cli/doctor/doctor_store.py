@@ -9,7 +9,7 @@ import msgspec
 from tenantry.billing.ledger_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
-from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, TENANT_POLICY
+from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, TENANT_POLICY_EXISTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 
 MOST_LISTED: Final = 20
@@ -40,7 +40,7 @@ HAS_REVISION: Final = "SELECT to_regclass('alembic_version') IS NOT NULL"
 REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 LOGIN: Final = f"""
 SELECT session_user::text,
-       EXISTS ({TENANT_POLICY})
+       EXISTS ({TENANT_POLICY_EXISTS})
        AND (SELECT count(*) FROM pg_roles WHERE rolname = ANY(%s) AND {MAY_TAKE_BY_LOGIN}) = %s,
        pg_has_role(session_user, relowner, 'MEMBER'),
        has_table_privilege(session_user, oid, 'SELECT')

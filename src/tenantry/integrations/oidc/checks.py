@@ -46,7 +46,7 @@ class Times(NamedTuple):
     expires: int | float
 
 
-class Reading:
+class DecodedToken:
     """A token on its way through the checks: each reads what those before it have found."""
 
     __slots__ = (
@@ -100,33 +100,33 @@ class Check(NamedTuple):
     """One rule. ``said`` may be asked only where the check was reached, ``expected`` always."""
 
     name: str
-    fault: Callable[[Reading], str | None]
+    fault: Callable[[DecodedToken], str | None]
     """Why the token is refused, in words that hold nothing of it; None where it passes."""
-    said: Callable[[Reading], str]
-    expected: Callable[[Reading], str]
+    said: Callable[[DecodedToken], str]
+    expected: Callable[[DecodedToken], str]
 
 
-class Failure(NamedTuple):
+class CheckFailure(NamedTuple):
     """The first check that a token does not pass, and why."""
 
     check: Check
     reason: str
 
 
-def first_failure(checks: Sequence[Check], reading: Reading) -> Failure | None:
+def first_failure(checks: Sequence[Check], reading: DecodedToken) -> CheckFailure | None:
     """Run the checks in their order, up to the first that fails."""
     for check in checks:
         reason = check.fault(reading)
         if reason is not None:
-            return Failure(check, reason)
+            return CheckFailure(check, reason)
     return None
 
 
-def _size(reading: Reading) -> str | None:
+def _size(reading: DecodedToken) -> str | None:
     return "oversized" if len(reading.token) > MAX_TOKEN_BYTES else None
 
 
-def _form(reading: Reading) -> str | None:
+def _form(reading: DecodedToken) -> str | None:
     try:
         reading.header_segment, reading.payload_segment, signature = reading.token.encode("ascii").split(b".")
         reading.proof = urlsafe_b64decode(signature)
@@ -156,7 +156,7 @@ def _read_header(segment: bytes) -> Header | str:
         return "a member is missing or of the wrong type"
 
 
-def _header(reading: Reading) -> str | None:
+def _header(reading: DecodedToken) -> str | None:
     header = _read_header(reading.header_segment)
     if isinstance(header, str):
         return header
@@ -164,28 +164,28 @@ def _header(reading: Reading) -> str | None:
     return None
 
 
-def _algorithm(reading: Reading) -> str | None:
+def _algorithm(reading: DecodedToken) -> str | None:
     return None if reading.header.alg in ALGORITHMS else "algorithm not accepted"
 
 
-def _extensions(reading: Reading) -> str | None:
+def _extensions(reading: DecodedToken) -> str | None:
     # No extension is understood here; RFC 7797's unencoded payload is one.
     header = reading.header
     return "critical extension" if header.crit is not msgspec.UNSET or header.b64 is not True else None
 
 
-def _type(reading: Reading) -> str | None:
+def _type(reading: DecodedToken) -> str | None:
     typ = reading.header.typ
     return "wrong type" if isinstance(typ, str) and typ.lower() not in _TYPES else None
 
 
-def _key(reading: Reading) -> str | None:
+def _key(reading: DecodedToken) -> str | None:
     if reading.keys:
         return None
     return "the key is for another algorithm" if reading.key_set.knows(reading.kid) else "no such key"
 
 
-def _signature(reading: Reading) -> str | None:
+def _signature(reading: DecodedToken) -> str | None:
     algorithm = ALGORITHMS[reading.header.alg]
     signed = reading.header_segment + b"." + reading.payload_segment
     for key in reading.keys:
@@ -195,7 +195,7 @@ def _signature(reading: Reading) -> str | None:
     return "wrong signature"
 
 
-def _claims(reading: Reading) -> str | None:
+def _claims(reading: DecodedToken) -> str | None:
     members = _decoded(reading.payload_segment)
     if isinstance(members, str):
         return members
@@ -213,15 +213,15 @@ def _claims(reading: Reading) -> str | None:
     return None
 
 
-def _issuer(reading: Reading) -> str | None:
+def _issuer(reading: DecodedToken) -> str | None:
     return None if reading.payload.iss == reading.config.issuer else "wrong issuer"
 
 
-def _audience(reading: Reading) -> str | None:
+def _audience(reading: DecodedToken) -> str | None:
     return None if reading.config.audience in reading.payload.audiences else "wrong audience"
 
 
-def _kind(reading: Reading) -> str | None:
+def _kind(reading: DecodedToken) -> str | None:
     payload = reading.payload
     if payload.nonce is not msgspec.UNSET or payload.at_hash is not msgspec.UNSET:
         return "an ID token"
@@ -230,11 +230,11 @@ def _kind(reading: Reading) -> str | None:
     return None
 
 
-def _subject_form(reading: Reading) -> str | None:
+def _subject_form(reading: DecodedToken) -> str | None:
     return None if _subject.fullmatch(reading.payload.sub) else "sub is not 1 to 255 visible ASCII characters"
 
 
-def _organization(reading: Reading) -> str | None:
+def _organization(reading: DecodedToken) -> str | None:
     org_id = reach(reading.members, reading.config.org_claim)
     if org_id is msgspec.UNSET:
         org_id = ""
@@ -247,21 +247,21 @@ def _organization(reading: Reading) -> str | None:
 # Times are only compared and added to: subtracting a float from an int of any size can overflow.
 
 
-def _issued(reading: Reading) -> str | None:
+def _issued(reading: DecodedToken) -> str | None:
     return "issued in the future" if reading.times.issued > reading.now + LEEWAY_SECONDS else None
 
 
-def _not_before(reading: Reading) -> str | None:
+def _not_before(reading: DecodedToken) -> str | None:
     not_before = reading.times.not_before
     return "not yet valid" if not_before is not None and not_before > reading.now + LEEWAY_SECONDS else None
 
 
-def _lifetime(reading: Reading) -> str | None:
+def _lifetime(reading: DecodedToken) -> str | None:
     times = reading.times
     return "lives longer than 24 hours" if times.expires > times.issued + MAX_LIFETIME_SECONDS else None
 
 
-def _expiry(reading: Reading) -> str | None:
+def _expiry(reading: DecodedToken) -> str | None:
     return "expired" if reading.times.expires + LEEWAY_SECONDS <= reading.now else None
 
 
@@ -277,14 +277,14 @@ def are_timely(times: Times, now: float) -> bool:
     )
 
 
-def _said_extensions(reading: Reading) -> str:
+def _said_extensions(reading: DecodedToken) -> str:
     header = reading.header
     said = [] if header.crit is msgspec.UNSET else [f"crit {as_json(header.crit)}"]
     said += [] if header.b64 is True else [f"b64 {as_json(header.b64)}"]
     return ", ".join(said) or "none"
 
 
-def _said_kind(reading: Reading) -> str:
+def _said_kind(reading: DecodedToken) -> str:
     payload = reading.payload
     signs = [
         name for name, value in (("nonce", payload.nonce), ("at_hash", payload.at_hash)) if value is not msgspec.UNSET
@@ -292,23 +292,23 @@ def _said_kind(reading: Reading) -> str:
     return f"it has {' and '.join(signs)}" if signs else f"for {as_json(payload.aud)}"
 
 
-def _said_lifetime(reading: Reading) -> str:
+def _said_lifetime(reading: DecodedToken) -> str:
     try:
         return span(float(reading.times.expires) - float(reading.times.issued))
     except (OverflowError, ValueError):
         return f"from {as_json(reading.times.issued)} to {as_json(reading.times.expires)}"
 
 
-def _said_organization(reading: Reading) -> str:
+def _said_organization(reading: DecodedToken) -> str:
     return f"{reading.config.org_claim}: {as_json(reach(reading.members, reading.config.org_claim))}"
 
 
-def _published(reading: Reading) -> str:
+def _published(reading: DecodedToken) -> str:
     listed = [f"{kid or 'a key without an id'} ({alg})" for kid, alg in reading.key_set.listing()]
     return f"one that the provider publishes: {', '.join(listed) or 'it publishes none'}"
 
 
-def _nothing(_: Reading) -> str:
+def _nothing(_: DecodedToken) -> str:
     return ""
 
 

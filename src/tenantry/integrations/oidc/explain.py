@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tenantry.domain.errors import DomainError
-from tenantry.integrations.oidc.checks import CHECKS, Failure, Reading
+from tenantry.integrations.oidc.checks import CHECKS, CheckFailure, DecodedToken
 from tenantry.integrations.oidc.claims import Claims, decode
 
 
@@ -17,7 +17,7 @@ class Result(StrEnum):
     NOT_REACHED = "not reached"
 
 
-class Step(msgspec.Struct, frozen=True):
+class CheckStep(msgspec.Struct, frozen=True):
     """One check: what the token said (None where there is nothing to show), what was expected, why it failed."""
 
     name: str
@@ -36,14 +36,14 @@ class TokenExplanation(msgspec.Struct, frozen=True):
     """
 
     refusal: DomainError | None
-    steps: list[Step]
+    steps: list[CheckStep]
     members: dict[str, Any] | None
     proven: bool
     claims: Claims | None
     now: float
 
 
-def explanation(reading: Reading, failure: Failure | None, refusal: DomainError | None) -> TokenExplanation:
+def explanation(reading: DecodedToken, failure: CheckFailure | None, refusal: DomainError | None) -> TokenExplanation:
     """Tell of a token that has been through the checks, up to ``failure``."""
     steps = list(_steps(reading, failure))
     return TokenExplanation(
@@ -56,12 +56,12 @@ def explanation(reading: Reading, failure: Failure | None, refusal: DomainError 
     )
 
 
-def _steps(reading: Reading, failure: Failure | None) -> Iterator[Step]:
+def _steps(reading: DecodedToken, failure: CheckFailure | None) -> Iterator[CheckStep]:
     reached = True
     for check in CHECKS:
         failed = failure is not None and check is failure.check
         result = Result.FAILED if failed else Result.OK if reached else Result.NOT_REACHED
-        yield Step(
+        yield CheckStep(
             check.name,
             result,
             (check.said(reading) or None) if reached else None,
@@ -71,7 +71,7 @@ def _steps(reading: Reading, failure: Failure | None) -> Iterator[Step]:
         reached = reached and not failed
 
 
-def _members(reading: Reading, steps: list[Step]) -> dict[str, Any] | None:
+def _members(reading: DecodedToken, steps: list[CheckStep]) -> dict[str, Any] | None:
     form = next(step for step in steps if step.name == "form")
     if form.result is not Result.OK:
         return None

@@ -171,7 +171,7 @@ _EDDSA_CURVES: Final = ("Ed25519", "Ed448")
 _PUBLIC_MEMBERS: Final = ("kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y")
 
 
-class Metadata(msgspec.Struct, frozen=True):
+class ProviderMetadata(msgspec.Struct, frozen=True):
     """What is needed of a discovery document."""
 
     issuer: str
@@ -198,7 +198,7 @@ class PublishedKeys(msgspec.Struct, frozen=True):
 
     by_id: dict[tuple[str | None, str], tuple[Key, ...]]
     ids: frozenset[str]
-    metadata: Metadata
+    metadata: ProviderMetadata
 
 
 async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -> PublishedKeys:
@@ -209,7 +209,7 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     # OpenID Connect Discovery 4.1: a terminating slash goes before the well-known path is appended.
     address = config.issuer.removesuffix("/") + "/.well-known/openid-configuration"
     body = await fetch(client, address, allow_http=config.allow_http)
-    metadata = msgspec.json.decode(body, type=Metadata)
+    metadata = msgspec.json.decode(body, type=ProviderMetadata)
     if metadata.issuer != config.issuer:
         raise FetchError("the discovery document names another issuer")
     body = await fetch(client, metadata.jwks_uri, allow_http=config.allow_http)
@@ -219,7 +219,7 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     return _index(keys, metadata)
 
 
-def _index(keys: list[tuple[str, Key]], metadata: Metadata) -> PublishedKeys:
+def _index(keys: list[tuple[str, Key]], metadata: ProviderMetadata) -> PublishedKeys:
     by_id: dict[tuple[str | None, str], tuple[Key, ...]] = {}
     for alg, key in keys:
         for kid in {key.kid, None}:

@@ -13,7 +13,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.jwks import FetchError, Metadata, PublishedKeys, fetch_published_keys
+from tenantry.integrations.oidc.jwks import FetchError, ProviderMetadata, PublishedKeys, fetch_published_keys
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class KeySet:
         return self._trouble
 
     @property
-    def metadata(self) -> Metadata | None:
+    def metadata(self) -> ProviderMetadata | None:
         """What the provider says of itself, once it is known."""
         return self._published.metadata if self._published else None
 
@@ -90,19 +90,19 @@ class KeySet:
         None of them where the provider has no such key. Raises `AuthUnavailableError` when that cannot be told: then
         the last attempt to ask has failed, and the next one, if it is due, goes on behind the caller.
         """
-        keys = self.at_hand(kid, alg)
+        keys = self.cached(kid, alg)
         if keys or self.knows(kid):
             return keys
         if self._trouble is None:
             await self._ask_provider()
-            keys = self.at_hand(kid, alg)
+            keys = self.cached(kid, alg)
         elif self._is_cool():
             self._begin()
         if not keys and (self._trouble is not None or self._current() is None):
             raise AuthUnavailableError("The identity provider's keys cannot be reached.")
         return keys
 
-    def at_hand(self, kid: str | None, alg: str) -> Sequence[Key]:
+    def cached(self, kid: str | None, alg: str) -> Sequence[Key]:
         """Those of these keys that are known, without asking anybody: none once they are older than 24 h."""
         published = self._current()
         return published.by_id.get((kid, alg), ()) if published else ()

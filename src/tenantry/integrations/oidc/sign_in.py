@@ -22,9 +22,9 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
-from tenantry.integrations.oidc.checks import ACCESS_TOKEN, CLAIM_CHECKS, HEADER_CHECKS, Reading, first_failure
+from tenantry.integrations.oidc.checks import ACCESS_TOKEN, CLAIM_CHECKS, HEADER_CHECKS, DecodedToken, first_failure
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, verified_email
-from tenantry.integrations.oidc.jwks import FetchError, Metadata, fetch, is_secure, post_form
+from tenantry.integrations.oidc.jwks import FetchError, ProviderMetadata, fetch, is_secure, post_form
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
@@ -98,7 +98,7 @@ class SignInFailedError(Exception):
     """The provider did not sign the person in; the message is safe to show."""
 
 
-class PersonNeededError(SignInFailedError):
+class InteractionRequiredError(SignInFailedError):
     """The provider will not vouch for the person without asking them."""
 
 
@@ -106,7 +106,7 @@ class TooManySignInsError(Exception):
     """The process redeems as many codes as it may; the message is safe to show."""
 
 
-class Begun(msgspec.Struct, frozen=True):
+class PendingSignIn(msgspec.Struct, frozen=True):
     """A sign-in that the browser has been sent on; to be kept with the browser, sealed, until it comes back."""
 
     state: str
@@ -115,7 +115,7 @@ class Begun(msgspec.Struct, frozen=True):
     silent: bool
 
 
-class Person(msgspec.Struct, frozen=True):
+class SignedInUser(msgspec.Struct, frozen=True):
     """Whom the provider vouches for."""
 
     claims: Claims
@@ -162,14 +162,14 @@ class SignIn:
         self._access_tokens = TokenVerifier(config, keys, clock=clock)
         self._redemptions = 0
 
-    async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, Begun]:
+    async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, PendingSignIn]:
         """Where to send the browser, and what to keep until it comes back.
 
         ``silent`` asks the provider to vouch for whoever is signed in there, without showing anything.
         Raises `AuthUnavailableError`.
         """
         metadata = await self._metadata()
-        begun = Begun(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), silent)
+        begun = PendingSignIn(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), silent)
         more = {"prompt": "none"} if silent else {}
         if login_hint is not None:
             more["login_hint"] = login_hint
@@ -204,16 +204,16 @@ class SignIn:
         finally:
             self._redemptions -= 1
 
-    async def finish(self, begun: Begun, answer: Mapping[str, str]) -> Person:
+    async def finish(self, begun: PendingSignIn, answer: Mapping[str, str]) -> SignedInUser:
         """Whom the provider vouches for, from the parameters with which it sent the browser back.
 
-        Raises `PersonNeededError`, `SignInFailedError` and `AuthUnavailableError`.
+        Raises `InteractionRequiredError`, `SignInFailedError` and `AuthUnavailableError`.
         """
         metadata = await self._metadata()
         code = _code(answer, begun, metadata)
         tokens = await self._redeem(metadata, code, begun)
         claims, name = await self._id_token(tokens.id_token, tokens.access_token, begun)
-        return Person(await self._claims(tokens.access_token, claims), name)
+        return SignedInUser(await self._claims(tokens.access_token, claims), name)
 
     def end_session_url(self, back: str) -> str | None:
         """Where a person ends their session at the provider too (RP-Initiated Logout 1.0), if it has such a place."""
@@ -223,7 +223,7 @@ class SignIn:
         url = httpx2.URL(endpoint)
         return str(url.copy_merge_params({"client_id": self._client_id, "post_logout_redirect_uri": back}))
 
-    async def _metadata(self) -> Metadata:
+    async def _metadata(self) -> ProviderMetadata:
         await self._keys.settle()
         metadata = self._keys.metadata
         if metadata is None or self.is_away():
@@ -233,7 +233,7 @@ class SignIn:
                 raise AuthUnavailableError("The identity provider has no place to sign in that is safe to use.")
         return metadata
 
-    async def _redeem(self, metadata: Metadata, code: str, begun: Begun) -> _Tokens:
+    async def _redeem(self, metadata: ProviderMetadata, code: str, begun: PendingSignIn) -> _Tokens:
         """What the provider gives for its code."""
         form: str = prepare_token_request(
             "authorization_code",
@@ -261,7 +261,7 @@ class SignIn:
         except NOT_JSON as error:
             raise SignInFailedError("The identity provider gave no ID token.") from error
 
-    def _client_auth(self, metadata: Metadata) -> ClientAuth:
+    def _client_auth(self, metadata: ProviderMetadata) -> ClientAuth:
         """How this client proves itself (RFC 6749 section 2.3.1)."""
         if self._client_secret is None:
             return ClientAuth(self._client_id, None, "none")
@@ -271,10 +271,10 @@ class SignIn:
         # in the header both are encoded as in a form, which authlib leaves to us and not all providers agree on
         return ClientAuth(quote_plus(self._client_id), quote_plus(secret), "client_secret_basic")
 
-    async def _id_token(self, token: str, access_token: str, begun: Begun) -> tuple[Claims, str | None]:
+    async def _id_token(self, token: str, access_token: str, begun: PendingSignIn) -> tuple[Claims, str | None]:
         """What a proven ID token says (OpenID Connect Core 3.1.3.7)."""
         config = msgspec.structs.replace(self._config, audience=self._client_id)
-        reading = Reading(token, config, self._keys)
+        reading = DecodedToken(token, config, self._keys)
         failure = first_failure(HEADER_CHECKS, reading)
         if failure is None:
             reading.keys = await self._keys.key(reading.kid, reading.header.alg)
@@ -307,7 +307,7 @@ class SignIn:
         return said if said.email is not None else msgspec.structs.replace(said, email=claims.email)
 
 
-def _code(answer: Mapping[str, str], begun: Begun, metadata: Metadata) -> str:
+def _code(answer: Mapping[str, str], begun: PendingSignIn, metadata: ProviderMetadata) -> str:
     """The code in the provider's answer, once it is known to belong to this sign-in."""
     if not hmac.compare_digest(answer.get("state", "").encode(), begun.state.encode()):
         raise SignInFailedError("The answer belongs to another sign-in.")
@@ -317,7 +317,7 @@ def _code(answer: Mapping[str, str], begun: Begun, metadata: Metadata) -> str:
         raise SignInFailedError("The answer is not the identity provider's.")
     error = answer.get("error")
     if error in _NEEDS_A_PERSON:
-        raise PersonNeededError("The identity provider wants to ask first.")
+        raise InteractionRequiredError("The identity provider wants to ask first.")
     if error == "access_denied":
         raise SignInFailedError("The sign-in was cancelled.")
     code = answer.get("code")

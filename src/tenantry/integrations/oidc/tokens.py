@@ -17,8 +17,8 @@ from tenantry.integrations.oidc.checks import (
     KEY,
     MAX_TOKEN_BYTES,
     TIME_CHECKS,
-    Failure,
-    Reading,
+    CheckFailure,
+    DecodedToken,
     Times,
     are_timely,
     first_failure,
@@ -36,7 +36,7 @@ _BYTES_A_CHARACTER: Final = 3
 _BYTES_A_SCOPE: Final = 60
 
 
-class Proof(msgspec.Struct, frozen=True):
+class VerifiedToken(msgspec.Struct, frozen=True):
     """What is kept of a token: by which key it was proved, and what it says. Not the token."""
 
     kid: str | None
@@ -46,7 +46,7 @@ class Proof(msgspec.Struct, frozen=True):
     claims: Claims
 
 
-class ProvenTokens:
+class VerifiedTokenCache:
     """The tokens proved most recently, found by the digest of the whole token; bounded in number and in bytes.
 
     A proof says that this key made the signature and that the checks that depend on the token alone passed. It does
@@ -56,7 +56,7 @@ class ProvenTokens:
     def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._proofs: OrderedDict[bytes, tuple[Proof, int]] = OrderedDict()
+        self._proofs: OrderedDict[bytes, tuple[VerifiedToken, int]] = OrderedDict()
         self.bytes_held = 0
         """How much memory the proofs take, at most."""
         self.hits = 0
@@ -64,7 +64,7 @@ class ProvenTokens:
     def __len__(self) -> int:
         return len(self._proofs)
 
-    def find(self, digest: bytes) -> Proof | None:
+    def find(self, digest: bytes) -> VerifiedToken | None:
         """The proof of the token with this digest."""
         found = self._proofs.get(digest)
         if found is None:
@@ -73,7 +73,7 @@ class ProvenTokens:
         self.hits += 1
         return found[0]
 
-    def add(self, digest: bytes, proof: Proof, length: int) -> None:
+    def add(self, digest: bytes, proof: VerifiedToken, length: int) -> None:
         """Keep the proof of a token of so many characters; those not asked for longest make room."""
         self.drop(digest)
         size = _FRAME_BYTES + length * _BYTES_A_CHARACTER + len(proof.claims.scopes) * _BYTES_A_SCOPE
@@ -111,12 +111,12 @@ class TokenVerifier:
     """
 
     def __init__(
-        self, config: OidcConfig, keys: KeySet, *, clock: Clock = system_clock, proven: ProvenTokens | None = None
+        self, config: OidcConfig, keys: KeySet, *, clock: Clock = system_clock, proven: VerifiedTokenCache | None = None
     ) -> None:
         self._config = config
         self._keys = keys
         self._clock = clock
-        self._proven = ProvenTokens() if proven is None else proven
+        self._proven = VerifiedTokenCache() if proven is None else proven
 
     async def verify(self, token: str) -> Claims:
         """Return what ``token`` says, once every check has passed. The token itself is not kept.
@@ -126,11 +126,11 @@ class TokenVerifier:
         """
         digest = token_digest(token) if len(token) <= MAX_TOKEN_BYTES else b""
         proof = self._proven.find(digest)
-        is_proven = proof is not None and proof.key in self._keys.at_hand(proof.kid, proof.alg)
+        is_proven = proof is not None and proof.key in self._keys.cached(proof.kid, proof.alg)
         now = self._clock().timestamp()
         if proof is not None and is_proven and are_timely(proof.times, now):
             return proof.claims
-        reading = Reading(token, self._config, self._keys)
+        reading = DecodedToken(token, self._config, self._keys)
         if proof is not None and is_proven:
             reading.times, reading.now = proof.times, now
             failure = first_failure(TIME_CHECKS, reading)
@@ -143,22 +143,22 @@ class TokenVerifier:
             _log.debug("bearer token refused: %s", failure.reason)
             raise refusal(failure)
         claims = reading.claims()
-        proof = Proof(reading.kid, reading.header.alg, reading.key, reading.times, claims)
+        proof = VerifiedToken(reading.kid, reading.header.alg, reading.key, reading.times, claims)
         self._proven.add(digest, proof, len(token))
         return claims
 
     async def explain(self, token: str) -> TokenExplanation:
         """Tell what becomes of ``token`` at each of the checks that `verify` makes, whatever was proved before."""
-        reading = Reading(token, self._config, self._keys)
+        reading = DecodedToken(token, self._config, self._keys)
         reading.now = self._clock().timestamp()
         try:
             failure = await self._first_failure(reading)
         except AuthUnavailableError as error:
-            failure = Failure(KEY, f"the provider's keys are out of reach: {self._keys.trouble or 'not known'}")
+            failure = CheckFailure(KEY, f"the provider's keys are out of reach: {self._keys.trouble or 'not known'}")
             return explanation(reading, failure, error)
         return explanation(reading, failure, refusal(failure) if failure else None)
 
-    async def _first_failure(self, reading: Reading) -> Failure | None:
+    async def _first_failure(self, reading: DecodedToken) -> CheckFailure | None:
         failure = first_failure(HEADER_CHECKS, reading)
         if failure is not None:
             return failure
@@ -167,7 +167,7 @@ class TokenVerifier:
         return first_failure(CLAIM_CHECKS, reading)
 
 
-def refusal(failure: Failure) -> InvalidCredentialError | TokenExpiredError:
+def refusal(failure: CheckFailure) -> InvalidCredentialError | TokenExpiredError:
     """What the caller is told of a failure: nothing, but that the token has expired where that is all."""
     if failure.check is EXPIRY:
         return TokenExpiredError("The bearer token has expired.")

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.server.asgi_types import MAX_BODY, ClientGoneError, RawRequest
+from tenantry.server.asgi_types import MAX_BODY, ClientGoneError, HotRequest
 
 GONE = {"type": "http.disconnect"}
 
 
-def request(messages: Iterable[dict[str, Any]] = (), *headers: tuple[bytes, bytes]) -> RawRequest:
+def request(messages: Iterable[dict[str, Any]] = (), *headers: tuple[bytes, bytes]) -> HotRequest:
     """A request that comes in these messages; asking for more than there are is an error."""
     queue = iter(messages)
 
     async def receive() -> dict[str, Any]:
         return next(queue)
 
-    return RawRequest({"path": "/", "headers": list(headers)}, receive)
+    return HotRequest({"path": "/", "headers": list(headers)}, receive)
 
 
 def parts(*bodies: bytes, end: bool = True) -> list[dict[str, Any]]:

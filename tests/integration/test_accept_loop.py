@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tenantry.server import accept_loop as listening
-from tenantry.server.accept_loop import MOST_IN_A_TURN, Listener, Loop
+from tenantry.server.accept_loop import MAX_ACCEPTS_PER_TURN, AcceptLoop, ListeningSocket
 
-CLIENTS = 2 * MOST_IN_A_TURN
+CLIENTS = 2 * MAX_ACCEPTS_PER_TURN
 
 
 class Arrivals:
@@ -54,7 +54,7 @@ def bound_socket() -> Iterator[socket.socket]:
 
 
 def run(main: Any) -> None:
-    with asyncio.Runner(loop_factory=Loop) as runner:
+    with asyncio.Runner(loop_factory=AcceptLoop) as runner:
         runner.run(main)
 
 
@@ -96,7 +96,7 @@ def test_the_last_one_takes_in_who_waits_and_refuses_newcomers() -> None:
         arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
-        assert isinstance(server, Listener)
+        assert isinstance(server, ListeningSocket)
         draining = asyncio.create_task(server.drain(is_last=True))
         await arrivals.all.wait()
         with pytest.raises(ConnectionRefusedError):
@@ -114,7 +114,7 @@ def test_one_of_several_takes_in_who_waits_and_leaves_newcomers_to_the_others() 
         arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
-        assert isinstance(server, Listener)
+        assert isinstance(server, ListeningSocket)
         await server.drain(is_last=False)
         with socket.create_connection(bound.getsockname()):
             assert arrivals.number == CLIENTS
@@ -147,7 +147,7 @@ def test_without_descriptors_it_waits_for_some() -> None:
         with socket.create_connection(bound.getsockname()):
             with no_descriptors():
                 record = await logged.get()
-            assert (record.getMessage().startswith("no connection can be taken in"), arrivals.number) == (True, 0)
+            assert (record.getMessage().startswith("accepting connections failed"), arrivals.number) == (True, 0)
             await arrivals.all.wait()
         listening.logger.removeHandler(handler)
         server.close()

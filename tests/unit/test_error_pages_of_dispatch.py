@@ -8,12 +8,12 @@ from tenantry.dashboard.error_pages import ErrorPages
 from tenantry.dashboard.flash_messages import Notices
 from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.sessions import SessionSecret
-from tenantry.server.asgi_types import RawAnswer
+from tenantry.server.asgi_types import HotResponse
 
 BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 
 
-def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> RawAnswer | None:
+def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> HotResponse | None:
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
     secret = SessionSecret("a secret of the tests")
     look = Renderer(Cookies(secret, system_clock, secure=False), Notices(secret), secure=False, version="0")

@@ -20,16 +20,16 @@ from tenantry.server.asgi_types import (
     OPERATOR,
     OUTCOME,
     AsgiApp,
-    RawAnswer,
-    RawHandler,
-    RawRequest,
+    HotHandler,
+    HotRequest,
+    HotResponse,
     Receive,
     Scope,
     Send,
 )
-from tenantry.server.dispatch import IS_HEAD, REQUEST_ID, Front, HotRoutes
+from tenantry.server.dispatch import IS_HEAD, REQUEST_ID, Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
-from tenantry.server.rate_limits import AT_ONCE, PER_SECOND
+from tenantry.server.rate_limits import BURST, PER_SECOND
 from tests.support.app import client_of
 from tests.support.logs import watched
 
@@ -49,27 +49,27 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-async def fail(request: RawRequest) -> RawAnswer:
+async def fail(request: HotRequest) -> HotResponse:
     raise RuntimeError(f"on the way to {request.path}")
 
 
-def front_of(app: AsgiApp = hello, handler: RawHandler = fail, deadline: float = 0.01) -> Front:
+def front_of(app: AsgiApp = hello, handler: HotHandler = fail, deadline: float = 0.01) -> Dispatcher:
     hot = HotRoutes()
     hot.add("GET", HOT, handler)
     hot.add_prefix(f"{HOT}/", "/hot/{anything}", handler)
     metrics = Metrics(several_processes=False)
-    return Front(hot, app, metrics, no_deadline=lambda path: path == "/slow", deadline=deadline)
+    return Dispatcher(hot, app, metrics, no_deadline=lambda path: path == "/slow", deadline=deadline)
 
 
 def routes_of(*routes: HTTPRouteHandler) -> AsgiApp:
     return cast("AsgiApp", build_api(routes, []))
 
 
-def counted(front: Front) -> str:
+def counted(front: Dispatcher) -> str:
     return front._metrics.render().decode()
 
 
-async def get_from(front: Front, path: str) -> httpx2.Response:
+async def get_from(front: Dispatcher, path: str) -> httpx2.Response:
     async with client_of(front) as client:
         return await client.get(path)
 
@@ -108,7 +108,7 @@ async def test_route_without_a_guard_has_no_caller_and_lets_nobody_in() -> None:
 
 
 async def test_refusal_of_a_hot_route_is_a_problem() -> None:
-    async def refuse(_: RawRequest) -> RawAnswer:
+    async def refuse(_: HotRequest) -> HotResponse:
         raise NotFoundError("thing")
 
     answer = await get_from(front_of(handler=refuse), HOT)
@@ -123,7 +123,7 @@ async def test_application_that_does_not_answer_in_time_is_503() -> None:
     assert 'status="503"} 1.0' in counted(front)
 
 
-async def posted_slowly(front: Front) -> httpx2.Response:
+async def posted_slowly(front: Dispatcher) -> httpx2.Response:
     """The answer to a client who sends its body once the time for an answer has passed."""
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -161,10 +161,10 @@ async def test_answer_has_its_time_once_a_slow_client_is_done() -> None:
 
 
 async def test_page_is_given_in_the_place_of_a_refusal_where_there_is_one() -> None:
-    def page_of(scope: Scope, status: int, request_id: str) -> RawAnswer | None:
-        return RawAnswer(status, [(b"x-page-of", request_id.encode())], b"page") if scope["path"] == "/page" else None
+    def page_of(scope: Scope, status: int, request_id: str) -> HotResponse | None:
+        return HotResponse(status, [(b"x-page-of", request_id.encode())], b"page") if scope["path"] == "/page" else None
 
-    front = Front(HotRoutes(), nothing, Metrics(several_processes=False), page_of=page_of, deadline=0.01)
+    front = Dispatcher(HotRoutes(), nothing, Metrics(several_processes=False), error_page=page_of, deadline=0.01)
     page = await get_from(front, "/page")
     assert (page.status_code, page.text) == (503, "page")
     assert page.headers["x-page-of"] == page.headers["x-request-id"]
@@ -278,12 +278,12 @@ async def test_only_strangers_wait_for_refusals_behind_strangers(path: str, mark
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body"})
 
-    async def refuse_at_once(request: RawRequest) -> RawAnswer:
+    async def refuse_at_once(request: HotRequest) -> HotResponse:
         request.scope.update(mark)
-        return RawAnswer(404, [])
+        return HotResponse(404, [])
 
     front = front_of(refuse, refuse_at_once, deadline=5)
-    crowd = [asyncio.create_task(front._strangers.hold()) for _ in range(AT_ONCE + PER_SECOND)]
+    crowd = [asyncio.create_task(front._throttle.wait()) for _ in range(BURST + PER_SECOND)]
     await asyncio.sleep(0)
     asked = asyncio.create_task(get_from(front, path))
     for _ in range(TURNS):
@@ -300,7 +300,7 @@ async def test_time_for_which_a_refusal_is_held_is_not_that_of_the_answer() -> N
         await send({"type": "http.response.body"})
 
     front = front_of(refuse, deadline=PATIENCE)
-    crowd = [asyncio.create_task(front._strangers.hold()) for _ in range(AT_ONCE + round(2 * PATIENCE * PER_SECOND))]
+    crowd = [asyncio.create_task(front._throttle.wait()) for _ in range(BURST + round(2 * PATIENCE * PER_SECOND))]
     await asyncio.sleep(0)
     assert (await get_from(front, "/nowhere")).status_code == 404
     await asyncio.wait(crowd)
