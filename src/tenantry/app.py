@@ -1,4 +1,4 @@
-"""The composition root: the only place that builds things and hands them over."""
+"""The composition root: `build_app` and `run_jobs` build every part and connect them."""
 
 import asyncio
 import logging
@@ -75,7 +75,7 @@ from tenantry.settings import Settings
 
 _SAMPLED_EVERY: Final = 5.0
 """Seconds."""
-# Jobs under way have 15 s; what is to be noted of them then may wait for a standby that does not answer.
+# Running jobs have 15 s; recording their end may then wait for a standby that does not answer.
 _JOBS_END: Final = 20.0
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class Parts:
         policy, catalog = settings.billing, settings.billing.catalog
         self.metrics = Metrics(several_processes=settings.workers > 1)
         for reason in RevocationReason:
-            self.metrics.revoked.labels(reason)  # 0, not nothing, until there is one
+            self.metrics.revoked.labels(reason)  # counters start at 0
         self.tracing = tracing = begin_tracing(settings)
         self.database = Database(
             conninfo,
@@ -225,7 +225,7 @@ class Parts:
         self.confirmations = OwnerConfirmations(self.database, self.queue, issuer, clock)
         lanes = [self.database.lane(name="events") for _ in range(2)]
         self.webhooks = WebhookService(lanes, policy, self.queue, clock)
-        # one batch at a time: what is fetched from the provider is to be applied in the order it is given in
+        # one batch at a time: snapshots are applied in the order in which they were fetched
         self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
         self.provider = (
             ProviderApi(
@@ -255,7 +255,7 @@ class Parts:
         self._jobs: asyncio.Task[None] | None = None
 
     def dashboard(self, settings: Settings) -> DashboardParts:
-        """What the dashboard is made of."""
+        """The parts that the dashboard needs."""
         secret = SessionSecret(settings.session_secret.reveal())
         issuer = settings.oidc.issuer if settings.oidc else None
         return DashboardParts(
@@ -284,7 +284,7 @@ class Parts:
         )
 
     def sign_in(self, settings: Settings) -> SignIn | None:
-        """What signs people in, where an identity provider knows this service as its client."""
+        """The sign-in, if the identity provider has this service as a client."""
         if settings.oidc is None or settings.oidc.client_id is None or self.keys is None:
             return None
         return SignIn(
@@ -299,14 +299,14 @@ class Parts:
         )
 
     def reconciler(self, policy: BillingPolicy, clock: Clock) -> Reconciler | None:
-        """What asks the provider, where it can be asked."""
+        """The reconciler, if the provider's API is configured."""
         if self.provider is None:
             return None
         return Reconciler(self.database, self.provider, self.fetched, policy, self.queue, clock)
 
     @asynccontextmanager
     async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
-        """Everything open and running for the length of the block; what was begun is ended properly."""
+        """Open and run every part while the block runs, and close them in reverse order."""
         async with AsyncExitStack() as stack:
             if self.tracing is not None:
                 stack.push_async_callback(asyncio.to_thread, self.tracing.close)
@@ -330,12 +330,12 @@ class Parts:
             yield
 
     def end_jobs(self) -> None:
-        """Begin no more jobs, and let those under way end."""
+        """Start no more jobs, and let running ones finish."""
         if self._jobs is not None:
             self._jobs.cancel()
 
     async def check_database(self) -> str | None:
-        """What is wrong with the database, for readiness."""
+        """Return what makes the database not ready, if anything."""
         try:
             revision = await schema_revision(self.database)
         except DatabaseUnavailableError:
@@ -343,16 +343,16 @@ class Parts:
         return None if is_current(revision) else "schema"
 
     async def check_identity(self) -> str | None:
-        """Whether the identity provider's keys have been asked for, for readiness."""
+        """Return what makes the identity provider not ready: its keys were not requested yet."""
         return None if self.keys is None or self.keys.attempted else "identity provider"
 
     async def read_gauges(self) -> list[Known] | None:
-        """What the database knows, for the metrics, which are brought up to date."""
+        """Read the metrics that the database holds, and update those of this process."""
         self._sample()
         return await self.gauges.read()
 
     async def _keep_sampling(self) -> None:
-        """Let the metrics know how this process stands, whichever process will be asked for them."""
+        """Update this process's metrics regularly: another process may answer the scrape."""
         while True:
             self._sample()
             await asyncio.sleep(_SAMPLED_EVERY)
@@ -371,15 +371,15 @@ class Parts:
 
 
 def begin_tracing(settings: Settings) -> Tracing | None:
-    """What makes spans, where they are asked for and can be made."""
+    """Set up tracing if the settings ask for it and the packages are installed."""
     if not settings.traces:
         return None
     if not is_installed():
-        logger.warning("traces are asked for, but cannot be made: pip install 'tenantry[otel]'")
+        logger.warning("traces are enabled, but their packages are missing: pip install 'tenantry[otel]'")
         return None
     return Tracing(__version__)
 
 
 def is_checkout(path: str) -> bool:
-    """Whether a path waits for the payment provider, which may take longer than our database."""
+    """Whether a path waits for the payment provider, which may be slower than the database."""
     return path.startswith("/api/v1/billing/") and path.endswith("-sessions")

@@ -235,5 +235,5 @@ async def test_where_no_traces_are_asked_for_nothing_of_opentelemetry_is_loaded(
 
 
 async def test_where_the_extra_is_not_installed_the_service_works_and_says_so() -> None:
-    told = "traces are asked for, but cannot be made: pip install 'tenantry[otel]'"
+    told = "traces are enabled, but their packages are missing: pip install 'tenantry[otel]'"
     assert await said_by(UNINSTALLED) == f"{told}\nFront"

@@ -34,7 +34,7 @@ _LONGEST: Final = 1000
 
 
 class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
-    """A key that was found where it should not be."""
+    """A leaked key."""
 
     secret: Annotated[
         str,
@@ -48,7 +48,7 @@ class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def leak_routes(leaks: LeakService) -> Sequence[HTTPRouteHandler]:
-    """The route for whoever finds a key. It asks for no credential: the finder has none but the key."""
+    """The route for reporting leaked keys. It needs no credential."""
 
     @post(
         LEAK_REPORT_PATH,
@@ -75,7 +75,7 @@ KeyId = Annotated[str, PathParameter(description="The key's id.")]
 
 
 class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A key to make. ``mode`` is the caller's own where it is left out."""
+    """A key to create."""
 
     org_id: Annotated[OrgId, doc("The caller's tenant.", "acme")]
     name: Annotated[Name, doc(example="CI deploys")]
@@ -98,7 +98,7 @@ class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What to change of an active key; what is left out stays."""
+    """The changes to an active key; absent fields stay as they are."""
 
     name: Annotated[Name | UnsetType, doc(example="CI deploys (main)")] = UNSET
     scopes: Annotated[Scopes | UnsetType, doc("The complete new list of scopes.", ["projects:read"])] = UNSET
@@ -108,7 +108,7 @@ class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """How to rotate: for how many seconds the old key goes on beside the new one."""
+    """How to rotate a key."""
 
     overlap_seconds: Annotated[
         int,
@@ -122,7 +122,7 @@ class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class ApiKeyWithSecret(ApiKey, frozen=True, rename="camel", kw_only=True):
-    """A key that was just made, with its secret: shown this once."""
+    """A new key with its secret, which is shown only once."""
 
     secret: Annotated[str, doc("The key itself. Only this answer contains it.", "svc_live_4fGhT0...x9Qz")]
 

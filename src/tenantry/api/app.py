@@ -1,4 +1,4 @@
-"""Assembling the HTTP side: hot routes in front, Litestar behind."""
+"""The Litestar application: its routes, dependencies and error answers."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -54,8 +54,8 @@ def build_api(
 ) -> Litestar:
     """The Litestar application with these routes.
 
-    ``page_of`` gives the page for a request that no route answers; None where there is to be none. ``before_refusal``
-    is waited for before it: what makes answers of errors cannot wait.
+    ``page_of`` returns the page for a request without a route, or None for a problem document. Litestar's error
+    handlers are synchronous, so ``before_refusal`` runs before them.
     """
     return Litestar(
         route_handlers=list(routes),
@@ -81,7 +81,7 @@ def build_api(
 
 
 async def _answer_options(request: AnyRequest) -> Response[None] | None:
-    """Litestar's own answer names no more than the methods of the first of a path's handlers."""
+    """Answer OPTIONS with every method of the path; Litestar names only those of its first handler."""
     if request.method != "OPTIONS":
         return None
     template = request.scope["path_template"]
@@ -90,13 +90,13 @@ async def _answer_options(request: AnyRequest) -> Response[None] | None:
 
 
 def _allowed(methods: Iterable[str]) -> str:
-    """The methods of an address: what answers a GET answers a HEAD, by the front."""
+    """The methods of an address. The dispatcher answers HEAD wherever there is GET."""
     named = set(methods)
     return ", ".join(sorted(named | {"HEAD"} if "GET" in named else named))
 
 
 def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
-    """Litestar cannot describe its routes without serving the description: ours is served elsewhere."""
+    """Hide Litestar's own OpenAPI route, which cannot be disabled; tenantry serves the document elsewhere."""
     raise NotFoundException
 
 
@@ -134,7 +134,7 @@ def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]
 
 
 def _on_validation_error(request: AnyRequest, error: ValidationException) -> Response[bytes]:
-    """A parameter that does not fit, or a body that is not there: 422, with where and why."""
+    """Answer 422 for an invalid parameter or a missing body, with the location and the reason."""
     faults = [
         ("body", "is missing") if fault.get("key") == "data" else (str(fault.get("key")), str(fault.get("message")))
         for fault in error.extra or ()

@@ -69,7 +69,7 @@ WebAddress = Annotated[
 
 
 class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What to subscribe to, and where the provider sends the buyer afterwards (by default, to this service)."""
+    """The plan to subscribe to, and where the provider sends the buyer afterwards (by default to this service)."""
 
     plan: Annotated[
         str, msgspec.Meta(min_length=1, max_length=64, description="The id of a plan with a price.", examples=["pro"])
@@ -79,13 +79,13 @@ class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=T
 
 
 class NewPortalSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Where the provider's portal leads back to (by default, to this service)."""
+    """Where the provider's portal sends the user back to (by default to this service)."""
 
     return_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/settings")] = None
 
 
 class SessionAddress(msgspec.Struct, frozen=True):
-    """Where to send the browser. Who knows the address acts for the tenant there; it ends by itself."""
+    """The address of a provider session."""
 
     url: Annotated[
         str,

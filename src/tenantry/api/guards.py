@@ -1,4 +1,4 @@
-"""Who makes a change, as the audit trail names them."""
+"""Guards of routes: authentication, authorization, idempotency keys and the author of a change."""
 
 import hashlib
 import hmac
@@ -34,7 +34,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
-# Of one user, whichever tenants they are in. A user without a tenant has no plan that says how many.
+# Limits of one user in all tenants: a user without a tenant has no plan with limits.
 _REQUESTS_PER_MINUTE: Final = 600
 _CREATIONS_PER_MINUTE: Final = 60
 
@@ -47,21 +47,21 @@ _KINDS: Final = {PrincipalKind.API_KEY: ActorKind.API_KEY, PrincipalKind.USER: A
 
 
 class Credential(StrEnum):
-    """Whose credential a route takes."""
+    """The kind of credential that a route accepts."""
 
     CALLER = "caller"
     USER = "user"
     OPERATOR = "operator"
     SESSION = "session"
-    """Somebody signed in to the dashboard."""
+    """A user who is signed in to the dashboard."""
 
 
 class RouteGuard:
-    """A guard that also says what it needs, so that the documentation cannot disagree with it.
+    """A guard that also states its credential and scope, so that the documentation cannot disagree with it.
 
-    It authorizes a request that changes something as of the moment when the body is complete (CONTRACT 8.2): where the
-    body was still arriving when the head was checked, it reads the body, and checks again. So a caller without the
-    right is refused at the head, and the service holds no body for them.
+    It authorizes a change at the moment when the body is complete (CONTRACT 8.2). If the body was still arriving when
+    the guard checked the headers, it reads the body and checks again. The service therefore rejects a caller without
+    the right before it holds a body for them.
     """
 
     def __init__(self, check: Check, credential: Credential, scope: str | None = None) -> None:
@@ -70,7 +70,7 @@ class RouteGuard:
         self.scope = scope
 
     async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
-        """Let the caller in, or raise. Raises what reading the body raises, too."""
+        """Authorize the caller. Raises `DomainError`, and whatever reading the body raises."""
         await self._check(connection, handler)
         scope = _extras(connection)
         if scope["method"] in _SAFE_METHODS or scope.get(BODY_COMPLETE):
@@ -97,9 +97,9 @@ class Access:
         self._operator_token = operator_token
 
     def needs(self, scope: str | None) -> RouteGuard:
-        """A caller whose grants cover ``scope``; None means any credential.
+        """Require a caller whose grants cover ``scope``; None means any credential.
 
-        Scopes of `LIVE_MODE_SCOPES` refuse test-mode keys.
+        Scopes of `LIVE_MODE_SCOPES` reject test-mode keys.
         """
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
@@ -112,9 +112,9 @@ class Access:
         return RouteGuard(guard, Credential.CALLER, scope)
 
     def needs_user(self, *, to_create: bool = False) -> RouteGuard:
-        """A user's token, whether or not the user belongs to a tenant, and whatever its scopes.
+        """Require a user's token with any scopes, also of a user without a tenant.
 
-        Requests are counted for each user; fewer are let through ``to_create`` tenants.
+        Requests are limited for each user; the limit ``to_create`` tenants is lower.
         """
         counted = ("creations of", _CREATIONS_PER_MINUTE) if to_create else ("requests of", _REQUESTS_PER_MINUTE)
 
@@ -129,14 +129,14 @@ class Access:
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
             if to_create and claims.org_id is not None:
                 wanted_organization(claims.org_id, header(connection, "x-organization-id"))
-            if CLAIMS not in _extras(connection):  # else it was counted at the head
+            if CLAIMS not in _extras(connection):  # otherwise the first check counted it
                 await admit_user(self._admission, _extras(connection), claims, *counted)
             _extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
 
     def needs_operator(self) -> RouteGuard:
-        """The operator's token."""
+        """Require the operator's token."""
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             expected = self._operator_token
@@ -151,7 +151,7 @@ class Access:
     async def _admit(self, connection: Connection) -> Principal:
         scope = _extras(connection)
         header_in = partial(header_of, scope)
-        if CALLER in scope:  # admitted at the head, and counted there
+        if CALLER in scope:  # the first check admitted and counted it
             return await authenticate_again(self._admission, scope, header_in)
         return (await admit(self._admission, scope, header_in)).principal
 
@@ -162,23 +162,23 @@ class Access:
 
 
 def _extras(connection: Connection) -> dict[str, object]:
-    """The request's scope, as the dictionary that ASGI lets everybody add to."""
+    """The ASGI scope, as a dictionary that also holds this service's values."""
     return cast("dict[str, object]", connection.scope)
 
 
 def header(connection: Connection, name: str) -> bytes | None:
-    """The raw value of a header; several of one name are joined, which no credential survives."""
+    """The raw value of a header. Repeated headers are joined, which makes a credential invalid."""
     return header_of(_extras(connection), name.encode())
 
 
 Caller = NamedDependency[Principal]
-"""The type of a handler's argument ``principal``: the caller that the route's guard let in."""
+"""The type of a handler's argument ``principal``: the caller that the route's guard authorized."""
 CallerClaims = NamedDependency[Claims]
-"""The type of a handler's argument ``claims``: those of the user that the route's guard let in."""
+"""The type of a handler's argument ``claims``: those of the user that the route's guard authorized."""
 
 
 def current_principal(request: AnyRequest) -> Principal:
-    """The caller that a guard let in."""
+    """Return the caller that a guard authorized."""
     principal = _extras(request).get(CALLER)
     if not isinstance(principal, Principal):
         raise MissingCredentialError("This route has no guard.")
@@ -186,7 +186,7 @@ def current_principal(request: AnyRequest) -> Principal:
 
 
 def current_claims(request: AnyRequest) -> Claims:
-    """The claims of the user that a guard let in."""
+    """Return the claims of the user that a guard authorized."""
     claims = _extras(request).get(CLAIMS)
     if not isinstance(claims, Claims):
         raise MissingCredentialError("This route has no guard.")
@@ -204,19 +204,19 @@ async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
     key = raw.decode("latin-1")
     if not _IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
-    if redact(key) != key:  # a credential that is sent as one by mistake must not be stored
+    if redact(key) != key:  # a client may send a credential here by mistake; it must not be stored
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
     digest = hashlib.sha256(await request.body()).digest()
     return Claim(caller, f"{request.method} {request.url.path}", key, digest)
 
 
 def claimant(principal: Principal) -> str:
-    """The name under which a principal's idempotency keys are kept."""
+    """The owner of a principal's idempotency keys."""
     return f"{principal.kind}:{principal.org_id}:{principal.id}"
 
 
 def user_claimant(claims: Claims) -> str:
-    """The name under which the idempotency keys of a user's requests that are for no tenant are kept."""
+    """The owner of the idempotency keys of a user's requests that concern no tenant."""
     return f"user:{claims.issuer}:{claims.subject}"
 
 

@@ -53,13 +53,13 @@ class NewMember(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class MemberChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What to change of a member."""
+    """The changes to a member."""
 
     role: Annotated[Role, doc("What the user may do from now on.", "member")]
 
 
 class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Who is to be the tenant's owner, and where its billing mail is to go."""
+    """The new owner of a tenant and the address for billing mail."""
 
     user_id: Annotated[UserId, doc("The new owner: an active member's user id at the identity provider.", "user_grace")]
     owner_email: Annotated[Email, doc(example="grace@acme.example")]
@@ -151,16 +151,16 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         tenants.PATH + "/{tenant_id:str}/transfer",
         guards=[access.needs("tenants:write")],
         status_code=200,
-        summary="Hand a tenant over to another owner",
+        summary="Transfer a tenant to another owner",
         opt=raises("scope_escalation", "identity_provider_not_configured"),
     )
     async def transfer_tenant(
         request: AnyRequest, principal: Caller, tenant_id: tenants.TenantId, data: JSONBody[OwnerTransfer]
     ) -> Tenant:
-        """Make an active member the owner:
+        """Make an active member the owner of the tenant.
 
-        `ownerId`, the role owner, and the address for billing mail. The previous owner becomes an admin, if a member.
-        Only an OWNER may do this.
+        This sets `ownerId`, the role owner, and the address for billing mail. A previous owner who is a member becomes
+        an admin. Only an OWNER may do this.
         """
         claims = await access.claims_of(request)
         return await members.transfer(

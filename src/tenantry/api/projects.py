@@ -28,14 +28,14 @@ ProjectId = Annotated[str, PathParameter(description="The project's id.")]
 
 
 class NewProject(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A project to make."""
+    """A project to create."""
 
     name: Annotated[Name, doc(example="Storefront")]
     description: Annotated[Description | None, doc("What it is for.", "The public shop")] = None
 
 
 class ProjectChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What to change of a project; what is left out stays."""
+    """The changes to a project; absent fields stay as they are."""
 
     name: Annotated[Name | UnsetType, doc(example="Storefront EU")] = UNSET
     description: Annotated[Description | UnsetType | None, doc("What it is for; null clears it.")] = UNSET
@@ -57,7 +57,7 @@ class ProjectList:
         self._admission = admission
 
     async def handle(self, request: HotRequest) -> HotResponse:
-        """A page of the caller's projects, newest first."""
+        """Answer with a page of the caller's projects, newest first."""
         window, fault = _NOTHING, None
         try:
             window = parse_window(request.scope["query_string"])
@@ -71,7 +71,7 @@ class ProjectList:
 
 
 def parse_window(query: bytes) -> Window:
-    """The page that a query string asks for. Raises `ValidationError`, `InvalidCursorError`."""
+    """Parse the query string of a list. Raises `ValidationError`, `InvalidCursorError`."""
     if not query:
         return _FIRST
     values = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
@@ -85,8 +85,8 @@ def parse_window(query: bytes) -> Window:
 def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRouteHandler]:
     """The routes of projects.
 
-    The list is answered by `ProjectList` in front of them; here it is for whatever else leads to it, such as a
-    slash at the end, and for what is said about it.
+    The dispatcher answers the list with `ProjectList`. The handler here answers variants of the address, such as one
+    with a slash at the end, and describes the route for OpenAPI.
     """
 
     @get(PATH, guards=[access.needs("projects:read")], summary="List projects")

@@ -39,21 +39,21 @@ EmailOfToken = Callable[[str, str], Awaitable[str | None]]
 
 
 class NewTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A tenant to make; the address is the token's or the identity provider's where it is left out."""
+    """A tenant to create."""
 
     name: Annotated[Name, doc(example="Acme")]
     owner_email: Annotated[Email | None, doc(example="ada@acme.example")] = None
 
 
 class TenantChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What to change of a tenant."""
+    """The changes to a tenant."""
 
     name: Annotated[Name, doc(example="Acme Ltd")]
     owner_email: Annotated[Email | None, doc(example="billing@acme.example")] = None
 
 
 class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What a tenant is to be; what is left out stays, or has its default when the tenant is new."""
+    """The desired state of a tenant; an absent field stays as it is, or gets its default in a new tenant."""
 
     name: Annotated[Name, doc(example="Acme")]
     owner_email: Annotated[Email, doc(example="ada@acme.example")]
@@ -65,7 +65,7 @@ class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
 
 
 def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailOfToken) -> Sequence[HTTPRouteHandler]:
-    """The routes that a tenant's own people use."""
+    """The routes for the members and keys of a tenant."""
 
     @get(PATH, guards=[access.needs("tenants:read")], summary="List the caller's tenants")
     async def list_tenants(
@@ -127,7 +127,7 @@ def _token(request: AnyRequest) -> str:
 
 
 def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes for a team's own backend."""
+    """The routes for the operator's backend."""
 
     @put(
         PATH + "/{tenant_id:str}",

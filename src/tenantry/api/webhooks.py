@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class _NotEntered(StrEnum):
-    """What becomes of an event that is not entered into the ledger."""
+    """Outcomes of an event that the ledger does not record."""
 
     DUPLICATE = "duplicate"
     FAILED = "failed"
@@ -36,7 +36,7 @@ class _NotEntered(StrEnum):
 
 
 class _NoEvent(StrEnum):
-    """Why a request is no event, whatever its signature is worth."""
+    """Reasons to reject a request that is not an event."""
 
     TOO_LARGE = "too_large"
     MISSING_SIGNATURE = "missing_signature"
@@ -44,7 +44,7 @@ class _NoEvent(StrEnum):
 
 
 class WebhookEndpoint:
-    """Takes in signed events."""
+    """Receives signed events."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class WebhookEndpoint:
         policy: BillingPolicy,
         traceparent: Callable[[], str | None] | None = None,
     ) -> None:
-        """``traceparent`` says which trace is under way, where there are any."""
+        """``traceparent`` returns the current trace, if there is one."""
         self._traceparent = traceparent
         self._service = service
         self._verifier = verifier
         self._clock = clock
         self._policy = policy
-        # 0, not nothing, until there is one: Prometheus notices no increase from nothing to the first
+        # counters start at 0: Prometheus does not see an increase from a missing series to 1
         self._events = {
             (known, outcome, livemode): metrics.events.labels(known, outcome, mode)
             for known in (*HANDLED_TYPES, _OTHER_TYPE)
@@ -97,11 +97,11 @@ class WebhookEndpoint:
         for anomaly in receipt.anomalies:
             self._anomalies[anomaly].inc()
         if receipt.outcome is Outcome.INVALID:
-            logger.warning("event %s is of no use: %s", event.id, event.problem)
+            logger.warning("event %s is malformed: %s", event.id, event.problem)
         return HotResponse.text(200, "OK")
 
     def _verified(self, request: HotRequest, body: bytes) -> Arrival | HotResponse:
-        """The event that was sent, or the refusal."""
+        """Return the verified event, or the error answer."""
         signature = request.header(b"provider-signature")
         if signature is None:
             signature = request.header(b"stripe-signature")

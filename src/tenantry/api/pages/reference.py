@@ -92,7 +92,7 @@ def highlighted(text: str) -> Markup:
 
 
 def breakable(name: str) -> Markup:
-    """A name that may go on in the next line after an underscore."""
+    """A name that may wrap after an underscore."""
     return Markup("_<wbr>").join(name.split("_"))
 
 
