@@ -91,9 +91,9 @@ async def test_what_could_not_be_delivered_yet_is_counted(tmp_path: Path) -> Non
     async with simulator.serving():
         options = ("--forward-to", str(free_port()), "--events", "*", "--since", "1h")
         async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
-            await command.until("takes no connections", "err")
+            await command.until("does not accept connections", "err")
             assert await command.end(signal.SIGINT) == 1
-    assert (command.text["out"], command.text["err"].count("takes no connections")) == ("", 1)
+    assert (command.text["out"], command.text["err"].count("does not accept connections")) == ("", 1)
     assert command.text["err"].endswith("3 events: 0 delivered, 3 not delivered yet\n")
 
 
@@ -129,14 +129,14 @@ async def test_a_service_with_another_secret_is_told_of_once_with_what_to_do(dat
     async with simulator.serving(), deployed(database_url, tmp_path, WORKERS="1") as service:
         options = ("--forward-to", service.base_url, "--since", "1h", "--events", "price.created")
         async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
-            await command.until("or let it be started here", "err")
+            await command.until("or let the relay start it", "err")
             simulator.price("price_last")
             await command.until(simulator.events()[-1].id, "out")
             assert await command.end(signal.SIGINT) == 1
     lines = command.text["out"].splitlines()
     assert [line.split()[1] for line in lines] == ["400"] * 4
     assert all(line.endswith("Invalid signature") for line in lines)
-    assert command.text["err"].count("The service checks with another secret.") == 1
+    assert command.text["err"].count("The service checks signatures with another secret.") == 1
 
 
 @pytest.mark.parametrize(("how", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])

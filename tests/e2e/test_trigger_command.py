@@ -112,7 +112,7 @@ def test_several_events_each_have_a_second_of_their_own(service: Service) -> Non
     assert moments == list(range(moments[0], moments[0] + 12))
     text = service.trigger(FAILED, "--tenant", "several", "--times", "12")
     assert text.out.count("\n  applied: ") + text.out.count("\n  no_change: ") == 10
-    assert "and 2 events more: 2 taken" in text.out
+    assert "and 2 events more: 2 accepted" in text.out
     assert "nothing changed: plan free, status past_due" in text.out
 
 
@@ -127,7 +127,7 @@ def test_an_event_that_finds_no_tenant_says_what_links_it(service: Service) -> N
     assert "-> past_due" in linked.out
     nobody = service.trigger(UPDATED, "--tenant", "nobody")
     assert (nobody.code, nobody.err) == (
-        0, "There is no tenant nobody. The service keeps events for it until there is.\n"
+        0, "There is no tenant nobody. The service parks its events until the tenant exists.\n"
     )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def test_chaos_is_told_in_words(service: Service) -> None:
     assert "\x1b" not in done.out
     stopped = service.trigger("--chaos", "all", "--times", "10", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
     assert stopped.code == 1
-    assert "answers should have been another." in stopped.out
+    assert "answers had a wrong status." in stopped.out
 
 
 def test_chaos_of_one_type_and_of_a_story_on_a_tenant_of_ones_own(service: Service) -> None:
@@ -209,7 +209,7 @@ def test_a_story_is_told_scene_by_scene_and_its_tenant_ended(service: Service) -
     ended = service.request("PUT", f"/api/v1/tenants/{scenes[0]['tenantId']}", again)
     assert (ended.status_code, ended.json()["code"]) == (409, "tenant_deleted")
     told = service.trigger("story:upgrade", "--plan", "pro")
-    assert "goes over to the bigger plan" in told.out
+    assert "upgrades to the bigger plan" in told.out
     assert "-> business" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
 

@@ -1,4 +1,4 @@
-"""Both ends of a relay: a receiver over HTTP, the service over HTTP, and somebody who listens to what is told."""
+"""Both ends of a relay: a receiver over HTTP, the service over HTTP, and an observer that records."""
 
 import asyncio
 import json
@@ -13,21 +13,21 @@ from tenantry.common.secret import Secret
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.server.asgi_types import AsgiApp
-from tenantry_devkit.local.relay import Attempt, Hearing, Outcome, Pace, Relay
+from tenantry_devkit.local.relay import Relay, RelayAttempt, RelayOutcome, RetryPolicy
 from tenantry_devkit.simulator import Simulator
 from tenantry_devkit.simulator.http import Receive, Scope, Send
 from tenantry_devkit.simulator.server import serving
 from tests.support.app import lifespan, make_settings
 
 SECRET: Final = "whsec_of_a_relay_0123456789"
-QUICK: Final = Pace(interval=0.01, first=0.01, ceiling=0.02, retries=2)
-_PATIENCE: Final = 30.0
+QUICK: Final = RetryPolicy(interval=0.01, first=0.01, ceiling=0.02, retries=2)
+_TIMEOUT: Final = 30.0
 
 
 class Receiver:
-    """A webhook endpoint: keeps what it takes, and answers with ``statuses`` until they are used up, then with 200.
+    """A webhook endpoint: stores accepted events, and answers with ``statuses`` until they are used up, then with 200.
 
-    While ``open`` is not set it answers nothing; ``most_at_once`` is how many requests were in it at a time.
+    While ``open`` is not set, it does not answer; ``most_at_once`` is the highest number of concurrent requests.
     """
 
     def __init__(self) -> None:
@@ -44,17 +44,17 @@ class Receiver:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events that it took, in the order in which they came."""
+        """The accepted events, in order of arrival."""
         return [json.loads(body) for body in self.bodies]
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the events that it took, in the order in which they came."""
+        """The ids of the accepted events, in order of arrival."""
         return [event["id"] for event in self.events]
 
     async def until_at_once(self, count: int) -> None:
-        """Wait until so many requests are in it at a time."""
-        async with asyncio.timeout(_PATIENCE), self._arrival:
+        """Wait for so many concurrent requests."""
+        async with asyncio.timeout(_TIMEOUT), self._arrival:
             await self._arrival.wait_for(lambda: self._at_once >= count)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +84,7 @@ class Receiver:
 
 
 class Served:
-    """An application, and where it is served."""
+    """An application with an address."""
 
     def __init__(self, app: AsgiApp) -> None:
         self.url = ""
@@ -96,40 +96,39 @@ class Served:
 
 @asynccontextmanager
 async def served_service(conninfo: str, **values: str) -> AsyncIterator[str]:
-    """The whole service over HTTP, in the test's own event loop; gives its address."""
+    """Serve the whole service over HTTP, in the test's event loop; give its address."""
     app = build_app(make_settings(PROVIDER_WEBHOOK_SECRET=SECRET, **values), conninfo)
     async with lifespan(app), serving(Served(app)) as served:
         yield served.url
 
 
-class Told:
-    """What a relay has told."""
+class RelayRecorder:
+    """Records the attempts and notices of a relay."""
 
     def __init__(self) -> None:
-        self.attempts: list[Attempt] = []
+        self.attempts: list[RelayAttempt] = []
         self.notices: list[str] = []
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.hearing = Hearing(self._attempt, self._notice)
 
-    def of(self, outcome: Outcome) -> list[Attempt]:
-        """The attempts that ended so."""
+    def of(self, outcome: RelayOutcome) -> list[RelayAttempt]:
+        """Return the attempts with this outcome."""
         return [attempt for attempt in self.attempts if attempt.outcome is outcome]
 
-    async def until(self, is_so: Callable[["Told"], bool]) -> None:
-        """Wait until enough has been told."""
-        async with asyncio.timeout(_PATIENCE), self._changed:
+    async def until(self, is_so: Callable[["RelayRecorder"], bool]) -> None:
+        """Wait until the condition holds."""
+        async with asyncio.timeout(_TIMEOUT), self._changed:
             await self._changed.wait_for(lambda: is_so(self))
 
     async def until_delivered(self, count: int) -> None:
-        """Wait until so many events have been delivered."""
-        await self.until(lambda told: len(told.of(Outcome.DELIVERED)) >= count)
+        """Wait for so many deliveries."""
+        await self.until(lambda recorder: len(recorder.of(RelayOutcome.DELIVERED)) >= count)
 
-    def _attempt(self, attempt: Attempt) -> None:
+    def attempted(self, attempt: RelayAttempt) -> None:
         self.attempts.append(attempt)
         self._wake()
 
-    def _notice(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         self.notices.append(text)
         self._wake()
 
@@ -144,8 +143,8 @@ class Told:
 
 
 @asynccontextmanager
-async def asked(simulator: Simulator, key: str | None = None) -> AsyncIterator[ProviderApi]:
-    """What asks this provider, with its key or another."""
+async def provider_api(simulator: Simulator, key: str | None = None) -> AsyncIterator[ProviderApi]:
+    """Give a client of this provider, with its key or another."""
     provider = ProviderApi(Secret(key or simulator.secret_key), simulator.url)
     try:
         yield provider
@@ -155,7 +154,7 @@ async def asked(simulator: Simulator, key: str | None = None) -> AsyncIterator[P
 
 @asynccontextmanager
 async def running(relay: Relay) -> AsyncIterator["asyncio.Task[None]"]:
-    """The relay at work for the time of the block."""
+    """Run the relay for the length of the block."""
     task = asyncio.create_task(relay.run())
     try:
         yield task

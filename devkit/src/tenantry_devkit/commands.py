@@ -4,7 +4,7 @@ from typing import Final
 
 COMMANDS: Final = {
     "demo": ("tenantry_devkit.demo.command", "Run everything on this machine, with example data."),
-    "listen": ("tenantry_devkit.listen", "Forward the payment provider's events to this machine."),
-    "trigger": ("tenantry_devkit.trigger.command", "Send simulated provider events, and show their effect."),
+    "listen": ("tenantry_devkit.local.listen", "Forward the payment provider's events to this machine."),
+    "trigger": ("tenantry_devkit.local.trigger", "Send simulated provider events, and show their effect."),
 }
 """Name: the module that holds the command, and its line of help."""

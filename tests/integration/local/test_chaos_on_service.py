@@ -1,4 +1,4 @@
-"""Made-up events, bad deliveries and stories, sent to the whole service."""
+"""Sample events, chaos and stories, sent to the whole service."""
 
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
@@ -12,11 +12,11 @@ from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.integrations.http_client import new_http_client
-from tenantry_devkit.local.chaos import SENDERS, Mischief, Part, expected, judge, plan, send
+from tenantry_devkit.local.chaos import SENDERS, ChaosKind, RequestKind, expected, judge, plan, send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
-from tenantry_devkit.local.samples import Subject, customer_of, sample_event
-from tenantry_devkit.local.service import CredentialRefusedError, Credentials, ServiceAwayError, ServiceReader
-from tenantry_devkit.local.stories import STORIES, Stage, long_life, play
+from tenantry_devkit.local.samples import EventSubject, customer_of, sample_event
+from tenantry_devkit.local.service import CredentialRejectedError, Credentials, ServiceReader, ServiceUnreachableError
+from tenantry_devkit.local.stories import STORIES, StoryStage, long_history, play
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.facts import ANY
 from tests.support.findings import free_port
@@ -28,17 +28,17 @@ DAY: Final = 86_400
 
 
 class Bench(NamedTuple):
-    """The running service, and the means to send events and read tenants."""
+    """The running service, and clients to send events and read tenants."""
 
     base: str
     client: httpx2.AsyncClient
     endpoint: Endpoint
     reader: ServiceReader
 
-    async def tenant(self, tenant_id: str) -> Subject:
-        """A new tenant, which nothing links to a customer yet."""
-        await self.reader.make_tenant(tenant_id, tenant_id, f"owner@{tenant_id}.example")
-        return Subject(tenant_id, customer_of(tenant_id), "price_pro")
+    async def tenant(self, tenant_id: str) -> EventSubject:
+        """Create a tenant that is not linked to a customer yet."""
+        await self.reader.create_tenant(tenant_id, tenant_id, f"owner@{tenant_id}.example")
+        return EventSubject(tenant_id, customer_of(tenant_id), "price_pro")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def now() -> int:
 
 
 @pytest.mark.parametrize("shape", ["new", "old"])
-async def test_the_five_types_in_both_shapes_lead_through_a_customers_life(bench: Bench, shape: str) -> None:
+async def test_five_types_in_both_shapes_change_a_tenant(bench: Bench, shape: str) -> None:
     subject = await bench.tenant(f"life-{shape}")
     start, said = now() - 10, []
     for place, event_type in enumerate(
@@ -71,7 +71,7 @@ async def test_the_five_types_in_both_shapes_lead_through_a_customers_life(bench
         event = await sample_event(event_type, subject, created=start + place, shape=shape)
         answer = await bench.endpoint.post(msgspec.json.encode(event))
         assert (answer.status, answer.text) == (200, "OK")
-        tenant = (await bench.reader.look(subject.tenant)).tenant
+        tenant = (await bench.reader.tenant_view(subject.tenant)).tenant
         assert tenant is not None
         said.append((tenant.plan, tenant.subscription_status, tenant.stripe_customer_id == subject.customer))
     assert said == [
@@ -83,13 +83,13 @@ async def test_the_five_types_in_both_shapes_lead_through_a_customers_life(bench
     ]
 
 
-@pytest.mark.parametrize("kinds", [*([kind] for kind in Mischief), list(Mischief)], ids="-".join)
-async def test_whatever_is_done_to_a_history_the_state_converges(bench: Bench, kinds: list[Mischief]) -> None:
+@pytest.mark.parametrize("kinds", [*([kind] for kind in ChaosKind), list(ChaosKind)], ids="-".join)
+async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[ChaosKind]) -> None:
     subject = await bench.tenant(f"chaos-{'-'.join(kinds)}"[:64])
-    events = await long_life(subject, PRICES, events=80, start=now() - 100, seed=len(kinds))
-    senders = SENDERS if Mischief.REORDER in kinds else 1
-    answers = await send(plan(events, kinds, 1), bench.endpoint, senders=senders, pace=QUICK)
-    sight = await bench.reader.look(subject.tenant)
+    events = await long_history(subject, PRICES, events=80, start=now() - 100, seed=len(kinds))
+    senders = SENDERS if ChaosKind.REORDER in kinds else 1
+    answers = await send(plan(events, kinds, 1), bench.endpoint, senders=senders, policy=QUICK)
+    sight = await bench.reader.tenant_view(subject.tenant)
     assert sight.tenant is not None
     verdict = judge(events, expected(events, None, ANY), sight.tenant, await bench.reader.ledger(subject.tenant))
     assert (answers.wrong, answers.examples) == (0, [])
@@ -97,18 +97,18 @@ async def test_whatever_is_done_to_a_history_the_state_converges(bench: Bench, k
     assert verdict.converged
     assert sum((verdict.outcomes or {}).values()) == 80
     statuses = {(part, status) for part, status in answers.counts}
-    right = {Part.EVENT: 200, Part.DUPLICATE: 200, Part.STALE: 400, Part.FORGED: 400}
-    assert all(right[Part(part)] == status for part, status in statuses)
+    right = {RequestKind.EVENT: 200, RequestKind.DUPLICATE: 200, RequestKind.STALE: 400, RequestKind.FORGED: 400}
+    assert all(right[RequestKind(part)] == status for part, status in statuses)
 
 
-async def test_a_service_that_takes_forgeries_is_found_out(bench: Bench) -> None:
+async def test_service_that_accepts_forgeries_is_detected(bench: Bench) -> None:
     subject = await bench.tenant("forged")
-    events = await long_life(subject, PRICES, events=40, start=now() - 100, seed=1)
+    events = await long_history(subject, PRICES, events=40, start=now() - 100, seed=1)
     gullible = [
-        sending._replace(forgery=None) for sending in plan(events, {Mischief.BAD_SIGNATURE}, 1)
-    ]  # as if it did not look
-    answers = await send(gullible, bench.endpoint, senders=1, pace=QUICK)
-    sight = await bench.reader.look(subject.tenant)
+        sending._replace(forgery=None) for sending in plan(events, {ChaosKind.BAD_SIGNATURE}, 1)
+    ]  # as if the service did not check
+    answers = await send(gullible, bench.endpoint, senders=1, policy=QUICK)
+    sight = await bench.reader.tenant_view(subject.tenant)
     assert sight.tenant is not None
     verdict = judge(events, expected(events, None, ANY), sight.tenant, await bench.reader.ledger(subject.tenant))
     assert answers.wrong == verdict.forged
@@ -126,21 +126,21 @@ ENDS: Final = {
 
 
 @pytest.mark.parametrize("name", list(STORIES))
-async def test_a_story_ends_as_it_says_and_by_now(bench: Bench, name: str) -> None:
+async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> None:
     subject = await bench.tenant(f"story-{name}")
     story, end = STORIES[name], now()
     simulator = subject.simulator(end - story.days * DAY, prices=PRICES, fresh_ids=True, client=bench.client)
     simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=HANDLED_TYPES)
-    scenes = [scene async for scene in play(story, Stage(simulator, subject, "price_business"))]
+    scenes = [scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))]
     assert all(scene.events and scene.failed is None for scene in scenes)
     assert scenes[-1].at.timestamp() <= end
     assert sum(len(scene.events) for scene in scenes) == len(simulator.events(*HANDLED_TYPES))
-    tenant = (await bench.reader.look(subject.tenant)).tenant
+    tenant = (await bench.reader.tenant_view(subject.tenant)).tenant
     assert tenant is not None
     assert (tenant.plan, tenant.subscription_status, tenant.cancel_at_period_end) == ENDS[name]
 
 
-async def test_a_tenants_own_key_sees_that_tenant_and_no_other(bench: Bench) -> None:
+async def test_key_reads_its_own_tenant_only(bench: Bench) -> None:
     subject = await bench.tenant("own-key")
     made = await bench.client.put(
         f"{bench.base}/api/v1/tenants/own-key",
@@ -149,27 +149,27 @@ async def test_a_tenants_own_key_sees_that_tenant_and_no_other(bench: Bench) -> 
     )
     assert made.status_code == 200
     nobody = ServiceReader(bench.client, bench.base, Credentials())
-    assert (await nobody.look(subject.tenant)).trouble.startswith("TENANTRY_API_KEY is not a key of this tenant")
+    assert (await nobody.tenant_view(subject.tenant)).problem.startswith("TENANTRY_API_KEY is not a key of this tenant")
     assert await nobody.ledger(subject.tenant) is None
     assert await nobody.own_tenant() is None
-    assert (await bench.reader.look("nobody")).is_missing
+    assert (await bench.reader.tenant_view("nobody")).is_missing
 
 
-async def test_a_credential_that_is_refused_and_a_service_that_is_away_are_told_apart(bench: Bench) -> None:
+async def test_rejected_credential_and_unreachable_service_have_own_errors(bench: Bench) -> None:
     stranger = Credentials(api_key=Secret("svc_live_nothing"))
-    with pytest.raises(CredentialRefusedError, match="does not accept the API key"):
+    with pytest.raises(CredentialRejectedError, match="does not accept the API key"):
         await ServiceReader(bench.client, bench.base, stranger).own_tenant()
-    with pytest.raises(CredentialRefusedError, match="does not accept OPERATOR_TOKEN"):
-        await ServiceReader(bench.client, bench.base, Credentials(operator=Secret("op_nothing"))).look("acme")
+    with pytest.raises(CredentialRejectedError, match="does not accept OPERATOR_TOKEN"):
+        await ServiceReader(bench.client, bench.base, Credentials(operator=Secret("op_nothing"))).tenant_view("acme")
     away = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ServiceAwayError, match="does not answer"):
+    with pytest.raises(ServiceUnreachableError, match="does not answer"):
         await ServiceReader(bench.client, away, stranger).own_tenant()
     endpoint = Endpoint(bench.client, away, Secret(SECRET))
-    subject = Subject("acme", "cus_acme", "price_pro")
-    events = await long_life(subject, PRICES, events=10, start=now(), seed=1)
-    with pytest.raises(ServiceAwayError, match="does not answer"):
-        await send(plan(events, (), 1), endpoint, senders=2, pace=QUICK)
+    subject = EventSubject("acme", "cus_acme", "price_pro")
+    events = await long_history(subject, PRICES, events=10, start=now(), seed=1)
+    with pytest.raises(ServiceUnreachableError, match="does not answer"):
+        await send(plan(events, (), 1), endpoint, senders=2, policy=QUICK)
     page = await bench.client.get(bench.base + "/docs")
     assert page.status_code == 200
-    with pytest.raises(ServiceAwayError, match="nothing of use"):
+    with pytest.raises(ServiceUnreachableError, match="unusable answer"):
         await ServiceReader(bench.client, f"{bench.base}/docs?", stranger).own_tenant()

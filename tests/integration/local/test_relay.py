@@ -1,4 +1,4 @@
-"""The relay between a simulated provider and an endpoint, both over HTTP: order, gaps, refusals and outages."""
+"""The relay between a simulated provider and an endpoint over HTTP: order, gaps, rejections and outages."""
 
 import json
 from collections.abc import AsyncIterator, Collection
@@ -14,197 +14,202 @@ from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableErro
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
-from tenantry_devkit.local.relay import OVERLAP, Outcome, Relay, Subscription
+from tenantry_devkit.local.relay import OVERLAP, EventFeed, Relay, RelayOutcome
 from tenantry_devkit.local.service import Credentials, ServiceReader
 from tenantry_devkit.simulator import Simulator
 from tenantry_devkit.simulator.http import Receive, Scope, Send
 from tenantry_devkit.simulator.server import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.findings import free_port
-from tests.support.local import QUICK, SECRET, Receiver, Told, asked, running, served_service
+from tests.support.local import QUICK, SECRET, Receiver, RelayRecorder, provider_api, running, served_service
 
 ALL: Final = frozenset({"*"})
 
 
 class Line(NamedTuple):
-    """A relay that has begun, and both of its ends."""
+    """A relay, its provider and its observer."""
 
     simulator: Simulator
     relay: Relay
-    told: Told
+    recorder: RelayRecorder
 
 
 @asynccontextmanager
 async def line(
     url: str, types: Collection[str] = ALL, *, since: int | None = None, concurrency: int = 1, patience: float = 30
 ) -> AsyncIterator[Line]:
-    """A relay from a provider with one customer to an address."""
-    told = Told()
+    """Give a relay from a provider with one customer to an address."""
+    recorder = RelayRecorder()
     simulator = Simulator()
     simulator.customer("cus_1")
-    async with simulator.serving(), asked(simulator) as provider, new_http_client(patience) as client:
-        source = Subscription(provider, types)
+    async with simulator.serving(), provider_api(simulator) as provider, new_http_client(patience) as client:
+        source = EventFeed(provider, types)
         await source.begin(since)
         endpoint = Endpoint(client, url, Secret(SECRET))
         yield Line(
-            simulator, Relay(source, endpoint, told.hearing, pace=QUICK, concurrency=concurrency), told
+            simulator, Relay(source, endpoint, recorder, policy=QUICK, concurrency=concurrency), recorder
         )  # fmt: skip
 
 
 def ids(simulator: Simulator, *types: str, after: int = 0) -> list[str]:
-    """The ids of the provider's events, oldest first."""
+    """Return the ids of the provider's events, oldest first."""
     return [event.id for event in simulator.events(*types)[after:]]
 
 
-async def test_what_happens_from_now_on_reaches_the_service_and_changes_the_tenant(conninfo: str) -> None:
+async def test_new_events_reach_the_service_and_change_the_tenant(conninfo: str) -> None:
     async with (
         served_service(conninfo) as base,
-        line(base + WEBHOOK_PATH, HANDLED_TYPES) as (simulator, relay, told),
+        line(base + WEBHOOK_PATH, HANDLED_TYPES) as (simulator, relay, recorder),
         new_http_client() as client,
         running(relay),
     ):
         reader = ServiceReader(client, base, Credentials(operator=Secret(OPERATOR_TOKEN)))
-        await reader.make_tenant("acme", "Acme", "owner@acme.example")
+        await reader.create_tenant("acme", "Acme", "owner@acme.example")
         simulator.subscribe("cus_1", "price_pro", metadata={"orgId": "acme"})
-        await told.until_delivered(2)
-        assert [attempt.event.id for attempt in told.attempts] == ids(simulator, *HANDLED_TYPES)
-        assert {(attempt.status, attempt.answer) for attempt in told.attempts} == {(200, "OK")}
-        assert (told.attempts[-1].event.tenant, told.attempts[-1].event.customer) == ("acme", "cus_1")
-        tenant = (await reader.look("acme")).tenant
+        await recorder.until_delivered(2)
+        assert [attempt.event.id for attempt in recorder.attempts] == ids(simulator, *HANDLED_TYPES)
+        assert {(attempt.response.status, attempt.response.text) for attempt in recorder.attempts} == {(200, "OK")}
+        assert (recorder.attempts[-1].event.tenant, recorder.attempts[-1].event.customer) == ("acme", "cus_1")
+        tenant = (await reader.tenant_view("acme")).tenant
         assert tenant is not None
         assert (tenant.plan, tenant.subscription_status) == ("pro", "active")
 
 
-async def test_an_event_arrives_byte_for_byte_as_it_was_listed() -> None:
+async def test_event_arrives_byte_for_byte() -> None:
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url) as (simulator, relay, told), running(relay):
+    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
         simulator.customer("cus_ü", name="Süßwaren \U0001f36c 株式会社", metadata={"note": '\u2028"\\'})
-        await told.until_delivered(1)
-        async with asked(simulator) as provider, aclosing(provider.events_since(0, None)) as listed:
+        await recorder.until_delivered(1)
+        async with provider_api(simulator) as provider, aclosing(provider.events_since(0, None)) as listed:
             assert receiver.bodies == [await anext(listed)]
 
 
-async def test_events_from_before_are_relayed_only_when_asked_for() -> None:
+async def test_earlier_events_are_relayed_only_on_request() -> None:
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url) as (simulator, relay, told), running(relay):
+    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
         simulator.subscribe("cus_1", "price_pro")
         before = len(simulator.prices) + 1  # each price and the customer
-        await told.until_delivered(len(simulator.events()) - before)
+        await recorder.until_delivered(len(simulator.events()) - before)
         assert receiver.ids == ids(simulator, after=before)
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url, since=0) as (simulator, relay, told), running(relay):
-        await told.until_delivered(len(simulator.events()))
+    async with serving(receiver), line(receiver.url, since=0) as (simulator, relay, recorder), running(relay):
+        await recorder.until_delivered(len(simulator.events()))
         assert receiver.ids == ids(simulator)
 
 
-async def test_more_events_than_a_page_holds_arrive_in_order_and_once() -> None:
+async def test_events_of_several_pages_arrive_in_order_and_once() -> None:
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url, {"customer.updated", "price.created"}) as (simulator, relay, told):
+    async with (
+        serving(receiver),
+        line(receiver.url, {"customer.updated", "price.created"}) as (simulator, relay, recorder),
+    ):
         made = [simulator.price(f"price_{number}").id for number in range(130)]
         await simulator.advance(seconds=1)
         made += [simulator.price(f"price_later_{number}").id for number in range(130)]
         async with running(relay):
-            await told.until_delivered(len(made))
+            await recorder.until_delivered(len(made))
             # another of the same second, after the list was read
             made.append(simulator.price("price_last").id)
-            await told.until_delivered(len(made))
+            await recorder.until_delivered(len(made))
         assert [event["data"]["object"]["id"] for event in receiver.events] == made
 
 
-async def test_what_is_remembered_does_not_grow() -> None:
+async def test_memory_is_bounded() -> None:
     simulator = Simulator()
-    async with simulator.serving(), asked(simulator) as provider:
-        source = Subscription(provider, ALL)
+    async with simulator.serving(), provider_api(simulator) as provider:
+        source = EventFeed(provider, ALL)
         await source.begin()
         for number in range(4):
             await simulator.advance(seconds=OVERLAP + 1)
             simulator.price(f"price_{number}")
-            assert [event.type for event in await source.fresh()] == ["price.created"]
+            assert [event.type for event in await source.fetch()] == ["price.created"]
         assert len(source._seen) == 1
 
 
-async def test_a_service_that_was_away_gets_everything_in_order_and_nothing_twice() -> None:
+async def test_service_gets_all_events_in_order_and_once_after_an_outage() -> None:
     receiver, port = Receiver(), free_port()
-    async with line(f"http://127.0.0.1:{port}/") as (simulator, relay, told), running(relay):
+    async with line(f"http://127.0.0.1:{port}/") as (simulator, relay, recorder), running(relay):
         simulator.price("price_early")
-        await told.until(lambda told: len(told.notices) == 1)
+        await recorder.until(lambda recorder: len(recorder.notices) == 1)
         for number in range(20):
             simulator.price(f"price_{number}")
         async with serving(receiver, port):
-            await told.until_delivered(10)
+            await recorder.until_delivered(10)
         async with serving(receiver, port):
-            await told.until_delivered(21)
+            await recorder.until_delivered(21)
             simulator.price("price_late")
-            await told.until_delivered(22)
+            await recorder.until_delivered(22)
         assert receiver.ids == ids(simulator, "price.created", after=3)
-        assert relay.tally.is_clean
-        assert "takes no connections" in told.notices[0]
-        assert "takes connections again" in told.notices[1]
+        assert relay.counts.delivered == relay.counts.received
+        assert "does not accept connections" in recorder.notices[0]
+        assert "accepts connections again" in recorder.notices[1]
 
 
-async def test_a_provider_that_was_away_is_told_of_once_and_nothing_is_lost() -> None:
+async def test_provider_outage_is_reported_once_and_loses_no_event() -> None:
     receiver = Receiver()
-    told, port = Told(), free_port()
+    recorder, port = RelayRecorder(), free_port()
     simulator = Simulator(url=f"http://127.0.0.1:{port}")
-    async with serving(receiver), new_http_client() as client, asked(simulator) as provider:
-        source = Subscription(provider, ALL)
+    async with serving(receiver), new_http_client() as client, provider_api(simulator) as provider:
+        source = EventFeed(provider, ALL)
         async with simulator.serving(port):
             await source.begin()
-            relay = Relay(source, Endpoint(client, receiver.url, Secret(SECRET)), told.hearing, pace=QUICK)
+            relay = Relay(source, Endpoint(client, receiver.url, Secret(SECRET)), recorder, policy=QUICK)
             simulator.price("price_before")
         async with running(relay):
-            await told.until(lambda told: len(told.notices) == 1)
+            await recorder.until(lambda recorder: len(recorder.notices) == 1)
             simulator.price("price_meanwhile")
             async with simulator.serving(port):
-                await told.until_delivered(2)
+                await recorder.until_delivered(2)
         assert receiver.ids == ids(simulator, after=3)
-        assert len(told.notices) == 2
-        assert "out of reach" in told.notices[0]
+        assert len(recorder.notices) == 2
+        assert "out of reach" in recorder.notices[0]
 
 
-async def test_a_refusal_is_told_with_its_text_and_passed_over() -> None:
+async def test_rejected_event_is_reported_with_its_text_and_skipped() -> None:
     receiver = Receiver()
     receiver.statuses.extend([422, 200])
     receiver.text = "price: is\nunknown \x1b[31m " + "x" * 100_000
-    async with serving(receiver), line(receiver.url) as (simulator, relay, told), running(relay):
+    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
         simulator.price("price_refused")
         simulator.price("price_taken")
-        await told.until_delivered(1)
-    first, second = told.attempts
-    assert (first.outcome, first.status, first.number) == (Outcome.REFUSED, 422, 1)
-    assert first.answer.startswith("price: is\nunknown")
-    assert len(first.answer) < 3000
-    assert second.outcome is Outcome.DELIVERED
-    assert (relay.tally.received, relay.tally.refused, relay.tally.delivered) == (2, 1, 1)
+        await recorder.until_delivered(1)
+    first, second = recorder.attempts
+    assert (first.outcome, first.response.status, first.number) == (RelayOutcome.REFUSED, 422, 1)
+    assert first.response.text.startswith("price: is\nunknown")
+    assert len(first.response.text) < 3000
+    assert second.outcome is RelayOutcome.DELIVERED
+    assert (relay.counts.received, relay.counts.refused, relay.counts.delivered) == (2, 1, 1)
 
 
-async def test_an_event_is_tried_again_and_in_the_end_given_up_without_holding_up_the_others() -> None:
+async def test_event_is_retried_and_given_up_without_blocking_others() -> None:
     receiver = Receiver()
     receiver.statuses.extend([500, 200, 503, 429, 500])
-    async with serving(receiver), line(receiver.url) as (simulator, relay, told), running(relay):
+    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
         for name in ("price_second_try", "price_given_up", "price_at_once"):
             simulator.price(name)
-        await told.until_delivered(2)
-    told_so = [(attempt.outcome, attempt.status, attempt.number) for attempt in told.attempts]
-    assert told_so == [
-        (Outcome.RETRYING, 500, 1),
-        (Outcome.DELIVERED, 200, 2),
-        (Outcome.RETRYING, 503, 1),
-        (Outcome.RETRYING, 429, 2),
-        (Outcome.GIVEN_UP, 500, 3),
-        (Outcome.DELIVERED, 200, 1),
+        await recorder.until_delivered(2)
+    outcomes = [(attempt.outcome, attempt.response.status, attempt.number) for attempt in recorder.attempts]
+    assert outcomes == [
+        (RelayOutcome.RETRYING, 500, 1),
+        (RelayOutcome.DELIVERED, 200, 2),
+        (RelayOutcome.RETRYING, 503, 1),
+        (RelayOutcome.RETRYING, 429, 2),
+        (RelayOutcome.GIVEN_UP, 500, 3),
+        (RelayOutcome.DELIVERED, 200, 1),
     ]
-    assert (relay.tally.given_up, relay.tally.waiting, relay.tally.is_clean) == (1, 0, False)
+    assert (relay.counts.given_up, relay.counts.pending) == (1, 0)
 
 
-async def test_an_endpoint_that_never_answers_is_given_up() -> None:
+async def test_endpoint_that_never_answers_is_given_up() -> None:
     receiver = Receiver()
     receiver.open.clear()
-    async with serving(receiver), line(receiver.url, patience=0.05) as (simulator, relay, told), running(relay):
+    async with serving(receiver), line(receiver.url, patience=0.05) as (simulator, relay, recorder), running(relay):
         simulator.price("price_unheard")
-        await told.until(lambda told: len(told.of(Outcome.GIVEN_UP)) == 1)
+        await recorder.until(lambda recorder: len(recorder.of(RelayOutcome.GIVEN_UP)) == 1)
         receiver.open.set()
-    assert {(attempt.status, attempt.answer) for attempt in told.attempts} == {(None, "ReadTimeout")}
+    assert {(attempt.response.status, attempt.response.text) for attempt in recorder.attempts} == {
+        (None, "ReadTimeout")
+    }
 
 
 @pytest.mark.parametrize(
@@ -215,54 +220,54 @@ async def test_an_endpoint_that_never_answers_is_given_up() -> None:
                                              "invoice.payment_succeeded"}),
     ],
 )  # fmt: skip
-async def test_only_the_types_that_are_wanted_are_relayed(types: set[str], expected: set[str]) -> None:
+async def test_only_wanted_types_are_relayed(types: set[str], expected: set[str]) -> None:
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url, types) as (simulator, relay, told), running(relay):
+    async with serving(receiver), line(receiver.url, types) as (simulator, relay, recorder), running(relay):
         simulator.subscribe("cus_1", "price_pro")
-        await told.until_delivered(len(expected))
+        await recorder.until_delivered(len(expected))
         simulator.price("price_last")
         simulator.subscribe("cus_1", "price_pro")
-        await told.until_delivered(2 * len(expected))
+        await recorder.until_delivered(2 * len(expected))
     assert {event["type"] for event in receiver.events} == expected
 
 
-async def test_with_concurrency_so_many_are_under_way_at_once() -> None:
+async def test_concurrency() -> None:
     receiver = Receiver()
     receiver.open.clear()
-    async with serving(receiver), line(receiver.url, concurrency=3) as (simulator, relay, told), running(relay):
+    async with serving(receiver), line(receiver.url, concurrency=3) as (simulator, relay, recorder), running(relay):
         for number in range(9):
             simulator.price(f"price_{number}")
         await receiver.until_at_once(3)
         receiver.open.set()
-        await told.until_delivered(9)
+        await recorder.until_delivered(9)
     assert receiver.most_at_once == 3
     assert sorted(receiver.ids) == sorted(ids(simulator, "price.created", after=3))
 
 
-async def test_a_key_that_the_provider_refuses_ends_the_relay() -> None:
+async def test_rejected_key_ends_the_relay() -> None:
     simulator = Simulator()
     async with (
         simulator.serving(),
-        asked(simulator, "sk_test_of_somebody_else") as provider,
+        provider_api(simulator, "sk_test_of_somebody_else") as provider,
         new_http_client() as client,
     ):
-        source = Subscription(provider, ALL)
+        source = EventFeed(provider, ALL)
         with pytest.raises(ProviderRefusedError):
             await source.begin()
-        relay = Relay(source, Endpoint(client, "http://127.0.0.1:1/", Secret(SECRET)), Told().hearing, pace=QUICK)
+        relay = Relay(source, Endpoint(client, "http://127.0.0.1:1/", Secret(SECRET)), RelayRecorder(), policy=QUICK)
         with pytest.raises(ProviderRefusedError):
             await relay.run()
 
 
-async def test_a_provider_out_of_reach_at_the_start_is_an_error() -> None:
+async def test_unreachable_provider_at_the_start_is_an_error() -> None:
     simulator = Simulator(url=f"http://127.0.0.1:{free_port()}")
-    async with asked(simulator) as provider:
+    async with provider_api(simulator) as provider:
         with pytest.raises(ProviderUnavailableError):
-            await Subscription(provider, ALL).begin()
+            await EventFeed(provider, ALL).begin()
 
 
 class Listing:
-    """A provider's list of events, to which anything may be added."""
+    """A provider's list of events, to which tests can add."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -284,7 +289,7 @@ class Listing:
 
 
 class Seconds:
-    """Seconds that go on when told to."""
+    """A monotonic clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -294,56 +299,56 @@ class Seconds:
 
 
 @asynccontextmanager
-async def listing() -> AsyncIterator[tuple[Listing, Subscription, Seconds]]:
+async def listing() -> AsyncIterator[tuple[Listing, EventFeed, Seconds]]:
     seconds = Seconds()
     async with serving(Listing()) as provider, aclosing(ProviderApi(Secret("sk_test_x"), provider.url)) as api:
-        yield provider, Subscription(api, ALL, seconds), seconds
+        yield provider, EventFeed(api, ALL, seconds), seconds
 
 
-async def test_event_that_is_listed_late_is_found() -> None:
+async def test_late_listed_event_is_found() -> None:
     async with listing() as (provider, source, _):
         provider.add("evt_1", 1000)
         await source.begin()
         provider.add("evt_3", 1010)
-        assert [event.id for event in await source.fresh()] == ["evt_3"]
+        assert [event.id for event in await source.fetch()] == ["evt_3"]
         provider.add("evt_2", 1005)
-        assert [event.id for event in await source.fresh()] == ["evt_2"]
-        assert await source.fresh() == []
+        assert [event.id for event in await source.fetch()] == ["evt_2"]
+        assert await source.fetch() == []
 
 
-async def test_what_is_old_is_not_read_again_once_it_has_been_quiet() -> None:
+async def test_old_events_are_not_read_again_after_a_quiet_minute() -> None:
     async with listing() as (provider, source, seconds):
         provider.add("evt_1", 1000)
         await source.begin(0)
-        assert [event.id for event in await source.fresh()] == ["evt_1"]
+        assert [event.id for event in await source.fetch()] == ["evt_1"]
         seconds.now += OVERLAP + 1
-        assert await source.fresh() == []
+        assert await source.fetch() == []
         provider.events.clear()
         provider.add("evt_read_again", 1000)
-        assert await source.fresh() == [] or source.began_anew
+        assert await source.fetch() == [] or source.has_restarted
         provider.add("evt_2", 1001)
-        assert "evt_2" in [event.id for event in await source.fresh()]
+        assert "evt_2" in [event.id for event in await source.fetch()]
 
 
-async def test_source_whose_clock_went_back_is_heard_again() -> None:
-    receiver, told = Receiver(), Told()
+async def test_restarted_list_is_relayed_from_its_beginning() -> None:
+    receiver, recorder = Receiver(), RelayRecorder()
     async with serving(receiver), listing() as (provider, source, _), new_http_client() as client:
         provider.add("evt_of_next_month", 9_000_000)
         await source.begin()
-        relay = Relay(source, Endpoint(client, receiver.url, Secret(SECRET)), told.hearing, pace=QUICK)
+        relay = Relay(source, Endpoint(client, receiver.url, Secret(SECRET)), recorder, policy=QUICK)
         async with running(relay):
             provider.events.clear()
             provider.add("evt_1", 1000)
             provider.add("evt_2", 1001)
-            await told.until_delivered(2)
+            await recorder.until_delivered(2)
             provider.add("evt_3", 1001)
-            await told.until_delivered(3)
+            await recorder.until_delivered(3)
     assert receiver.ids == ["evt_1", "evt_2", "evt_3"]
-    assert told.notices == ["The payment provider's list has begun anew, and is relayed from its beginning."]
+    assert recorder.notices == ["The payment provider's list has restarted: relaying it from its beginning."]
 
 
 class Breaking:
-    """Answers with a status, and with a body that never comes to its end."""
+    """Answers with a status, and with an incomplete body."""
 
     def __init__(self, status: int) -> None:
         self.url = ""
@@ -360,11 +365,11 @@ class Breaking:
         await send({"type": "http.response.body", "body": b"no gzip"})
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(200, Outcome.DELIVERED), (422, Outcome.REFUSED)])
-async def test_status_is_the_answer_whatever_becomes_of_the_body(status: int, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("status", "outcome"), [(200, RelayOutcome.DELIVERED), (422, RelayOutcome.REFUSED)])
+async def test_status_counts_even_if_the_body_breaks_off(status: int, outcome: RelayOutcome) -> None:
     breaking = Breaking(status)
-    async with serving(breaking), line(breaking.url) as (simulator, relay, told), running(relay):
+    async with serving(breaking), line(breaking.url) as (simulator, relay, recorder), running(relay):
         simulator.price("price_x")
-        await told.until(lambda told: bool(told.attempts))
-    assert [(attempt.status, attempt.outcome) for attempt in told.attempts] == [(status, outcome)]
+        await recorder.until(lambda recorder: bool(recorder.attempts))
+    assert [(attempt.response.status, attempt.outcome) for attempt in recorder.attempts] == [(status, outcome)]
     assert breaking.requests == 1

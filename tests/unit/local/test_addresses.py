@@ -1,10 +1,10 @@
-"""Where events are forwarded to, as people name it."""
+"""Addresses of webhook endpoints, as users type them."""
 
 import pytest
 
 from tenantry.api import billing, tenants, webhooks
-from tenantry_devkit.local import endpoint as addresses
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
+from tenantry_devkit.local.service import EVENTS_PATH, TENANTS_PATH
 
 
 @pytest.mark.parametrize(
@@ -18,25 +18,25 @@ from tenantry_devkit.local.endpoint import WEBHOOK_PATH, host_and_port, origin_o
         ("http://127.0.0.1:4000/", "http://127.0.0.1:4000/"),
     ],
 )
-def test_an_address_may_be_named_shortly(text: str, address: str) -> None:
+def test_address_may_be_short(text: str, address: str) -> None:
     assert webhook_address(text) == address
 
 
 @pytest.mark.parametrize(
     "text", ["", "ftp://x", "http://", ":4000", "70000", "0", "http://x:y", "http://[", "http://me:it@x"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_malformed_address_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         webhook_address(text)
 
 
-def test_the_parts_of_an_address() -> None:
+def test_parts_of_an_address() -> None:
     assert origin_of("http://[::1]:4000/x?y") == "http://[::1]:4000"
     assert host_and_port("http://[::1]:4000/x") == ("::1", 4000)
     assert [host_and_port(f"{scheme}://x/")[1] for scheme in ("http", "https")] == [80, 443]
 
 
-def test_the_paths_are_those_that_the_service_has() -> None:
-    assert addresses.WEBHOOK_PATH == webhooks.PATH
-    assert addresses.TENANTS_PATH == tenants.PATH
-    assert addresses.EVENTS_PATH == billing.EVENTS_PATH
+def test_paths_are_those_of_the_service() -> None:
+    assert WEBHOOK_PATH == webhooks.PATH
+    assert TENANTS_PATH == tenants.PATH
+    assert EVENTS_PATH == billing.EVENTS_PATH

@@ -1,4 +1,4 @@
-"""Long histories, what is done to them, and what they should come to."""
+"""Long histories, their delivery plans, and the states that they lead to."""
 
 import random
 from collections import Counter
@@ -10,25 +10,25 @@ import pytest
 
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.chaos import Mischief, Part, expected, judge, plan
-from tenantry_devkit.local.samples import API_VERSIONS, Subject
-from tenantry_devkit.local.service import Entry
-from tenantry_devkit.local.stories import FEWEST, long_life
+from tenantry_devkit.local.chaos import ChaosKind, RequestKind, expected, judge, plan
+from tenantry_devkit.local.samples import API_VERSIONS, EventSubject
+from tenantry_devkit.local.service import LedgerEntry
+from tenantry_devkit.local.stories import SHORTEST_HISTORY, long_history
 from tenantry_devkit.simulator import render_event
 from tests.support.facts import ANY
 
-ACME: Final = Subject("acme", "cus_acme", "price_pro")
+ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 PRICES: Final = {"price_pro": 2900, "price_business": 9900}
 START: Final = 1_767_268_800
 NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 async def life(events: int = 120, seed: int = 0, shape: str = "new") -> list[dict[str, Any]]:
-    return await long_life(ACME, PRICES, events=events, start=START, seed=seed, shape=shape)
+    return await long_history(ACME, PRICES, events=events, start=START, seed=seed, shape=shape)
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_long_life_has_all_types_is_as_long_as_wanted_and_tells_its_own_order(seed: int) -> None:
+async def test_long_history_has_all_types_the_wanted_length_and_proves_its_order(seed: int) -> None:
     events = await life(150, seed, ("new", "old")[seed % 2])
     assert len(events) == 150
     assert {event["type"] for event in events} == HANDLED_TYPES
@@ -36,49 +36,53 @@ async def test_a_long_life_has_all_types_is_as_long_as_wanted_and_tells_its_own_
     assert moments == sorted(moments)
     assert START <= moments[0] <= moments[-1] < START + 150
     wanted = expected(events, None, ANY)
-    assert wanted.undecided == 0
+    assert wanted.ambiguous == 0
     shuffled = random.Random(seed).sample(events, len(events))  # noqa: S311
     assert expected(shuffled, None, ANY) == wanted
 
 
-async def test_the_shortest_life_and_the_same_one_again() -> None:
+async def test_shortest_history_and_repeatable_history() -> None:
     def said(events: list[dict[str, Any]]) -> list[tuple[str, int, str | None]]:
         return [(event["type"], event["created"], event["data"]["object"].get("status")) for event in events]
 
     for seed in range(20):
-        assert len(await life(FEWEST, seed)) == FEWEST
+        assert len(await life(SHORTEST_HISTORY, seed)) == SHORTEST_HISTORY
     assert said(await life(seed=5)) == said(await life(seed=5))
     assert said(await life(seed=5)) != said(await life(seed=6))
 
 
-async def test_without_mischief_the_plan_is_the_history() -> None:
+async def test_plan_without_chaos_is_the_history() -> None:
     events = await life()
-    assert [(each.part, each.event_id) for each in plan(events, (), 1)] == [
-        (Part.EVENT, event["id"]) for event in events
+    assert [(each.kind, each.event_id) for each in plan(events, (), 1)] == [
+        (RequestKind.EVENT, event["id"]) for event in events
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", list(Mischief))
-async def test_each_kind_of_mischief_does_its_own_and_leaves_no_event_out(kind: Mischief) -> None:
+@pytest.mark.parametrize("kind", list(ChaosKind))
+async def test_each_chaos_kind_has_its_own_effect_and_omits_no_event(kind: ChaosKind) -> None:
     events = await life()
     ids = [event["id"] for event in events]
     sendings = plan(events, {kind}, 1)
     assert plan(events, {kind}, 1) == sendings
     assert plan(events, {kind}, 2) != sendings
-    parts = Counter(sending.part for sending in sendings)
-    genuine = [sending.event_id for sending in sendings if sending.part is Part.EVENT]
+    parts = Counter(sending.kind for sending in sendings)
+    genuine = [sending.event_id for sending in sendings if sending.kind is RequestKind.EVENT]
     assert sorted(genuine) == sorted(ids)
-    assert (genuine == ids) is (kind not in {Mischief.REORDER, Mischief.DELAY})
-    extra = {Mischief.DUPLICATE: Part.DUPLICATE, Mischief.STALE: Part.STALE, Mischief.BAD_SIGNATURE: Part.FORGED}
-    assert set(parts) - {Part.EVENT} == ({extra[kind]} if kind in extra else set())
-    if kind is Mischief.DELAY:
+    assert (genuine == ids) is (kind not in {ChaosKind.REORDER, ChaosKind.DELAY})
+    extra = {
+        ChaosKind.DUPLICATE: RequestKind.DUPLICATE,
+        ChaosKind.STALE: RequestKind.STALE,
+        ChaosKind.BAD_SIGNATURE: RequestKind.FORGED,
+    }
+    assert set(parts) - {RequestKind.EVENT} == ({extra[kind]} if kind in extra else set())
+    if kind is ChaosKind.DELAY:
         late = next(place for place, event_id in enumerate(genuine) if ids.index(event_id) != place)
         assert genuine[:late] == ids[:late]
 
 
-async def test_a_forgery_is_another_event_that_says_something_else() -> None:
+async def test_forgery_is_a_different_event() -> None:
     events = await life()
-    forged = [each for each in plan(events, {Mischief.BAD_SIGNATURE}, 1) if each.part is Part.FORGED]
+    forged = [each for each in plan(events, {ChaosKind.BAD_SIGNATURE}, 1) if each.kind is RequestKind.FORGED]
     assert len({each.forgery for each in forged}) == 4
     ids = {event["id"] for event in events}
     for each in forged:
@@ -96,12 +100,12 @@ def tenant(**fields: Any) -> Tenant:
     return Tenant(**{**known, **fields})
 
 
-def entry(event_id: str, created: int = START) -> Entry:
-    return Entry(event_id, "t", datetime.fromtimestamp(created, UTC), "applied", "")
+def entry(event_id: str, created: int = START) -> LedgerEntry:
+    return LedgerEntry(event_id, "t", datetime.fromtimestamp(created, UTC), "applied", "")
 
 
-async def test_the_verdict_says_what_is_wrong() -> None:
-    events = await life(FEWEST)
+async def test_verdict_names_what_is_wrong() -> None:
+    events = await life(SHORTEST_HISTORY)
     wanted = expected(events, None, ANY)
     state = wanted.states[0]
     assert state.current_period_end is not None
@@ -123,7 +127,7 @@ async def test_the_verdict_says_what_is_wrong() -> None:
     assert (others.others, others.converged) == (1, True)
 
 
-async def test_what_a_tenant_was_before_counts_where_the_history_does_not_say_all() -> None:
+async def test_state_before_the_history_counts_where_the_history_is_incomplete() -> None:
     paid = [event for event in await life() if event["type"] == "invoice.payment_succeeded"][:1]
     assert (
         expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).states[0].subscription_status
@@ -132,16 +136,16 @@ async def test_what_a_tenant_was_before_counts_where_the_history_does_not_say_al
     assert expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).states[0].plan == "pro"
 
 
-@pytest.mark.parametrize("kind", sorted(set(Mischief) - {Mischief.REORDER}))
+@pytest.mark.parametrize("kind", sorted(set(ChaosKind) - {ChaosKind.REORDER}))
 @pytest.mark.parametrize("number", [2, 5])
-async def test_no_kind_of_mischief_leaves_a_short_history_alone(kind: Mischief, number: int) -> None:
-    events = (await life(FEWEST))[:number]
-    plain = [(Part.EVENT, event["id"]) for event in events]
+async def test_each_chaos_kind_affects_a_short_history(kind: ChaosKind, number: int) -> None:
+    events = (await life(SHORTEST_HISTORY))[:number]
+    plain = [(RequestKind.EVENT, event["id"]) for event in events]
     for seed in range(100):
-        assert [(each.part, each.event_id) for each in plan(events, {kind}, seed)] != plain
+        assert [(each.kind, each.event_id) for each in plan(events, {kind}, seed)] != plain
 
 
-async def test_where_nothing_proves_the_order_each_of_its_ends_is_right() -> None:
+async def test_each_result_of_an_ambiguous_order_is_correct() -> None:
     simulator = ACME.simulator(START, prices=PRICES)
     session = simulator.checkout("price_pro", metadata=ACME.metadata, customer=ACME.customer)
     simulator.complete(session)
@@ -153,9 +157,9 @@ async def test_where_nothing_proves_the_order_each_of_its_ends_is_right() -> Non
     simulator.cancel(subscription)
     events = [render_event(event, API_VERSIONS["new"]) for event in simulator.events(*HANDLED_TYPES)]
     [failure] = [event for event in events if event["type"] == "invoice.payment_failed"]
-    failure["data"]["object"]["parent"] = None  # it names no subscription, whose end would come after it
+    failure["data"]["object"]["parent"] = None  # without a subscription its order is ambiguous
     wanted = expected(events, None, ANY)
-    assert wanted.undecided
+    assert wanted.ambiguous
     statuses = {state.subscription_status for state in wanted.states}
     assert {"canceled"} < statuses
     ledger = [entry(event["id"]) for event in events]

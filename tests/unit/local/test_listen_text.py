@@ -1,4 +1,4 @@
-"""Deliveries as text: on terminals wide and narrow, in a pipe, and as JSON."""
+"""The output of `tenantry listen`: on wide and narrow terminals, in a pipe, and as JSON."""
 
 import io
 import json
@@ -9,37 +9,37 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tenantry_devkit.listen.run import DeliveryLines, json_line, summary
-from tenantry_devkit.local.relay import Attempt, Outcome, ProviderEvent, Tally, read_event
+from tenantry_devkit.local.endpoint import EndpointResponse
+from tenantry_devkit.local.listen import json_line, summary, write_attempt
+from tenantry_devkit.local.relay import ListedEvent, RelayAttempt, RelayCounts, RelayOutcome, read_event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-EVENT = ProviderEvent(
+EVENT = ListedEvent(
     "evt_79n9U8YygSP23H3J7Ze4rUgY", "customer.subscription.updated", 1_767_268_800, "acme", "cus_1", b"{}"
 )  # fmt: skip
 
 
-def attempt(**fields: Any) -> Attempt:
-    known: dict[str, Any] = {
-        "at": NOON, "event": EVENT, "outcome": Outcome.DELIVERED, "number": 1, "status": 200, "milliseconds": 12,
-        "answer": "OK",
-    }  # fmt: skip
-    return Attempt(**{**known, **fields})
+def attempt(**fields: Any) -> RelayAttempt:
+    response = EndpointResponse(
+        fields.pop("status", 200), fields.pop("answer", "OK"), fields.pop("milliseconds", 12)
+    )  # fmt: skip
+    known: dict[str, Any] = {"at": NOON, "event": EVENT, "outcome": RelayOutcome.DELIVERED, "number": 1}
+    return RelayAttempt(**{**known, "response": response, **fields})
 
 
-REFUSED = attempt(outcome=Outcome.REFUSED, status=422, answer="price:\n  unknown \x1b[31m" + " word" * 100)
-GIVEN_UP = attempt(outcome=Outcome.GIVEN_UP, status=None, milliseconds=None, number=7, answer="ReadTimeout")
-RETRYING = attempt(outcome=Outcome.RETRYING, status=503, answer="")
+REFUSED = attempt(outcome=RelayOutcome.REFUSED, status=422, answer="price:\n  unknown \x1b[31m" + " word" * 100)
+GIVEN_UP = attempt(outcome=RelayOutcome.GIVEN_UP, status=None, milliseconds=None, number=7, answer="ReadTimeout")
+RETRYING = attempt(outcome=RelayOutcome.RETRYING, status=503, answer="")
 
 
-def text(*attempts: Attempt, **console: Any) -> str:
+def text(*attempts: RelayAttempt, **console: Any) -> str:
     out = io.StringIO()
-    lines = DeliveryLines(Console(file=out, highlight=False, **console))
     for each in attempts:
-        lines.write(each)
+        write_attempt(Console(file=out, highlight=False, **console), each)
     return out.getvalue()
 
 
-def test_in_a_pipe_each_attempt_is_a_plain_line() -> None:
+def test_pipe_gets_one_plain_line_per_attempt() -> None:
     lines = text(attempt(), REFUSED, GIVEN_UP, RETRYING).splitlines()
     assert len(lines) == 4
     assert "\x1b" not in "".join(lines)
@@ -52,25 +52,25 @@ def test_in_a_pipe_each_attempt_is_a_plain_line() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_on_a_terminal_lines_fit_and_are_coloured(width: int) -> None:
+def test_terminal_lines_fit_and_are_colored(width: int) -> None:
     shown = text(attempt(), REFUSED, width=width, force_terminal=True, color_system="standard")
     assert "\x1b[32m200" in shown
     plain = text(attempt(), REFUSED, width=width, force_terminal=True, color_system=None)
     widths = [cell_len(line) for line in plain.splitlines()]
-    assert max(widths) <= max(width, 54)  # the head with a long type is never broken
+    assert max(widths) <= max(width, 54)  # a long type is not wrapped
     first = next(line for line in plain.splitlines() if "evt_" in line)
     assert ("customer.subscription.updated" in first) is (width >= 110)
 
 
-def test_no_colour_means_none() -> None:
+def test_no_color_is_respected() -> None:
     assert "\x1b[3" not in text(REFUSED, width=80, force_terminal=True, no_color=True)
 
 
-def test_json_has_one_line_for_an_attempt() -> None:
+def test_json_has_one_line_per_attempt() -> None:
     line = json_line(REFUSED)
     assert "\n" not in line
     said = json.loads(line)
-    assert said["answer"] == REFUSED.answer
+    assert said["answer"] == REFUSED.response.text
     del said["answer"]
     assert said == {
         "time": "2026-01-01T12:00:00Z", "id": EVENT.id, "type": EVENT.type, "created": "2026-01-01T12:00:00Z",
@@ -78,10 +78,10 @@ def test_json_has_one_line_for_an_attempt() -> None:
     }  # fmt: skip
 
 
-def test_the_summary_names_what_there_was() -> None:
-    assert summary(Tally()) == "0 events: 0 delivered"
-    assert summary(Tally(1, 1)) == "1 event: 1 delivered"
-    tally = Tally(2000, 1200, 300, 400)
+def test_summary() -> None:
+    assert summary(RelayCounts()) == "0 events: 0 delivered"
+    assert summary(RelayCounts(1, 1)) == "1 event: 1 delivered"
+    tally = RelayCounts(2000, 1200, 300, 400)
     assert summary(tally) == "2,000 events: 1,200 delivered, 300 refused, 400 given up, 100 not delivered yet"
 
 
@@ -96,14 +96,14 @@ def test_the_summary_names_what_there_was() -> None:
         ([], None, None),
     ],
 )
-def test_what_an_event_is_about(thing: object, tenant: str | None, customer: str | None) -> None:
+def test_tenant_and_customer_of_an_event(thing: object, tenant: str | None, customer: str | None) -> None:
     body = json.dumps({"id": "evt_1", "type": "t", "created": 1, "data": {"object": thing}}).encode()
-    assert read_event(body) == ProviderEvent("evt_1", "t", 1, tenant, customer, body)
+    assert read_event(body) == ListedEvent("evt_1", "t", 1, tenant, customer, body)
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"id": 1, "type": "t", "created": 1}', b'{"id": "e", "type": "t", "created": true}',
              b'{"id": "e", "type": "t"}', b"\xff", b"[" * 100_000],
 )  # fmt: skip
-def test_what_is_no_event_is_passed_over(body: bytes) -> None:
+def test_malformed_event_is_skipped(body: bytes) -> None:
     assert read_event(body) is None

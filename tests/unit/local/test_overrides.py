@@ -28,7 +28,7 @@ def overridden(*texts: str) -> dict[str, Any]:
     return event
 
 
-def test_values_are_json_or_else_texts() -> None:
+def test_values_are_json_or_strings() -> None:
     event = overridden("status=past_due", "quantity=2", "cancel_at=1735689600", "metadata.orgId=null")
     assert event["data"]["object"] == {
         **EVENT["data"]["object"], "status": "past_due", "quantity": 2, "cancel_at": 1735689600,
@@ -41,14 +41,14 @@ def test_values_are_json_or_else_texts() -> None:
     assert overridden(f"status={'[' * 5000}")["data"]["object"]["status"] == "[" * 5000
 
 
-def test_a_path_leads_through_lists_and_into_the_event_itself() -> None:
+def test_path_may_contain_list_positions_and_the_event() -> None:
     event = overridden("items.data.0.price.id=price_x", "event.livemode=true", "event.data.object.quantity=3")
     assert event["data"]["object"]["items"]["data"][0]["price"]["id"] == "price_x"
     assert event["livemode"] is True
     assert event["data"]["object"]["quantity"] == 3
 
 
-def test_metadata_and_what_was_before_take_new_names() -> None:
+def test_metadata_and_previous_attributes_accept_new_names() -> None:
     event = overridden("metadata.note=ü", "event.data.previous_attributes.status=trialing")
     assert event["data"]["object"]["metadata"] == {"orgId": "acme", "note": "ü"}
     assert event["data"]["previous_attributes"] == {"status": "trialing"}
@@ -65,7 +65,7 @@ def test_metadata_and_what_was_before_take_new_names() -> None:
         ("items.data.1=x", "items.data is a list of 1, and has no '1'"),
         ("items.data.first=x", "items.data is a list of 1, and has no 'first'"),
         ("items.dat=x", "there is no 'dat' in items; did you mean 'data'?"),
-        ("status.x=1", "status is a text: nothing is below it"),
+        ("status.x=1", "status is a string: nothing is below it"),
         ("cancel_at.x=1", "cancel_at is null: nothing is below it"),
         ("quantity.x=1", "quantity is a number: nothing is below it"),
         ("event.livemode.x=1", "livemode is true or false: nothing is below it"),
@@ -73,7 +73,7 @@ def test_metadata_and_what_was_before_take_new_names() -> None:
         ("event=1", "there is no 'event'"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_an_error_that_says_where_it_ends(text: str, message: str) -> None:
+def test_unknown_path_is_an_error_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(OverrideError) as refused:
         overridden(text)
     assert repr(text) in str(refused.value)

@@ -8,9 +8,9 @@ import pytest
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry_devkit.local.samples import Subject, customer_of, sample_event
+from tenantry_devkit.local.samples import EventSubject, customer_of, sample_event
 
-ACME: Final = Subject("acme", "cus_acme", "price_pro")
+ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 MARCH: Final = 1_774_958_400
 """2026-03-31 12:00 UTC: the month before it is shorter."""
 DAY: Final = 86_400
@@ -22,7 +22,7 @@ def decoded(event: dict[str, Any]) -> BillingEvent:
 
 @pytest.mark.parametrize("shape", ["new", "old"])
 @pytest.mark.parametrize("event_type", sorted(HANDLED_TYPES))
-async def test_an_event_of_each_type_says_all_that_it_must(event_type: str, shape: str) -> None:
+async def test_event_of_each_type_is_complete(event_type: str, shape: str) -> None:
     event = await sample_event(event_type, ACME, created=MARCH, shape=shape)
     facts = decoded(event)
     assert (facts.type, facts.created, facts.problem) == (event_type, MARCH, None)
@@ -46,12 +46,12 @@ async def test_an_event_of_each_type_says_all_that_it_must(event_type: str, shap
 
 
 @pytest.mark.parametrize("status", ["active", "trialing", "past_due", "canceled", "incomplete", "paused"])
-async def test_an_update_has_the_status_that_was_chosen(status: str) -> None:
+async def test_update_has_the_chosen_status(status: str) -> None:
     facts = decoded(await sample_event(ev.SUBSCRIPTION_UPDATED, ACME, created=MARCH, status=status))
     assert facts.status == status
 
 
-async def test_a_tenant_keeps_its_subscription_and_gets_new_events_and_invoices() -> None:
+async def test_tenant_keeps_its_subscription_and_gets_new_events_and_invoices() -> None:
     types = (ev.PAYMENT_FAILED, ev.PAYMENT_FAILED, ev.SUBSCRIPTION_UPDATED, ev.SUBSCRIPTION_DELETED)
     made = [decoded(await sample_event(event_type, ACME, created=MARCH)) for event_type in types]
     assert len({event.subscription_id for event in made}) == 1
@@ -59,7 +59,7 @@ async def test_a_tenant_keeps_its_subscription_and_gets_new_events_and_invoices(
     assert made[0].invoice_id != made[1].invoice_id
 
 
-def test_a_tenant_without_a_customer_always_gets_the_same_one() -> None:
+def test_unlinked_tenant_always_gets_the_same_customer() -> None:
     assert customer_of("acme") == customer_of("acme")
     assert customer_of("acme") != customer_of("acme2")
     assert customer_of("acme").startswith("cus_")

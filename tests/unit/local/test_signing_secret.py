@@ -1,4 +1,4 @@
-"""The secret that events are signed with on this machine."""
+"""The signing secret of `tenantry listen`."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+def test_secret_is_created_once_with_private_permissions(tmp_path: Path) -> None:
     path = secret_path({"XDG_STATE_HOME": str(tmp_path / "state")})
     secret = load_or_create_secret(path)
     assert secret.reveal().startswith("whsec_")
@@ -23,13 +23,13 @@ def test_it_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_of_many_who_make_it_at_once_all_have_the_same(tmp_path: Path) -> None:
+def test_concurrent_creation_gives_one_secret(tmp_path: Path) -> None:
     path = tmp_path / "tenantry" / "listen.secret"
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(load_or_create_secret, [path] * 32))) == 1
 
 
-def test_a_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+def test_permissions_of_a_readable_file_are_reduced(tmp_path: Path) -> None:
     path = tmp_path / "listen.secret"
     path.write_text("whsec_0123456789abcdef0123\n")
     path.chmod(0o644)
@@ -38,7 +38,7 @@ def test_a_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "whsec_short", "sk_test_0123456789abcdef0123", "whsec_ü0123456789abcdef0123"])
-def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
+def test_damaged_file_is_reported_and_kept(tmp_path: Path, text: str) -> None:
     path = tmp_path / "listen.secret"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"listen\.secret holds no signing secret"):
@@ -46,6 +46,6 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> No
     assert path.read_text() == text
 
 
-def test_a_relative_state_folder_is_ignored_as_its_specification_says() -> None:
+def test_relative_state_folder_is_ignored() -> None:
     assert secret_path({"XDG_STATE_HOME": "state"}) == secret_path({})
     assert secret_path({}).is_absolute()

@@ -1,1 +1,1 @@
-"""Tools for testing on one's own machine: relaying the provider's events, and histories that are made up."""
+"""Local testing: `tenantry listen` relays the provider's events, and `tenantry trigger` creates events."""

@@ -1,7 +1,8 @@
-"""Sending a history as badly as a provider may, and worse, and saying what it should have come to."""
+"""Deliver a history with duplicates, in any order and among forgeries, and check the tenant's state afterwards."""
 
 import asyncio
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum, StrEnum, auto
@@ -9,223 +10,246 @@ from itertools import groupby, islice, permutations, product
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+import click
 import httpx2
 import msgspec
+from rich.text import Text
 
-from tenantry.domain.billing.events import BillingEvent, Fact
+from tenantry.billing.reads import BillingFields
+from tenantry.cli.output import FAILED, Value, counted, own_command, printable, progress, shown
+from tenantry.common.clock import from_epoch
+from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent, Fact
 from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import NO_SUBSCRIPTION, PAST_DUE, RECORD_FIELDS, BillingPolicy, BillingState
 from tenantry.domain.billing.timeline import begin
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry_devkit.local.endpoint import Answer, Endpoint
-from tenantry_devkit.local.relay import Pace
-from tenantry_devkit.local.service import Entry, ServiceAwayError
+from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse
+from tenantry_devkit.local.relay import RetryPolicy
+from tenantry_devkit.local.samples import API_VERSIONS, sample_event
+from tenantry_devkit.local.service import LedgerEntry, ServiceUnreachableError, TenantView
+from tenantry_devkit.local.session import STORY, TriggerSession, current_second, first_second, tenant_for
+from tenantry_devkit.local.stories import SHORTEST_HISTORY, chosen_story, long_history, play, stage_for
+from tenantry_devkit.simulator import render_event
 
 SENDERS: Final = 8
-"""How many requests are under way at once where the order is to be lost."""
-_TOO_OLD: Final = 2 * 86_400
-"""Seconds; no service can be set to take signatures of that age."""
-_FORGERS_SECRET: Final = "whsec_of_somebody_who_has_no_business_here"  # noqa: S105
-_MOST_ORDERS: Final = 1000
-_REFUSED: Final = 400
-_SERVER_FAULT: Final = 500
+"""Concurrent requests, for `ChaosKind.REORDER`."""
+_STALE_SECONDS: Final = 2 * 86_400
+"""An age of signatures that no service can be set to accept."""
+_FORGED_SECRET: Final = "whsec_of_a_forger_0123456789"  # noqa: S105
+_MAX_ORDERS: Final = 1000
+_MAX_EXAMPLES: Final = 3
+_EVENTS: Final = 100
+_LABELS: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
 
 Json = dict[str, Any]
 
 
-class Mischief(StrEnum):
-    """What may be done to a history."""
-
+class ChaosKind(StrEnum):
     DUPLICATE = "duplicate"
-    """A third of the events is sent twice or three times."""
+    """Send a third of the events twice or three times."""
     REORDER = "reorder"
-    """Everything is sent in any order, by several senders at once."""
+    """Send everything in any order, with several senders at once."""
     DELAY = "delay"
-    """A tenth of the events is held back until all others have been sent."""
+    """Hold a tenth of the events back until all others have been sent."""
     STALE = "stale"
-    """A fifth is sent once more with a signature of two days ago, as somebody does who has recorded it."""
+    """Send a fifth once more with a signature of two days ago, like an attacker who recorded it."""
     BAD_SIGNATURE = "bad-signature"
-    """For every fifth a forgery is sent: another secret, a body changed after signing, a made-up or no signature."""
+    """For a fifth, send a forgery."""
 
 
-class Part(StrEnum):
-    """What a request of the plan is."""
-
+class RequestKind(StrEnum):
     EVENT = "events"
     DUPLICATE = "duplicates"
     STALE = "stale"
     FORGED = "forged"
 
+    @property
+    def is_genuine(self) -> bool:
+        """Whether the service must accept it."""
+        return self in (RequestKind.EVENT, RequestKind.DUPLICATE)
+
+
+_KIND_LABELS: Final = {
+    RequestKind.EVENT: "events",
+    RequestKind.DUPLICATE: "duplicates",
+    RequestKind.STALE: "signatures of two days ago",
+    RequestKind.FORGED: "forgeries",
+}
+
 
 class _Forgery(Enum):
     OTHER_SECRET = auto()
     CHANGED_BODY = auto()
-    MADE_UP = auto()
+    INVENTED = auto()
     NONE = auto()
 
 
-class Sending(NamedTuple):
-    """One request: a body, what it is, and for a forgery how it is signed and the body that was signed."""
+class PlannedRequest(NamedTuple):
+    """For a forgery, ``signed`` is the body that its signature is for."""
 
-    part: Part
+    kind: RequestKind
     body: bytes
     event_id: str
     forgery: _Forgery | None = None
     signed: bytes = b""
 
 
-def plan(events: Sequence[Json], mischief: Collection[Mischief], seed: int) -> list[Sending]:
-    """What to send, in this order; the same for the same seed. Every event is in it, properly, at least once."""
-    chance = random.Random(f"chaos {seed}")  # noqa: S311  # to be repeated, not to be secret
-    twice = _some(events, 1 / 3, chance) if Mischief.DUPLICATE in mischief else ()
-    stale = _some(events, 1 / 5, chance) if Mischief.STALE in mischief else ()
-    forged = _some(events, 1 / 5, chance) if Mischief.BAD_SIGNATURE in mischief else ()
-    # the last one comes late in any case
-    late = _some(events[:-1], 1 / 10, chance) if Mischief.DELAY in mischief and len(events) > 1 else ()
-    sendings: list[Sending] = []
+def plan(events: Sequence[Json], kinds: Collection[ChaosKind], seed: int) -> list[PlannedRequest]:
+    """Return what to send, in this order, the same for the same seed. It includes every event as it is."""
+    chance = random.Random(f"chaos {seed}")  # noqa: S311  # repeatable
+    duplicated = _some(events, 1 / 3, chance) if ChaosKind.DUPLICATE in kinds else ()
+    stale = _some(events, 1 / 5, chance) if ChaosKind.STALE in kinds else ()
+    forged = _some(events, 1 / 5, chance) if ChaosKind.BAD_SIGNATURE in kinds else ()
+    # the last event is late in any case
+    late = _some(events[:-1], 1 / 10, chance) if ChaosKind.DELAY in kinds and len(events) > 1 else ()
+    requests: list[PlannedRequest] = []
     for event in events:
-        own = Sending(Part.EVENT, msgspec.json.encode(event), event["id"])
-        sendings.append(own)
-        if own.event_id in twice:
-            sendings += [own._replace(part=Part.DUPLICATE)] * chance.choice((1, 2))
+        own = PlannedRequest(RequestKind.EVENT, msgspec.json.encode(event), event["id"])
+        requests.append(own)
+        if own.event_id in duplicated:
+            requests += [own._replace(kind=RequestKind.DUPLICATE)] * chance.choice((1, 2))
         if own.event_id in stale:
-            sendings.append(own._replace(part=Part.STALE))
+            requests.append(own._replace(kind=RequestKind.STALE))
         if own.event_id in forged:
-            sendings.append(_forged(event, own.body, chance))
-    if Mischief.REORDER in mischief:
-        chance.shuffle(sendings)
-    sendings.sort(key=lambda sending: sending.event_id in late)
-    return sendings
+            requests.append(_forge(event, own.body, chance))
+    if ChaosKind.REORDER in kinds:
+        chance.shuffle(requests)
+    requests.sort(key=lambda request: request.event_id in late)
+    return requests
 
 
 def _some(events: Sequence[Json], share: float, chance: random.Random) -> frozenset[str]:
-    """The ids of about so many of the events; of one at least, or a short history would come through unharmed."""
+    """Return the ids of about that share of the events, and of one at least."""
     ids = [event["id"] for event in events if chance.random() < share]
     return frozenset(ids or [chance.choice(events)["id"]])
 
 
-def _forged(event: Json, body: bytes, chance: random.Random) -> Sending:
-    """An event of another id that says something else, such as that everything has been paid."""
+def _forge(event: Json, body: bytes, chance: random.Random) -> PlannedRequest:
+    """Return an event with another id and content, such as an active subscription."""
     thing = {**event["data"]["object"], "status": "active", "cancel_at_period_end": True}
     forged = {**event, "id": f"{event['id']}_forged", "data": {**event["data"], "object": thing}}
     forgery = chance.choice(list(_Forgery))
-    return Sending(Part.FORGED, msgspec.json.encode(forged), forged["id"], forgery, body)
+    return PlannedRequest(RequestKind.FORGED, msgspec.json.encode(forged), forged["id"], forgery, body)
 
 
-class Answers(msgspec.Struct):
-    """What was answered: how often each status to each part, and the first few that should not have been."""
+class ResponseCounts(msgspec.Struct):
+    """How often each status answered each kind of request; ``examples`` are the first wrong responses."""
 
-    counts: Counter[tuple[str, int]] = msgspec.field(default_factory=Counter)
+    counts: Counter[tuple[RequestKind, int]] = msgspec.field(default_factory=Counter)
     wrong: int = 0
     examples: list[str] = msgspec.field(default_factory=list)
 
-    def count(self, sending: Sending, answer: Answer) -> None:
-        """Count an answer, and whether it was the right one."""
-        self.counts[sending.part, answer.status] += 1
-        is_genuine = sending.part in (Part.EVENT, Part.DUPLICATE)
-        if answer.is_good if is_genuine else answer.status == _REFUSED:
+    def count(self, request: PlannedRequest, response: EndpointResponse) -> None:
+        self.counts[request.kind, response.status or 0] += 1
+        if response.is_good if request.kind.is_genuine else response.status == httpx2.codes.BAD_REQUEST:
             return
         self.wrong += 1
-        if len(self.examples) < 3:  # noqa: PLR2004
-            self.examples.append(f"{sending.part}: {sending.event_id}: {answer.status} {answer.text[:100]}")
+        if len(self.examples) < _MAX_EXAMPLES:
+            self.examples.append(f"{request.kind}: {request.event_id}: {response.status} {response.text[:100]}")
+
+    def in_order(self) -> list[tuple[RequestKind, int, int]]:
+        """Return kind, status and count, genuine events first."""
+        kinds = list(RequestKind)
+        return sorted(
+            ((kind, status, number) for (kind, status), number in self.counts.items()),
+            key=lambda row: (kinds.index(row[0]), row[1]),
+        )
 
 
 async def send(
-    sendings: Iterable[Sending],
+    requests: Iterable[PlannedRequest],
     endpoint: Endpoint,
     *,
     senders: int,
-    pace: Pace,
+    policy: RetryPolicy,
     advance: Callable[[int], None] = lambda _: None,
-) -> Answers:
-    """Carry out a plan; what fails at the service's end is tried again, as the provider would.
+) -> ResponseCounts:
+    """Send a plan's requests, retrying server errors like the provider. Raises `ServiceUnreachableError`.
 
-    ``advance`` is called with how many requests have been answered since the last call. Raises `ServiceAwayError`.
+    It calls ``advance`` with the number of requests answered since the last call.
     """
-    answers = Answers()
-    waiting = iter(sendings)
+    responses = ResponseCounts()
+    waiting = iter(requests)
 
     async def work() -> None:
-        for sending in waiting:
-            answers.count(sending, await _answer(sending, endpoint, pace))
+        for request in waiting:
+            responses.count(request, await _post(request, endpoint, policy))
             advance(1)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(senders):
                 group.create_task(work())
-    except* ServiceAwayError as away:
-        raise away.exceptions[0] from None
-    return answers
+    except* ServiceUnreachableError as errors:
+        raise errors.exceptions[0] from None
+    return responses
 
 
-async def _answer(sending: Sending, endpoint: Endpoint, pace: Pace) -> Answer:
+async def _post(request: PlannedRequest, endpoint: Endpoint, policy: RetryPolicy) -> EndpointResponse:
     failures = 0
     while True:
+        failures += 1
         try:
-            answer = await endpoint.post(sending.body, _signature(sending, endpoint))
+            response = await endpoint.post(request.body, _signature(request, endpoint))
+            if not httpx2.codes.is_server_error(response.status or 0) or failures > policy.retries:
+                return response
         except httpx2.HTTPError as error:
-            failures += 1
-            if failures > pace.retries:
-                raise ServiceAwayError(f"{endpoint.url} does not answer ({type(error).__name__}).") from None
-        else:
-            failures += 1
-            if answer.status < _SERVER_FAULT or failures > pace.retries:
-                return answer
-        await asyncio.sleep(pace.after(failures))
+            if failures > policy.retries:
+                message = f"{endpoint.url} does not answer ({type(error).__name__})."
+                raise ServiceUnreachableError(message) from None
+        await asyncio.sleep(policy.delay(failures))
 
 
-def _signature(sending: Sending, endpoint: Endpoint) -> str | None:
-    if sending.part is Part.STALE:
-        return endpoint.signature(sending.body, seconds_ago=_TOO_OLD)
-    match sending.forgery:
+def _signature(request: PlannedRequest, endpoint: Endpoint) -> str | None:
+    if request.kind is RequestKind.STALE:
+        return endpoint.signature(request.body, seconds_ago=_STALE_SECONDS)
+    match request.forgery:
         case None:
             return None
         case _Forgery.OTHER_SECRET:
-            return endpoint.signature(sending.body, secret=_FORGERS_SECRET)
+            return endpoint.signature(request.body, secret=_FORGED_SECRET)
         case _Forgery.CHANGED_BODY:
-            return endpoint.signature(sending.signed)
-        case _Forgery.MADE_UP:
-            return endpoint.signature(sending.body).partition(",")[0] + f",v1={'0' * 64}"
+            return endpoint.signature(request.signed)
+        case _Forgery.INVENTED:
+            return endpoint.signature(request.body).partition(",")[0] + f",v1={'0' * 64}"
         case _Forgery.NONE:
             return ""
 
 
-class Expected(NamedTuple):
-    """What a history comes to in the order in which it happened.
+class ExpectedStates(NamedTuple):
+    """The states that a history may lead to, first the one of the order in which it happened.
 
-    ``undecided`` is in how many of its seconds nothing in the events proves their order, so that arrival decides;
-    ``states`` are all that it may come to then, the one of the order in which it happened first.
+    ``ambiguous`` is the number of seconds whose order nothing in the events proves.
     """
 
     states: tuple[BillingState, ...]
-    undecided: int
+    ambiguous: int
 
 
-def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolicy) -> Expected:
-    """Fold a history, given in the order in which it happened, onto what a tenant was before."""
-    facts = _facts(events, policy)
+def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolicy) -> ExpectedStates:
+    """Fold a history, given in the order in which it happened, onto a tenant's record."""
+    facts = [_fact(event, number, policy) for number, event in enumerate(events)]
     states: list[BillingState] = []
-    undecided = 0
-    for start in _states_of(before):
+    ambiguous = 0
+    for start in _possible_states(before):
         timeline = begin(start, facts, policy)
         seconds = [tuple(group) for _, group in groupby(timeline.events, key=attrgetter("created"))]
-        open_ones = [
+        unproved = [
             second
             for second in seconds
             if len(second) > 1 and not is_decided(second, timeline.before_second(second[0].created), policy)
         ]
-        undecided = max(undecided, len(open_ones))
+        ambiguous = max(ambiguous, len(unproved))
         states.append(timeline.state)
-        states += (begin(start, order, policy).state for order in _orders(facts, open_ones))
-    return Expected(tuple(dict.fromkeys(states)), undecided)
+        states += (begin(start, order, policy).state for order in _orders(facts, unproved))
+    return ExpectedStates(tuple(dict.fromkeys(states)), ambiguous)
 
 
 def _orders(facts: Sequence[BillingEvent], seconds: Sequence[Sequence[BillingEvent]]) -> Iterator[list[BillingEvent]]:
-    """The same events as they may arrive where nothing proves their order; so many of the ways as are worth a look."""
+    """Yield the events in the other possible orders of arrival within ambiguous seconds, up to `_MAX_ORDERS`."""
     ways = product(*(permutations([event.arrival for event in second]) for second in seconds))
-    for way in islice(ways, 1, _MOST_ORDERS):
+    for way in islice(ways, 1, _MAX_ORDERS):
         arrivals = {
             event.id: arrival
             for second, order in zip(seconds, way, strict=True)
@@ -234,32 +258,21 @@ def _orders(facts: Sequence[BillingEvent], seconds: Sequence[Sequence[BillingEve
         yield [msgspec.structs.replace(fact, arrival=arrivals.get(fact.id, fact.arrival)) for fact in facts]
 
 
-def _facts(events: Sequence[Json], policy: BillingPolicy) -> list[BillingEvent]:
-    """What the events say that the rules need, numbered in their order."""
-    return [
-        msgspec.structs.replace(
-            decode_event(
-                msgspec.json.encode(event),
-                arrived=0,
-                make_up_id=lambda: "",
-                reference_links=policy.checkout_reference_links,
-            ),
-            arrival=number,
-        )
-        for number, event in enumerate(events)
-    ]
+def _fact(event: Json, number: int, policy: BillingPolicy) -> BillingEvent:
+    links, body = policy.checkout_reference_links, msgspec.json.encode(event)
+    fact = decode_event(body, arrived=0, make_up_id=lambda: "", reference_links=links)
+    return msgspec.structs.replace(fact, arrival=number)
 
 
-def _states_of(tenant: Tenant | None) -> list[BillingState]:
-    """The states that may be behind a record: past due does not say what the subscription is beneath it."""
+def _possible_states(tenant: Tenant | None) -> list[BillingState]:
+    """Return the states that may be behind a record: past due hides the subscription's own status."""
     state = _state_of(tenant)
     if state.subscription_status != PAST_DUE:
         return [state]
-    return [msgspec.structs.replace(state, provider_status=beneath) for beneath in (None, "active", "trialing")]
+    return [msgspec.structs.replace(state, provider_status=hidden) for hidden in (None, "active", "trialing")]
 
 
 def _state_of(tenant: Tenant | None) -> BillingState:
-    """The state behind a record, as far as the record says it."""
     if tenant is None:
         return BillingState()
     status, period_end = tenant.subscription_status, tenant.current_period_end
@@ -273,16 +286,15 @@ def _state_of(tenant: Tenant | None) -> BillingState:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a tenant came to what its history gives.
+    """Whether a tenant has the state that its history leads to.
 
-    ``outcomes`` counts what the ledger says of the history's events; ``missing`` of them are not in it, ``forged`` are
-    entries that must not be, and ``others`` entries of other events since the history began. They are None where the
-    ledger cannot be seen.
+    ``outcomes`` counts the outcomes of the history's events in the ledger, and ``missing`` those that are not in it.
+    ``forged`` and ``others`` are the other entries since the history began. None means the ledger cannot be read.
     """
 
     expected: dict[str, Fact]
     actual: dict[str, Fact]
-    undecided: int
+    ambiguous: int
     outcomes: dict[str, int] | None = None
     missing: int | None = None
     forged: int | None = None
@@ -290,33 +302,182 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def converged(self) -> bool:
-        """Whether the state is the one expected, and the ledger, where it can be seen, holds the history and no
-        forgery.
-        """
         return self.expected == self.actual and not self.missing and not self.forged
 
+    def rows(self) -> list[tuple[str, Value, Value]]:
+        """Return label, expected and actual value of each field."""
+        return [(_LABELS[name], _shown_as(name, fact), _shown_as(name, self.actual[name]))
+                for name, fact in self.expected.items()]  # fmt: skip
 
-def judge(events: Sequence[Json], wanted: Expected, tenant: Tenant, ledger: Sequence[Entry] | None) -> Verdict:
-    """Compare what a history should have come to with the tenant's record and ledger."""
+
+def judge(
+    events: Sequence[Json], wanted: ExpectedStates, tenant: Tenant, ledger: Sequence[LedgerEntry] | None
+) -> Verdict:
+    """Compare the expected states of a history with the tenant's record and ledger."""
     actual = _record(_state_of(tenant))
     records = [_record(state) for state in wanted.states]
     fields: dict[str, Any] = {
         "expected": actual if actual in records else records[0],
         "actual": actual,
-        "undecided": wanted.undecided,
+        "ambiguous": wanted.ambiguous,
     }
     if ledger is not None:
-        ours = {event["id"] for event in events}
+        own = {event["id"] for event in events}
         beginning = min(event["created"] for event in events)
-        others = [entry for entry in ledger if entry.id not in ours and entry.created.timestamp() >= beginning]
+        others = [entry for entry in ledger if entry.id not in own and entry.created.timestamp() >= beginning]
+        forged = sum(entry.id.endswith("_forged") for entry in others)
         fields |= {
-            "outcomes": dict(Counter(entry.outcome for entry in ledger if entry.id in ours).most_common()),
-            "missing": len(ours - {entry.id for entry in ledger}),
-            "forged": sum(entry.id.endswith("_forged") for entry in others),
-            "others": sum(not entry.id.endswith("_forged") for entry in others),
+            "outcomes": dict(Counter(entry.outcome for entry in ledger if entry.id in own).most_common()),
+            "missing": len(own - {entry.id for entry in ledger}),
+            "forged": forged,
+            "others": len(others) - forged,
         }
     return Verdict(**fields)
 
 
 def _record(state: BillingState) -> dict[str, Fact]:
     return {name: getattr(state, name) for name in RECORD_FIELDS}
+
+
+def _shown_as(name: str, fact: Value) -> Value:
+    return from_epoch(fact) if name == "current_period_end" and isinstance(fact, int) else fact
+
+
+async def run_chaos(session: TriggerSession) -> int:
+    """Create a history, deliver it badly, show the verdict, and return the exit code."""
+    options = session.options
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    if options.what is None and options.times is not None and options.times < SHORTEST_HISTORY:
+        raise click.BadParameter(f"a long history has at least {SHORTEST_HISTORY} events", param_hint="--times")
+    kinds = [kind for kind in ChaosKind if kind in options.chaos]
+    async with tenant_for(session, "chaos") as (tenant_id, before):
+        events = await _history(session, tenant_id, before, seed)
+        requests = plan(events, kinds, seed)
+        if not options.as_json:
+            head = f"  {counted(len(events), 'event')} of tenant {tenant_id}, delivered badly"
+            session.write(Text.assemble(("chaos", "bold"), head))
+            session.write(f"{', '.join(kinds)}; --seed {seed} repeats this run", style="dim")
+            session.console.print()
+        senders = SENDERS if ChaosKind.REORDER in kinds else 1
+        with progress("sending", len(requests)) as advance:
+            responses = await send(
+                requests, session.endpoint, senders=senders, policy=RetryPolicy(), advance=advance
+            )  # fmt: skip
+        after = await session.reader.tenant_view(tenant_id)
+        verdict = None
+        if after.tenant is not None:
+            wanted = expected(events, before.tenant, session.policy)
+            verdict = judge(events, wanted, after.tenant, await session.reader.ledger(tenant_id))
+        if options.as_json:
+            run = {"tenantId": tenant_id, "seed": seed, "kinds": kinds, "events": len(events)}
+            session.write_json({**run, "requests": len(requests), **_document(responses, verdict)})
+        else:
+            _show(session, tenant_id, len(events), len(requests), responses, verdict)
+    return 0 if not responses.wrong and (verdict is None or verdict.converged) else FAILED
+
+
+async def _history(session: TriggerSession, tenant_id: str, view: TenantView, seed: int) -> list[Json]:
+    """Return the events in the order in which they happened, the last one about now."""
+    options = session.options
+    if options.what is not None and options.what.startswith(STORY):
+        story = chosen_story(session)
+        stage = stage_for(session, story, tenant_id, view)
+        async for _ in play(story, stage):
+            pass
+        return [
+            render_event(event, API_VERSIONS[options.shape]) for event in stage.simulator.events(*HANDLED_TYPES)
+        ]  # fmt: skip
+    number, subject = options.times or _EVENTS, session.subject(tenant_id, view)
+    start = first_second(view, current_second() - number)
+    if options.what is None:
+        prices = {price: amount for price, amount in session.prices.items() if amount} or session.prices
+        return await long_history(subject, prices, events=number, start=start, seed=seed, shape=options.shape)
+    status = options.status or "active"
+    return [
+        await sample_event(options.what, subject, created=start + place, shape=options.shape, status=status)
+        for place in range(number)
+    ]
+
+
+def _document(responses: ResponseCounts, verdict: Verdict | None) -> Json:
+    """Return the JSON document's results; those of an unreadable tenant or ledger are null."""
+    rows = verdict.rows() if verdict else []
+    return {
+        "answers": [
+            {"part": kind, "status": status, "number": number} for kind, status, number in responses.in_order()
+        ],
+        "wrong": responses.wrong,
+        "fields": [{"field": label, "expected": wanted, "actual": actual} for label, wanted, actual in rows],
+        "undecided": verdict and verdict.ambiguous,
+        "ledger": verdict and verdict.outcomes,
+        "missing": verdict and verdict.missing,
+        "forged": verdict and verdict.forged,
+        "others": verdict and verdict.others,
+        "converged": verdict and verdict.converged,
+    }
+
+
+def _show(
+    session: TriggerSession,
+    tenant_id: str,
+    events: int,
+    requests: int,
+    responses: ResponseCounts,
+    verdict: Verdict | None,
+) -> None:
+    session.write(f"{counted(requests, 'request')}:")
+    for kind, status, number in responses.in_order():
+        style = "green" if httpx2.codes.is_success(status) is kind.is_genuine else "bold red"
+        session.write(Text.assemble(f"{_KIND_LABELS[kind]:27}{number:8,}  ", (str(status), style)), 2)
+    for example in responses.examples:
+        session.write(printable(example), 2, style="red")
+    if verdict is None:
+        session.console.print()
+        session.write("The tenant cannot be read, so its state was not checked.", style="yellow")
+        return
+    if verdict.outcomes is not None:
+        session.write("the ledger:")
+        for outcome, number in verdict.outcomes.items():
+            session.write(f"{outcome:27}{number:8,}", 2)
+        if verdict.missing:
+            session.write(f"{'missing':27}{verdict.missing:8,}  of {events:,}", 2, style="bold red")
+        if verdict.forged:
+            session.write(f"{'forged':27}{verdict.forged:8,}", 2, style="bold red")
+    session.console.print()
+    _show_state(session, verdict)
+    session.console.print()
+    if verdict.converged and not responses.wrong:
+        result = f"{counted(events, 'event')}, each counted once, in the order in which they happened."
+        if verdict.outcomes is None:
+            result = "the state is as expected. Reading the ledger needs the scope billing:read."
+        session.write(f"Converged: {result}", style="bold green")
+    else:
+        session.write(_complaint(responses, verdict), style="bold red")
+    session.write(f"The whole ledger: {own_command()} tenants explain {tenant_id}", style="dim")
+
+
+def _show_state(session: TriggerSession, verdict: Verdict) -> None:
+    rows = [(label, shown(wanted), shown(actual)) for label, wanted, actual in verdict.rows()]
+    width = max(len(label) for label, _, _ in rows)
+    middle = max(len("in their order"), *(len(wanted) for _, wanted, _ in rows))
+    session.write(f"{'':{width}}  {'in their order':{middle}}  the service", 2, style="dim")
+    for label, wanted, actual in rows:
+        style = "green" if wanted == actual else "bold red"
+        session.write(Text.assemble(f"{label:{width}}  {wanted:{middle}}  ", (actual, style)), 2)
+
+
+def _complaint(responses: ResponseCounts, verdict: Verdict) -> str:
+    parts = []
+    if verdict.expected != verdict.actual:
+        parts.append("Not converged: the state differs from the fold of the events.")
+        if verdict.others:
+            parts.append(f"{counted(verdict.others, 'other entry').replace('entrys', 'entries')} arrived meanwhile.")
+        if verdict.ambiguous:
+            parts.append(f"In {counted(verdict.ambiguous, 'second')} the order is ambiguous: arrival decides.")
+    if verdict.missing:
+        parts.append(f"{counted(verdict.missing, 'event')} are not in the ledger.")
+    if verdict.forged:
+        parts.append("Forged events are in the ledger.")
+    if responses.wrong:
+        parts.append(f"{counted(responses.wrong, 'answer')} had a wrong status.")
+    return " ".join(parts)

@@ -1,42 +1,35 @@
-"""Relaying the provider's events to the webhook endpoint."""
+"""Relay the provider's list of events to a webhook endpoint."""
 
 import asyncio
 import contextlib
-import os
 import random
-import shlex
-import signal
 import ssl
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import aclosing
 from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import IO, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol
 
 import httpx2
 import msgspec
 
-from tenantry.common.clock import Clock, exponential, system_clock
+from tenantry.common.clock import exponential, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.stripe.api import MOST_EVENT_TYPES, ORG_ID, ProviderApi
-from tenantry_devkit.local.endpoint import Answer, Endpoint, host_and_port
+from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, host_and_port
 
 ALL_TYPES: Final = "*"
 OVERLAP: Final = 60
-"""Seconds that are read again each time: an event may appear in the list a little later than newer ones."""
+"""Seconds to read again each time: an event may appear in the list a little later than newer ones."""
+_QUEUE_LENGTH: Final = 1000
+_RETRIED: Final = frozenset({408, 425, 429, *range(500, 600)})
 
-Json = Mapping[str, Any]
 
-
-class ProviderEvent(msgspec.Struct, frozen=True):
-    """An event: its ``body`` as it was listed, and of it what people recognize it by.
-
-    ``created`` is in seconds since the Unix epoch; ``tenant`` is what its metadata say.
-    """
+class ListedEvent(NamedTuple):
+    """``body`` is the event as it was listed. ``created`` is in seconds since the Unix epoch."""
 
     id: str
     type: str
@@ -46,77 +39,92 @@ class ProviderEvent(msgspec.Struct, frozen=True):
     body: bytes
 
 
-def read_event(body: bytes) -> ProviderEvent | None:
-    """What an event says of itself; None for what has no id, type or date, which cannot be relayed."""
+class _Event(msgspec.Struct):
+    id: str
+    type: str
+    created: int
+    data: Any = None
+
+
+def read_event(body: bytes) -> ListedEvent | None:
+    """Decode an event; None if it has no id, type or date, and cannot be relayed."""
     try:
-        event = msgspec.json.decode(body)
+        event = msgspec.json.decode(body, type=_Event)
     except NOT_JSON:
         return None
-    if not isinstance(event, dict):
-        return None
-    event_id, event_type, created = event.get("id"), event.get("type"), event.get("created")
-    if not isinstance(event_id, str) or not isinstance(event_type, str) or type(created) is not int:
-        return None
-    thing = _within(event, "data", "object")
-    return ProviderEvent(event_id, event_type, created, _tenant(thing), _customer(thing), body)
+    thing = _at(event.data, "object")
+    places = (
+        _at(thing, "metadata"),
+        _at(thing, "parent", "subscription_details", "metadata"),
+        _at(thing, "subscription_details", "metadata"),
+    )
+    tenant = next((place[ORG_ID] for place in places if isinstance(place.get(ORG_ID), str)), None)
+    customer = thing if thing.get("object") == "customer" else thing.get("customer")
+    customer = customer.get("id") if isinstance(customer, dict) else customer
+    return ListedEvent(
+        event.id, event.type, event.created, tenant, customer if isinstance(customer, str) else None, body
+    )  # fmt: skip
 
 
-class Subscription:
-    """The events of these types that appear in the provider's list, each of them once.
+def _at(value: object, *path: str) -> Mapping[str, Any]:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
-    Types may hold ``*``, as in ``invoice.*``. What is remembered are the events of the last `OVERLAP` seconds.
-    ``monotonic`` returns seconds that never go back. The methods raise what `ProviderApi.events_since` does, and
-    nothing is lost by that.
+
+class EventFeed:
+    """The new events of these types in the provider's list, each once. Types may hold ``*``, as in ``invoice.*``.
+
+    It remembers the events of the last `OVERLAP` seconds. ``monotonic`` is a monotonic clock, in seconds. The methods
+    raise the errors of `ProviderApi.events_since`; the next call then returns what the failed one missed.
     """
 
     def __init__(
         self, provider: ProviderApi, types: Collection[str], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.began_anew = False
-        """Whether the last call of `fresh` found another list than the one before, such as that of a new simulator."""
+        self.has_restarted = False
+        """Whether the last call of `fetch` found a different list, such as that of a new simulator."""
         self._provider = provider
         self._types = frozenset(types)
-        is_plain = len(self._types) <= MOST_EVENT_TYPES and not any("*" in each for each in self._types)
-        self._asked_for = self._types if is_plain else None
+        can_filter = len(self._types) <= MOST_EVENT_TYPES and not any("*" in each for each in self._types)
+        self._filter = self._types if can_filter else None
         self._monotonic = monotonic
         self._since = 0
-        self._newest: ProviderEvent | None = None
+        self._newest: ListedEvent | None = None
         self._found_at = monotonic()
         self._seen: dict[str, int] = {}
 
     async def begin(self, since: int | None = None) -> None:
-        """Begin with the events created at or after this second or, by default, with what happens from now on."""
+        """Begin with the events created at or after this second, or by default with those from now on."""
         if since is not None:
             self._since = since
-            return
-        newest = await self._newest_listed()
-        if newest:
+        elif newest := await self._newest_listed():
             self._since = max(0, newest.created - OVERLAP)
-            await self.fresh()
+            await self.fetch()
 
-    async def fresh(self) -> list[ProviderEvent]:
-        """The events that have appeared since the last call, oldest first."""
-        found, is_empty = await self._listed()
-        self.began_anew = is_empty and await self._is_another_list()
-        if self.began_anew:
+    async def fetch(self) -> list[ListedEvent]:
+        """Return the events that have appeared since the last call, oldest first."""
+        found, is_empty = await self._read_list()
+        self.has_restarted = is_empty and await self._is_different_list()
+        if self.has_restarted:
             self._since, self._seen, self._newest = 0, {}, None
-            found, _ = await self._listed()
-        # only now, when all pages have been read, for a failure on the way must not lose any
+            found, _ = await self._read_list()
+        # after all pages: a failure on the way must not lose events
         self._seen |= {event.id: event.created for event in found}
         if found:
             self._found_at = self._monotonic()
             self._newest = max((found[0], self._newest or found[0]), key=lambda event: event.created)
         if self._newest is not None:
-            # once it has been quiet for so long, nothing older appears any more: it need not be read again each time
+            # after a quiet minute, no older events appear any more
             is_quiet = self._monotonic() - self._found_at > OVERLAP
             self._since = max(self._since, self._newest.created + 1 if is_quiet else self._newest.created - OVERLAP)
         self._seen = {event_id: created for event_id, created in self._seen.items() if created >= self._since}
-        return [event for event in reversed(found) if self._is_wanted(event.type)]
+        return [event for event in reversed(found) if any(fnmatchcase(event.type, each) for each in self._types)]
 
-    async def _listed(self) -> tuple[list[ProviderEvent], bool]:
-        """What is new in the list, newest first, and whether it was empty from `_since` on."""
+    async def _read_list(self) -> tuple[list[ListedEvent], bool]:
+        """Return the unseen events, newest first, and whether the list was empty."""
         found, is_empty = [], True
-        async with aclosing(self._provider.events_since(self._since, self._asked_for)) as listed:
+        async with aclosing(self._provider.events_since(self._since, self._filter)) as listed:
             async for body in listed:
                 is_empty = False
                 event = read_event(body)
@@ -124,120 +132,37 @@ class Subscription:
                     found.append(event)
         return found, is_empty
 
-    async def _is_another_list(self) -> bool:
-        """Whether the list's newest event is one that was never seen, and older than what was."""
+    async def _is_different_list(self) -> bool:
+        """Whether the newest listed event is unknown, and older than the known ones."""
         if self._newest is None:
             return False
         newest = await self._newest_listed()
         return newest is not None and newest.created < self._since and newest.id != self._newest.id
 
-    async def _newest_listed(self) -> ProviderEvent | None:
-        async with aclosing(self._provider.events_since(0, self._asked_for)) as listed:
+    async def _newest_listed(self) -> ListedEvent | None:
+        async with aclosing(self._provider.events_since(0, self._filter)) as listed:
             body = await anext(listed, None)
         return read_event(body) if body is not None else None
 
-    def _is_wanted(self, event_type: str) -> bool:
-        return any(fnmatchcase(event_type, pattern) for pattern in self._types)
 
-
-def _tenant(thing: Json) -> str | None:
-    places = (
-        _within(thing, "metadata"),
-        _within(thing, "parent", "subscription_details", "metadata"),
-        _within(thing, "subscription_details", "metadata"),
-    )
-    return next((place[ORG_ID] for place in places if isinstance(place.get(ORG_ID), str)), None)
-
-
-def _customer(thing: Json) -> str | None:
-    customer = thing if thing.get("object") == "customer" else thing.get("customer")
-    customer = customer.get("id") if isinstance(customer, dict) else customer
-    return customer if isinstance(customer, str) else None
-
-
-def _within(thing: object, *path: str) -> Json:
-    for name in path:
-        thing = thing.get(name) if isinstance(thing, dict) else None
-    return thing if isinstance(thing, dict) else {}
-
-
-_OURS = "tenantry"
-_PATIENCE = 3
-"""How many signals a program may leave unheeded before it is killed."""
-
-
-def command_line(text: str) -> list[str]:
-    """The words of a command; ``tenantry`` itself is the one that is running. Raises `ValueError`."""
-    words = shlex.split(text)
-    if not words:
-        raise ValueError("names no program")
-    # -P: the folder that this is run in is not one to import from
-    return [sys.executable, "-P", "-m", _OURS, *words[1:]] if words[0] == _OURS else words
-
-
-class Child:
-    """A program in a process group of its own, so that a signal from the terminal reaches it once, through us."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._signals = 0
-
-    @classmethod
-    async def start(cls, words: Sequence[str], environment: Mapping[str, str], out: IO[str] | None = None) -> Self:
-        """Start it, with its output where ours goes, or what it prints to ``out``; raises `OSError`."""
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *words, env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=out, start_new_session=True
-            )
-        )
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the program itself has not ended."""
-        return self._process.returncode is None
-
-    def send(self, number: int) -> None:
-        """Pass a signal on to the program and what it has started; the fourth one kills them."""
-        self._signals += 1
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number if self._signals <= _PATIENCE else signal.SIGKILL)
-
-    async def wait(self) -> int:
-        """Its exit code; 128 and the signal's number where a signal ended it, as shells say."""
-        code = await self._process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)  # what it has started and left behind
-        return code if code >= 0 else 128 - code
-
-
-_MOST_WAITING: Final = 1000
-_TRIED_AGAIN: Final = frozenset({408, 425, 429, *range(500, 600)})
-
-
-class Outcome(StrEnum):
-    """What became of an attempt to deliver an event."""
-
+class RelayOutcome(StrEnum):
     DELIVERED = "delivered"
     REFUSED = "refused"
-    """The answer is final, and not a good one: the event is passed over."""
+    """The rejection is final: the event is skipped."""
     RETRYING = "retrying"
     GIVEN_UP = "given_up"
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One request with an event; ``status`` is None where there was no answer, and ``answer`` then says why."""
-
+class RelayAttempt(NamedTuple):
     at: datetime
-    event: ProviderEvent
-    outcome: Outcome
+    event: ListedEvent
+    outcome: RelayOutcome
     number: int
-    status: int | None
-    milliseconds: int | None
-    answer: str
+    response: EndpointResponse
 
 
-class Tally(msgspec.Struct):
-    """How many events were taken in so far, and what became of them."""
+class RelayCounts(msgspec.Struct):
+    """How many events were received, and their final outcomes."""
 
     received: int = 0
     delivered: int = 0
@@ -245,76 +170,60 @@ class Tally(msgspec.Struct):
     given_up: int = 0
 
     @property
-    def waiting(self) -> int:
-        """How many are still to be delivered."""
+    def pending(self) -> int:
         return self.received - self.delivered - self.refused - self.given_up
 
-    @property
-    def is_clean(self) -> bool:
-        """Whether every event was taken."""
-        return self.delivered == self.received
-
-    def count(self, outcome: Outcome) -> None:
-        """Count what became of an event in the end."""
+    def count(self, outcome: RelayOutcome) -> None:
         setattr(self, outcome, getattr(self, outcome) + 1)
 
 
-class Pace(NamedTuple):
-    """How often the list is read, and how long to wait after failures, in seconds.
-
-    ``retries`` is how often an event is sent again that the endpoint could not take.
-    """
+class RetryPolicy(NamedTuple):
+    """How often to read the list, and the delays after failures, in seconds; ``retries`` is per event."""
 
     interval: float = 1.0
     first: float = 0.5
     ceiling: float = 15.0
     retries: int = 6
 
-    def after(self, failures: int) -> float:
-        """How long to wait after so many failures in a row: longer each time, and not at once with others."""
+    def delay(self, failures: int) -> float:
+        """Return an exponential delay with jitter after so many failures in a row."""
         longest = exponential(failures, first=self.first, factor=2, ceiling=self.ceiling)
-        return random.uniform(longest / 2, longest)  # noqa: S311  # to spread, not to be secret
+        return random.uniform(longest / 2, longest)  # noqa: S311  # jitter, no secret
 
 
-class Hearing:
-    """Who is told of what happens: every attempt, and what people should know besides."""
-
-    def __init__(self, attempt: Callable[[Attempt], None], notice: Callable[[str], None]) -> None:
-        self.attempt = attempt
-        self.notice = notice
+class RelayObserver(Protocol):
+    def attempted(self, attempt: RelayAttempt) -> None: ...
+    def notice(self, text: str) -> None: ...
 
 
 class Relay:
-    """Reads events from ``source`` and delivers them to ``endpoint``.
+    """Reads events from ``feed`` and delivers them to ``endpoint``.
 
-    With a ``concurrency`` of 1 an event is sent when the one before it is done with, so they arrive in their order;
-    with more, so many are under way at once, in any order. While nobody takes connections at the endpoint, events wait
-    for as long as it takes, in memory: all that one reading of the list brought. A request that came through and was
-    answered with 408, 425, 429 or 5xx, or not at all, is made again ``pace.retries`` times.
+    With a ``concurrency`` of 1, it sends an event when the one before is finished, so events arrive in order; with
+    more, in any order. While the endpoint accepts no connections, events wait in memory without a limit of time. An
+    event answered with 408, 425, 429 or 5xx, or not at all, is sent again ``policy.retries`` times.
     """
 
     def __init__(
         self,
-        source: Subscription,
+        feed: EventFeed,
         endpoint: Endpoint,
-        hearing: Hearing,
+        observer: RelayObserver,
         *,
-        pace: Pace | None = None,
+        policy: RetryPolicy = RetryPolicy(),  # noqa: B008  # immutable
         concurrency: int = 1,
-        clock: Clock = system_clock,
     ) -> None:
-        self.tally = Tally()
-        self._source = source
+        self.counts = RelayCounts()
+        self._feed = feed
         self._endpoint = endpoint
-        self._hearing = hearing
-        self._pace = pace or Pace()
+        self._observer = observer
+        self._policy = policy
         self._concurrency = concurrency
-        self._clock = clock
-        self._waiting: asyncio.Queue[ProviderEvent] = asyncio.Queue(_MOST_WAITING)
-        self._is_away = False
+        self._queue: asyncio.Queue[ListedEvent] = asyncio.Queue(_QUEUE_LENGTH)
+        self._is_unreachable = False
 
     async def run(self) -> None:
-        """Relay until cancelled; raises `ProviderRefusedError` when the provider does not accept the key any more."""
+        """Relay until canceled; raises `ProviderRefusedError` when the provider rejects the key."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read())
@@ -327,100 +236,83 @@ class Relay:
         failures = 0
         while True:
             try:
-                events = await self._source.fresh()
+                events = await self._feed.fetch()
             except ProviderUnavailableError as error:
                 failures += 1
                 if failures == 1:
-                    self._hearing.notice(f"{error.detail} Events that happen meanwhile are fetched afterwards.")
-                await asyncio.sleep(self._pace.interval + self._pace.after(failures))
+                    self._observer.notice(f"{error.detail} The relay fetches the events of that time afterwards.")
+                await asyncio.sleep(self._policy.interval + self._policy.delay(failures))
                 continue
             if failures:
-                self._hearing.notice("The payment provider answers again.")
+                self._observer.notice("The payment provider answers again.")
             failures = 0
-            if self._source.began_anew:
-                self._hearing.notice("The payment provider's list has begun anew, and is relayed from its beginning.")
+            if self._feed.has_restarted:
+                self._observer.notice("The payment provider's list has restarted: relaying it from its beginning.")
             for event in events:
-                self.tally.received += 1
-                await self._waiting.put(event)
-            await asyncio.sleep(self._pace.interval)
+                self.counts.received += 1
+                await self._queue.put(event)
+            await asyncio.sleep(self._policy.interval)
 
     async def _deliver_all(self) -> None:
         while True:
-            event = await self._waiting.get()
-            self.tally.count(await self._deliver(event))
+            self.counts.count(await self._deliver(await self._queue.get()))
 
-    async def _deliver(self, event: ProviderEvent) -> Outcome:
+    async def _deliver(self, event: ListedEvent) -> RelayOutcome:
         number = 0
         while True:
-            answer = await self._sent(event)
+            response = await self._send(event)
             number += 1
-            outcome = self._judge(answer, number)
-            self._hearing.attempt(
-                Attempt(
-                    at=self._clock(),
-                    event=event,
-                    outcome=outcome,
-                    number=number,
-                    status=answer.status if isinstance(answer, Answer) else None,
-                    milliseconds=answer.milliseconds if isinstance(answer, Answer) else None,
-                    answer=answer.text if isinstance(answer, Answer) else answer,
-                )
-            )
-            if outcome is not Outcome.RETRYING:
+            outcome = self._outcome(response, number)
+            self._observer.attempted(RelayAttempt(system_clock(), event, outcome, number, response))
+            if outcome is not RelayOutcome.RETRYING:
                 return outcome
-            wanted = answer.retry_after if isinstance(answer, Answer) else 0.0
-            await asyncio.sleep(max(self._pace.after(number), min(wanted, self._pace.ceiling)))
+            await asyncio.sleep(max(self._policy.delay(number), min(response.retry_after, self._policy.ceiling)))
 
-    async def _sent(self, event: ProviderEvent) -> Answer | str:
-        """The answer, or why there was none; an endpoint that takes no connections is waited for."""
+    async def _send(self, event: ListedEvent) -> EndpointResponse:
+        """Send an event once the endpoint accepts connections."""
         failures = 0
+        host, port = host_and_port(self._endpoint.url)
         while True:
-            answer: Answer | str
             try:
-                answer = await self._endpoint.post(event.body)
+                response = await self._endpoint.post(event.body)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                if _is_about_trust(error):
-                    return _why(error)
+                if _is_tls_error(error):
+                    return _no_response(error)
                 failures += 1
-                if not self._is_away:
-                    self._is_away = True
-                    self._hearing.notice(f"{_where(self._endpoint.url)} takes no connections. Events wait for it.")
-                await asyncio.sleep(self._pace.after(failures))
+                if not self._is_unreachable:
+                    self._is_unreachable = True
+                    self._observer.notice(f"{host}:{port} does not accept connections. Events wait.")
+                await asyncio.sleep(self._policy.delay(failures))
                 continue
             except httpx2.HTTPError as error:
-                answer = _why(error)
-            if self._is_away:
-                self._is_away = False
-                self._hearing.notice(f"{_where(self._endpoint.url)} takes connections again.")
-            return answer
+                response = _no_response(error)
+            if self._is_unreachable:
+                self._is_unreachable = False
+                self._observer.notice(f"{host}:{port} accepts connections again.")
+            return response
 
-    def _judge(self, answer: Answer | str, number: int) -> Outcome:
-        if isinstance(answer, Answer) and answer.is_good:
-            return Outcome.DELIVERED
-        if isinstance(answer, Answer) and answer.status not in _TRIED_AGAIN:
-            return Outcome.REFUSED
-        return Outcome.RETRYING if number <= self._pace.retries else Outcome.GIVEN_UP
+    def _outcome(self, response: EndpointResponse, number: int) -> RelayOutcome:
+        if response.is_good:
+            return RelayOutcome.DELIVERED
+        if response.status is not None and response.status not in _RETRIED:
+            return RelayOutcome.REFUSED
+        return RelayOutcome.RETRYING if number <= self._policy.retries else RelayOutcome.GIVEN_UP
 
 
-async def taking_connections(host: str, port: int, pace: float = 0.05) -> None:
-    """Return once somebody takes connections there; asks every ``pace`` seconds."""
+async def wait_for_listener(address: str, interval: float = 0.05) -> None:
+    """Return once a server accepts connections at this address."""
     while True:
-        with suppress(OSError):
-            _, writer = await asyncio.open_connection(host, port)
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(*host_and_port(address))
             writer.close()
-            with suppress(OSError):
+            with contextlib.suppress(OSError):
                 await writer.wait_closed()
             return
-        await asyncio.sleep(pace)
+        await asyncio.sleep(interval)
 
 
-def _where(url: str) -> str:
-    host, port = host_and_port(url)
-    return f"{host}:{port}"
-
-
-def _is_about_trust(error: BaseException | None) -> bool:
-    """Whether it is the certificate or the protocol of TLS that keeps us away: waiting does not help."""
+def _is_tls_error(error: BaseException | None) -> bool:
+    """Whether the certificate or the TLS protocol is the cause: then waiting does not help."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             return True
@@ -428,7 +320,7 @@ def _is_about_trust(error: BaseException | None) -> bool:
     return False
 
 
-def _why(error: httpx2.HTTPError) -> str:
-    """What went wrong, in a few words that hold nothing of the request."""
+def _no_response(error: httpx2.HTTPError) -> EndpointResponse:
+    """Describe an error without any part of the request."""
     text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return EndpointResponse(None, f"{type(error).__name__}: {text}" if text else type(error).__name__)

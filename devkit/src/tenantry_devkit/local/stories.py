@@ -1,68 +1,85 @@
-"""Sequences of events as a provider sends them: short stories and long histories."""
+"""Sequences of events as a provider sends them: stories of several weeks, and long histories."""
 
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
-from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry_devkit.local.samples import API_VERSIONS, Subject
+import click
+import httpx2
+from rich.text import Text
+
+from tenantry.cli.output import FAILED, OUT_OF_REACH, counted, fail, own_command, printable
+from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
+from tenantry.domain.tenants import Tenant
+from tenantry_devkit.local.samples import API_VERSIONS, EventSubject
+from tenantry_devkit.local.service import InboxMessage, TenantView
+from tenantry_devkit.local.session import (
+    STORY,
+    FieldChange,
+    TriggerSession,
+    change_lines,
+    changes,
+    current_second,
+    first_second,
+    tenant_for,
+    write,
+)
 from tenantry_devkit.simulator import Delivery, Event, Simulator, State, Subscription, render_event
 
-FEWEST: Final = 10
-"""The shortest life, in events."""
+SHORTEST_HISTORY: Final = 10
 _CHARGED: Final = frozenset({"active", "past_due"})
+_INDENT: Final = 12
+_DAY: Final = 86_400
 
 Json = dict[str, Any]
-_Act = Callable[[Subscription], None]
 
 
-async def long_life(
-    subject: Subject, prices: Mapping[str, int], *, events: int, start: int, seed: int, shape: str = "new"
+async def long_history(
+    subject: EventSubject, prices: Mapping[str, int], *, events: int, start: int, seed: int, shape: str = "new"
 ) -> list[Json]:
-    """So many events of the five types (10 at least), in the order in which they happened.
+    """Return so many events of the five types (10 at least) of one customer, in the order in which they happened.
 
-    Something happens in each second from ``start`` on, so it takes less than ``events`` seconds. ``prices`` are the
-    amounts that the customer changes between; what happens depends on ``seed`` alone,
-    but for the ids.
+    Each second from ``start`` on has an action. The customer changes between ``prices`` (amounts by id). The content
+    depends on ``seed`` alone, except for the ids.
     """
-    simulator = subject.simulator(start, prices=prices, fresh_ids=True)  # ids of before may be in the ledger
-    life = _Life(simulator, subject, sorted(prices), random.Random(f"life {seed}"))  # noqa: S311  # to be repeated
+    simulator = subject.simulator(start, prices=prices, fresh_ids=True)  # the ledger may have the ids of earlier runs
+    customer = _Customer(simulator, subject, sorted(prices), random.Random(f"life {seed}"))  # noqa: S311  # repeatable
     while (left := events - len(simulator.events(*HANDLED_TYPES))) > 0:
-        life.goes_on(left)
+        customer.act(left)
         await simulator.advance(seconds=1)
     return [render_event(event, API_VERSIONS[shape]) for event in simulator.events(*HANDLED_TYPES)]
 
 
-class _Life:
-    """What a customer may do next; each act is of one second, and its events tell their order themselves."""
+class _Customer:
+    """Chooses random actions, each in its own second; their events prove their order."""
 
-    def __init__(self, simulator: Simulator, subject: Subject, prices: list[str], chance: random.Random) -> None:
+    def __init__(self, simulator: Simulator, subject: EventSubject, prices: list[str], chance: random.Random) -> None:
         self._simulator = simulator
         self._subject = subject
         self._prices = prices
         self._chance = chance
 
-    def goes_on(self, left: int) -> None:
-        """Do something that makes at most ``left`` events."""
+    def act(self, left: int) -> None:
+        """Do something that creates at most ``left`` events."""
         living = [each for each in self._simulator.subscriptions.values() if not each.has_ended]
         if not living:
-            self._subscribes()
+            self._subscribe()
             return
         subscription = living[-1]
-        if left < FEWEST:
-            self._changes_plan(subscription)  # one event, and the subscription lives on
+        if left < SHORTEST_HISTORY:
+            self._change_plan(subscription)  # one event, and the subscription stays
             return
-        acts: list[_Act] = [*[self._changes_plan] * 3, *[self._hesitates] * 2, self._notes, self._cancels]
-        if subscription.status in _CHARGED:
-            acts += [self._is_charged] * 3
-        if subscription.status == "trialing":
-            acts += [self._ends_trial] * 3
-        if subscription.status == "past_due":
-            acts += [self._pays] * 4
-        self._chance.choice(acts)(subscription)
+        actions: list[Callable[[Subscription], object]] = [
+            *[self._change_plan] * 3, *[self._toggle_cancellation] * 2, self._set_note, self._simulator.cancel,
+            *([self._switch_interval] * 3 if subscription.status in _CHARGED else []),
+            *([self._end_trial] * 3 if subscription.status == "trialing" else []),
+            *([self._pay] * 4 if subscription.status == "past_due" else []),
+        ]  # fmt: skip
+        self._chance.choice(actions)(subscription)
 
-    def _subscribes(self) -> None:
+    def _subscribe(self) -> None:
         self._simulator.card_works(self._subject.customer)
         session = self._simulator.checkout(
             self._chance.choice(self._prices),
@@ -72,95 +89,80 @@ class _Life:
         )
         self._simulator.complete(session)
 
-    def _changes_plan(self, subscription: Subscription) -> None:
+    def _change_plan(self, subscription: Subscription) -> None:
         others = [price for price in self._prices if price != subscription.price]
-        interval = subscription.items[0].price.interval
         if not others:
-            self._notes(subscription)
+            self._set_note(subscription)
             return
         price = self._chance.choice(others)
-        self._price(price, interval)
+        self._set_interval(price, subscription.items[0].price.interval)
         self._simulator.change_plan(subscription, price)
 
-    def _hesitates(self, subscription: Subscription) -> None:
+    def _toggle_cancellation(self, subscription: Subscription) -> None:
         if subscription.cancel_at_period_end:
             self._simulator.resume(subscription)
         else:
             self._simulator.cancel(subscription, at_period_end=True)
 
-    def _cancels(self, subscription: Subscription) -> None:
-        self._simulator.cancel(subscription)
-
-    def _notes(self, subscription: Subscription) -> None:
+    def _set_note(self, subscription: Subscription) -> None:
         self._simulator.set_metadata(subscription, {"note": str(self._chance.random())})
 
-    def _is_charged(self, subscription: Subscription) -> None:
-        """Goes over from months to years or back, which is charged at once."""
-        self._takes_card()
-        item = subscription.items[0]
-        self._price(item.price.id, "year" if item.price.interval == "month" else "month")
-        self._simulator.change_plan(subscription, item.price.id)
+    def _switch_interval(self, subscription: Subscription) -> None:
+        """Switch between months and years, which charges the customer at once."""
+        self._choose_card()
+        price = subscription.items[0].price
+        self._set_interval(price.id, "year" if price.interval == "month" else "month")
+        self._simulator.change_plan(subscription, price.id)
 
-    def _ends_trial(self, subscription: Subscription) -> None:
-        self._takes_card()
+    def _end_trial(self, subscription: Subscription) -> None:
+        self._choose_card()
         self._simulator.end_trial(subscription)
 
-    def _pays(self, subscription: Subscription) -> None:
+    def _pay(self, subscription: Subscription) -> None:
         self._simulator.card_works(self._subject.customer)
         self._simulator.pay(subscription.latest_invoice or "")
 
-    def _takes_card(self) -> None:
-        if self._chance.random() < 1 / 2:
-            self._simulator.card_works(self._subject.customer)
-        else:
-            self._simulator.card_declines(self._subject.customer)
+    def _choose_card(self) -> None:
+        works = self._chance.random() < 1 / 2
+        (self._simulator.card_works if works else self._simulator.card_declines)(self._subject.customer)
 
-    def _price(self, price_id: str, interval: str) -> None:
-        """The price by that interval from now on."""
+    def _set_interval(self, price_id: str, interval: str) -> None:
         self._simulator.price(price_id, self._simulator.prices[price_id].unit_amount, interval=interval)
 
 
-class Stage:
-    """Where a story is played: a provider with one customer; ``better`` is a price that costs more."""
+class StoryStage(NamedTuple):
+    """A provider with one customer; ``higher_price`` costs more than the subject's."""
 
-    def __init__(self, simulator: Simulator, subject: Subject, better: str) -> None:
-        self.simulator = simulator
-        self.customer = subject.customer
-        self.better = better
-        self._subject = subject
+    simulator: Simulator
+    subject: EventSubject
+    higher_price: str
 
-    async def subscribes(self, trial_days: int = 0) -> Subscription:
-        """The customer completes a checkout."""
-        simulator, subject = self.simulator, self._subject
-        session = simulator.checkout(
+    async def subscribe(self, trial_days: int = 0) -> Subscription:
+        """Complete a checkout."""
+        subject = self.subject
+        session = self.simulator.checkout(
             subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
         )
-        done = simulator.complete(session)
-        await simulator.deliver()
-        return simulator.subscriptions[done.subscription or ""]
+        done = self.simulator.complete(session)
+        await self.simulator.deliver()
+        return self.simulator.subscriptions[done.subscription or ""]
 
-    async def period_ends(self, subscription: Subscription) -> None:
-        """Time passes until the present period of the subscription is over."""
+    async def end_period(self, subscription: Subscription) -> None:
+        """Advance the clock to the end of the subscription's current period."""
         end = self.simulator.subscriptions[subscription.id].period_end
         await self.simulator.advance(seconds=end - self.simulator.now.timestamp())
 
 
-Scenes = Callable[[Stage], AsyncIterator[str]]
-
-
 class Story(NamedTuple):
-    """A story: what it is about in one line, and how many days it takes at most.
-
-    ``scenes`` lets things happen, and then says what has happened.
-    """
+    """``days`` is the longest duration. ``scenes`` acts, and then yields what has happened."""
 
     summary: str
     days: int
-    scenes: Scenes
+    scenes: Callable[[StoryStage], AsyncIterator[str]]
 
 
 class Scene(NamedTuple):
-    """A step of a story that has been played: when it was over, and the events that were sent meanwhile."""
+    """A step of a story: its time, its text, and the events sent in it."""
 
     at: datetime
     text: str
@@ -168,39 +170,38 @@ class Scene(NamedTuple):
 
     @property
     def failed(self) -> Delivery | None:
-        """The first delivery that the service did not take."""
+        """The first delivery that the service did not accept."""
         return next((delivery for _, delivery in self.events if delivery.state is not State.DELIVERED), None)
 
 
-async def play(story: Story, stage: Stage) -> AsyncIterator[Scene]:
+async def play(story: Story, stage: StoryStage) -> AsyncIterator[Scene]:
     """Play a story, scene by scene."""
-    told = 0
+    shown = 0
     async for text in story.scenes(stage):
-        deliveries = stage.simulator.deliveries()[told:]
-        told += len(deliveries)
-        happened = {event.id: event for event in stage.simulator.events()}
-        pairs = [(happened[delivery.event], delivery) for delivery in deliveries]
-        yield Scene(stage.simulator.now, text, pairs)
+        deliveries = stage.simulator.deliveries()[shown:]
+        shown += len(deliveries)
+        events = {event.id: event for event in stage.simulator.events()}
+        yield Scene(stage.simulator.now, text, [(events[delivery.event], delivery) for delivery in deliveries])
 
 
-async def _failed_renewal(stage: Stage) -> AsyncIterator[str]:
-    subscription = await stage.subscribes()
+async def _failed_renewal(stage: StoryStage) -> AsyncIterator[str]:
+    subscription = await stage.subscribe()
     yield "The customer subscribes in a checkout and pays."
-    stage.simulator.card_declines(stage.customer)
-    await stage.period_ends(subscription)
+    stage.simulator.card_declines(stage.subject.customer)
+    await stage.end_period(subscription)
     yield "A month later the card is declined: the renewal fails."
     await stage.simulator.advance(days=3)
     yield "Three days later the provider tries again, in vain."
-    stage.simulator.card_works(stage.customer)
+    stage.simulator.card_works(stage.subject.customer)
     await stage.simulator.advance(days=5)
     yield "The customer puts in another card. The next try, five days later, succeeds."
 
 
-async def _lost_customer(stage: Stage) -> AsyncIterator[str]:
-    subscription = await stage.subscribes()
+async def _lost_customer(stage: StoryStage) -> AsyncIterator[str]:
+    subscription = await stage.subscribe()
     yield "The customer subscribes in a checkout and pays."
-    stage.simulator.card_declines(stage.customer)
-    await stage.period_ends(subscription)
+    stage.simulator.card_declines(stage.subject.customer)
+    await stage.end_period(subscription)
     yield "A month later the card is declined: the renewal fails."
     await stage.simulator.advance(days=8)
     yield "Two more tries fail, after three days and after five more."
@@ -208,8 +209,8 @@ async def _lost_customer(stage: Stage) -> AsyncIterator[str]:
     yield "The last try fails a week later, and the provider ends the subscription."
 
 
-async def _cancellation(stage: Stage) -> AsyncIterator[str]:
-    subscription = await stage.subscribes()
+async def _cancellation(stage: StoryStage) -> AsyncIterator[str]:
+    subscription = await stage.subscribe()
     yield "The customer subscribes in a checkout and pays."
     await stage.simulator.advance(days=10)
     stage.simulator.cancel(subscription, at_period_end=True)
@@ -218,44 +219,142 @@ async def _cancellation(stage: Stage) -> AsyncIterator[str]:
     await stage.simulator.advance(days=2)
     stage.simulator.resume(subscription)
     await stage.simulator.deliver()
-    yield "Two days later the customer thinks again and stays."
+    yield "Two days later the customer resumes the subscription."
     await stage.simulator.advance(days=5)
     stage.simulator.cancel(subscription, at_period_end=True)
     await stage.simulator.deliver()
-    yield "And then cancels for good. What has been paid for can still be used."
-    await stage.period_ends(subscription)
+    yield "Five days later the customer cancels again. The paid period remains usable."
+    await stage.end_period(subscription)
     yield "The period ends, and with it the subscription."
 
 
-async def _trial(stage: Stage) -> AsyncIterator[str]:
-    subscription = await stage.subscribes(trial_days=14)
+async def _trial(stage: StoryStage) -> AsyncIterator[str]:
+    subscription = await stage.subscribe(trial_days=14)
     yield "The customer begins a trial of fourteen days."
-    await stage.period_ends(subscription)
+    await stage.end_period(subscription)
     yield "The trial ends, and the first payment succeeds."
-    await stage.period_ends(subscription)
+    await stage.end_period(subscription)
     yield "A month later the subscription is renewed."
 
 
-async def _upgrade(stage: Stage) -> AsyncIterator[str]:
-    subscription = await stage.subscribes()
+async def _upgrade(stage: StoryStage) -> AsyncIterator[str]:
+    subscription = await stage.subscribe()
     yield "The customer subscribes in a checkout and pays."
     before = subscription.price
     await stage.simulator.advance(days=10)
-    stage.simulator.change_plan(subscription, stage.better)
+    stage.simulator.change_plan(subscription, stage.higher_price)
     await stage.simulator.deliver()
-    yield "Ten days later the customer goes over to the bigger plan."
-    await stage.period_ends(subscription)
+    yield "Ten days later the customer upgrades to the bigger plan."
+    await stage.end_period(subscription)
     yield "The period ends, and the next one is paid."
     stage.simulator.change_plan(subscription, before)
     await stage.simulator.deliver()
-    yield "The customer goes back to the smaller plan in the same second."
+    yield "In the same second the customer goes back to the smaller plan."
 
 
 STORIES: Final = {
     "failed-renewal": Story("a renewal fails, and another card saves it", 40, _failed_renewal),
-    "lost-customer": Story("a renewal fails for good: the subscription ends", 47, _lost_customer),
-    "cancellation": Story("a customer cancels, stays, and cancels for good", 32, _cancellation),
+    "lost-customer": Story("all retries fail: the subscription ends", 47, _lost_customer),
+    "cancellation": Story("a customer cancels, resumes, and cancels again", 32, _cancellation),
     "trial": Story("a trial becomes a paid subscription", 46, _trial),
     "upgrade": Story("a customer takes a bigger plan, and goes back", 32, _upgrade),
 }
-"""All stories by name."""
+
+
+def chosen_story(session: TriggerSession) -> Story:
+    """Return the story that the command line names."""
+    name = (session.options.what or "").removeprefix(STORY)
+    if name not in STORIES:
+        raise click.UsageError(f"There is no story {name!r}. There are {', '.join(STORIES)}.")
+    return STORIES[name]
+
+
+def stage_for(
+    session: TriggerSession, story: Story, tenant_id: str, view: TenantView, client: httpx2.AsyncClient | None = None
+) -> StoryStage:
+    """Return a stage with all prices of the catalog, whose clock begins so that the story ends about now."""
+    prices, shape = session.prices, API_VERSIONS[session.options.shape]
+    higher = [price for price in prices if prices[price] > prices[session.price]]
+    subject, start = session.subject(tenant_id, view), first_second(view, current_second() - story.days * _DAY)
+    # the ledger may have the ids of earlier runs
+    simulator = subject.simulator(start, fresh_ids=True, prices=prices, api_version=shape, client=client)
+    return StoryStage(simulator, subject, min(higher, key=prices.__getitem__, default=session.price))
+
+
+async def run_story(session: TriggerSession) -> int:
+    """Play the story, show each scene, and return the exit code."""
+    story, options = chosen_story(session), session.options
+    async with tenant_for(session, "story") as (tenant_id, view):
+        stage = stage_for(session, story, tenant_id, view, session.client)
+        stage.simulator.add_endpoint(session.endpoint.url, session.secret.reveal(), enabled_events=HANDLED_TYPES)
+        if session.inbox:
+            await session.inbox.begin()
+        if not options.as_json:
+            session.write(Text.assemble((options.what or "", "bold"), f"  {story.summary}"))
+            session.write(f"on tenant {tenant_id}, plan {session.plan.id}", style="dim")
+        before = view.tenant
+        async for scene in play(story, stage):
+            if scene.failed:
+                _fail_scene(session, scene.failed)
+            after = (await session.reader.tenant_view(tenant_id)).tenant
+            changed, mails = changes(before, after), await _new_mails(session, scene, after)
+            if options.as_json:
+                session.write_json(_scene_document(tenant_id, scene, changed, after, mails), indent=0)
+            else:
+                _show_scene(session, scene, changed, mails)
+            before = after
+        if not options.as_json:
+            session.console.print()
+            session.write(f"The whole ledger: {own_command()} tenants explain {tenant_id}", style="dim")
+    return 0
+
+
+async def _new_mails(session: TriggerSession, scene: Scene, tenant: Tenant | None) -> list[InboxMessage]:
+    """Wait for the mails about the scene's failed payments."""
+    if session.inbox is None or tenant is None:
+        return []
+    failures = sum(event.type == PAYMENT_FAILED for event, _ in scene.events)
+    return await session.inbox.new_messages(tenant.name, count=failures)
+
+
+def _fail_scene(session: TriggerSession, delivery: Delivery) -> NoReturn:
+    last = delivery.attempts[-1] if delivery.attempts else None
+    url = session.endpoint.url
+    if last is None or last.status is None:
+        fail(f"{url} does not answer: the story stops here.", OUT_OF_REACH)
+    hint = " Perhaps it checks with another secret: --sign-as listener?" if last.status == 400 else ""  # noqa: PLR2004
+    fail(f"{url} answered {last.status} to {delivery.type}: the story stops here.{hint}", FAILED)
+
+
+def _scene_document(
+    tenant_id: str, scene: Scene, changed: list[FieldChange], tenant: Tenant | None, mails: list[InboxMessage]
+) -> Json:
+    events = [
+        {"id": event.id, "type": event.type, "status": delivery.attempts[-1].status}
+        for event, delivery in scene.events
+    ]  # fmt: skip
+    return {
+        "tenantId": tenant_id,
+        "at": scene.at,
+        "text": scene.text,
+        "events": events,
+        "changed": changed,
+        "tenant": tenant,
+        "mails": mails,
+    }
+
+
+def _show_scene(
+    session: TriggerSession, scene: Scene, changed: list[FieldChange], mails: Sequence[InboxMessage]
+) -> None:
+    session.console.print()
+    write(session.console, Text(scene.text), _INDENT, Text(f"{scene.at:%Y-%m-%d}", "bold"))
+    for event_type, number in Counter(event.type for event, _ in scene.events).items():
+        times = f" ({counted(number, 'time')})" if number > 1 else ""
+        session.write(f"{event_type}{times}", _INDENT, style="dim")
+    for line in change_lines(changed):
+        session.write(line, _INDENT)
+    if not changed:
+        session.write("the tenant is unchanged", _INDENT, style="dim")
+    for mail in mails:
+        session.write(Text.assemble(("mail", "magenta"), f": {printable(mail.subject)}"), _INDENT)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tenantry_devkit.simulator.clock import Agenda, SimulatedClock
 from tenantry_devkit.simulator.objects import (
+    BillingObject,
     Card,
     CheckoutSession,
     Customer,
@@ -19,7 +20,6 @@ from tenantry_devkit.simulator.objects import (
     PortalSession,
     Price,
     Subscription,
-    Thing,
     WebhookEndpoint,
 )
 
@@ -61,7 +61,7 @@ class Account:
         finally:
             self._request = None, None
 
-    def add(self, thing: Thing, *event_types: str) -> None:
+    def add(self, thing: BillingObject, *event_types: str) -> None:
         """Keep a new object and tell of it."""
         self._keep(thing)
         for event_type in event_types:
@@ -76,7 +76,7 @@ class Account:
                 self.emit(event_type, after, before)
         return after
 
-    def emit(self, event_type: str, thing: Thing, before: Thing | None = None) -> Event:
+    def emit(self, event_type: str, thing: BillingObject, before: BillingObject | None = None) -> Event:
         """An event about ``thing``; only updates say what was ``before``."""
         request_id, idempotency_key = self._request
         event = Event(
@@ -95,7 +95,7 @@ class Account:
             self.on_event(event)
         return event
 
-    def _keep(self, thing: Thing) -> None:
+    def _keep(self, thing: BillingObject) -> None:
         match thing:
             case Price():
                 self.prices[thing.id] = thing

@@ -207,7 +207,7 @@ class WebhookEndpoint(Struct, frozen=True, kw_only=True):
         return self.status == "enabled" and ("*" in self.enabled_events or event_type in self.enabled_events)
 
 
-Thing = Price | Customer | Subscription | Invoice | CheckoutSession
+BillingObject = Price | Customer | Subscription | Invoice | CheckoutSession
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -216,8 +216,8 @@ class Event(Struct, frozen=True, kw_only=True):
     id: str
     type: str
     created: int
-    object: Thing
-    before: Thing | None = None
+    object: BillingObject
+    before: BillingObject | None = None
     request_id: str | None = None
     idempotency_key: str | None = None
     pending_webhooks: int = 0

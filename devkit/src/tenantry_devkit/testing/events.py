@@ -20,7 +20,7 @@ from tenantry.domain.billing.events import (
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.simulator import NEW_VERSION, CheckoutSession, Event, Invoice, Price, Subscription
 from tenantry_devkit.simulator.delivery import event_body
-from tenantry_devkit.simulator.objects import Item, Line, Thing
+from tenantry_devkit.simulator.objects import BillingObject, Item, Line
 from tenantry_devkit.testing.errors import RefusedError
 from tenantry_devkit.testing.provider import Provider
 from tenantry_devkit.testing.tenants import Tenant
@@ -170,7 +170,7 @@ class Events:
             return int(self._provider.now.timestamp())
         return created if isinstance(created, int) else int(created.timestamp())
 
-    def _tell(self, event_type: str, thing: Thing, moment: int, api_version: str, *, passes: bool) -> SentEvent:
+    def _tell(self, event_type: str, thing: BillingObject, moment: int, api_version: str, *, passes: bool) -> SentEvent:
         event = Event(id=_new("evt"), type=event_type, created=moment, object=thing, pending_webhooks=1)
         sent = SentEvent(event.id, event_type, moment, event_body(event, api_version))
         response = self.send(sent)

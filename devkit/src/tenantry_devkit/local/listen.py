@@ -1,0 +1,393 @@
+"""``tenantry listen``: relay the payment provider's events to this machine."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import IO, Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from tenantry.cli.database import command_values, exit_code, fail_on_settings
+from tenantry.cli.output import counted, fail, json_text, printable, shown
+from tenantry.common import logs
+from tenantry.common.clock import from_epoch, system_clock
+from tenantry.common.secret import Secret
+from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.stripe.api import ProviderApi, mode_of_key
+from tenantry.settings import SettingsError, load_for_admin, read_environment
+from tenantry_devkit.local.endpoint import TIMEOUT, Endpoint, service_address, signing_secret
+from tenantry_devkit.local.relay import (
+    ALL_TYPES,
+    EventFeed,
+    Relay,
+    RelayAttempt,
+    RelayCounts,
+    RelayOutcome,
+    RetryPolicy,
+    wait_for_listener,
+)
+from tenantry_devkit.local.session import BAD_SIGNATURE, WEBHOOK_SECRET, write
+
+_STYLES: Final = {
+    RelayOutcome.DELIVERED: "green",
+    RelayOutcome.REFUSED: "bold red",
+    RelayOutcome.RETRYING: "yellow",
+    RelayOutcome.GIVEN_UP: "bold red",
+}
+_WIDE: Final = 110
+"""Columns from which an event's id fits beside its type."""
+_TYPE_WIDTH: Final = 31
+_LONGEST_ANSWER: Final = 300
+_AGO: Final = re.compile(r"([1-9]\d{0,5})([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_LISTED_DAYS: Final = timedelta(days=30)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_MODES: Final = {True: " (live mode)", False: " (test mode)", None: ""}
+_MAX_SIGNALS: Final = 3
+"""How many signals a child may ignore before it is killed."""
+
+
+@click.command("listen")
+@click.option(
+    "--forward-to", metavar="ADDRESS", help="The receiver: an address, host:port, or a port. Default: the service here."
+)
+@click.option(
+    "--events", "types", multiple=True, metavar="TYPE,...",
+    help="Which types; '*' is a wildcard. Default: the five that tenantry handles. '*' alone: all.",
+)  # fmt: skip
+@click.option("--since", metavar="AGO", help="Begin with the events since then: 30m, 2h, 7d, or a time.")
+@click.option("--exec", "command", metavar="COMMAND", help="Start this command with the secret set, and end with it.")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 32), default=1, show_default=True,
+    help="Send so many at once, in any order; 1 keeps the order.",
+)  # fmt: skip
+@click.option(
+    "--retries", type=click.IntRange(0, 100), default=6, show_default=True, help="How often to repeat a failed request."
+)  # fmt: skip
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
+    help="How often to look for events.",
+)  # fmt: skip
+@click.option("--print-secret", is_flag=True, help="Only print the signing secret, alone, on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each delivery.")
+def listen(
+    *,
+    forward_to: str | None,
+    types: tuple[str, ...],
+    since: str | None,
+    command: str | None,
+    concurrency: int,
+    retries: int,
+    interval: float,
+    print_secret: bool,
+    as_json: bool,
+) -> None:
+    """Relay the payment provider's events to a service on this machine.
+
+    The command reads the provider's list of events with PROVIDER_SECRET_KEY at PROVIDER_API_BASE (by default the
+    running demo's). It forwards new events, signed with a secret that stays the same on this machine. Start the service
+    with that secret, or let --exec do so:
+
+    \b
+      PROVIDER_WEBHOOK_SECRET="$(tenantry listen --print-secret)" tenantry serve
+      tenantry listen --exec "tenantry serve"
+
+    Events arrive in order. They wait while the service accepts no connections; failed requests are repeated. Rejected
+    events (4xx) are printed and skipped. Ctrl-C ends the relay with a summary.
+
+    Exits with 0 if the service accepted every event, else with 1; with the command's own exit code if --exec started
+    one; with 4 if the provider rejects the key, and with 6 if the provider is unreachable at the start.
+    """
+    values, _ = command_values()
+    if print_secret:
+        click.echo(signing_secret(values).reveal())
+        return
+    logs.configure("console", logging.ERROR)  # the relay prints the warnings of the provider's client itself
+    address = service_address(values, forward_to)
+    begin, words = _parse_since(since), _parse_command(command)
+    try:
+        settings = load_for_admin(values, needs_pepper=False)
+    except SettingsError as error:
+        fail_on_settings(error)
+    if settings.provider_secret_key is None:
+        fail("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
+    provider = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
+    wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or HANDLED_TYPES
+    source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
+    policy = RetryPolicy(interval=interval, retries=retries)
+    session = _Session(source, wanted, address, signing_secret(values), as_json=as_json)
+    try:
+        code = asyncio.run(session.run(provider, begin, words, policy, concurrency))
+    except (ProviderRefusedError, ProviderUnavailableError) as error:
+        fail(error.detail, exit_code(error))
+    sys.exit(code)
+
+
+def _parse_since(text: str | None) -> int | None:
+    """Return the second that ``--since`` names."""
+    if text is None:
+        return None
+    now = system_clock()
+    ago = _AGO.fullmatch(text)
+    try:
+        moment = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}) if ago else datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise click.BadParameter("is neither 30m, 2h or 7d nor a time", param_hint="--since") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment > now:
+        raise click.BadParameter("is in the future", param_hint="--since")
+    if moment < (oldest := now - _LISTED_DAYS):
+        click.echo(
+            f"The provider lists events for {_LISTED_DAYS.days} days, none from before {shown(oldest)}.", err=True
+        )
+    return max(0, int(moment.timestamp()))
+
+
+def _parse_command(command: str | None) -> list[str]:
+    """Split the command of ``--exec``; ``tenantry`` means this installation."""
+    if command is None:
+        return []
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--exec") from None
+    if not words:
+        raise click.BadParameter("names no program", param_hint="--exec")
+    # -P: import nothing from the current folder
+    return [sys.executable, "-P", "-m", "tenantry", *words[1:]] if words[0] == "tenantry" else words
+
+
+class _Stdout(Console):
+    """Raises `BrokenPipeError` when the reader closes stdout, instead of exiting."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class _Child:
+    """A program in its own process group: a signal of the terminal reaches it once, through this process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._signals = 0
+
+    @classmethod
+    async def start(cls, words: Sequence[str], environment: Mapping[str, str], stdout: IO[str] | None) -> "_Child":
+        """Start it; raises `OSError`."""
+        process = await asyncio.create_subprocess_exec(
+            *words, env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=stdout, start_new_session=True
+        )
+        return cls(process)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.returncode is None
+
+    def send(self, number: int) -> None:
+        """Forward a signal to the group; the fourth one kills it."""
+        self._signals += 1
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Return its exit code, or 128 and the number of the signal that ended it."""
+        code = await self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)  # processes that it has left behind
+        return code if code >= 0 else 128 - code
+
+
+class _Session:
+    """One run of the command."""
+
+    def __init__(self, source: str, types: frozenset[str], address: str, secret: Secret, *, as_json: bool) -> None:
+        self._source = source
+        self._types = types
+        self._address = address
+        self._secret = secret
+        self._as_json = as_json
+        self._stdout = _Stdout(highlight=False)
+        self._stderr = Console(stderr=True, highlight=False)
+        self._stop = asyncio.Event()
+        self._child: _Child | None = None
+        self._has_hinted = False
+
+    async def run(
+        self, provider: ProviderApi, since: int | None, words: list[str], policy: RetryPolicy, concurrency: int
+    ) -> int:
+        """Relay until a signal, the child's end or the provider's rejection; return the exit code.
+
+        Raises `ProviderRefusedError`, and `ProviderUnavailableError` at the start.
+        """
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
+        async with aclosing(provider), new_http_client(TIMEOUT) as client:
+            feed = EventFeed(provider, self._types)
+            if not await self._unless_stopped(feed.begin(since)):
+                return 0
+            endpoint = Endpoint(client, self._address, self._secret)
+            relay = Relay(feed, endpoint, self, policy=policy, concurrency=concurrency)
+            self._introduce(has_child=bool(words))
+            code = 0
+            try:
+                if words:
+                    code = await self._relay_beside_child(relay, words)
+                else:
+                    await self._unless_stopped(relay.run())
+            finally:
+                if self._stderr.is_terminal:
+                    self._print("")  # after the terminal's ^C
+                self._print(summary(relay.counts), style="bold")
+            return code or (0 if relay.counts.delivered == relay.counts.received else 1)
+
+    async def _relay_beside_child(self, relay: Relay, words: list[str]) -> int:
+        """Relay until the child ends; return its exit code."""
+        environment = read_environment()
+        known = environment.get(WEBHOOK_SECRET, "").strip()
+        environment[WEBHOOK_SECRET] = ",".join(filter(None, (self._secret.reveal(), known)))
+        try:
+            self._child = child = await _Child.start(words, environment, sys.stderr if self._as_json else None)
+        except OSError as error:
+            fail(f"--exec: {words[0]} cannot be started: {error.strerror or error}")
+        ended = asyncio.create_task(child.wait())
+        relaying = asyncio.create_task(self._relay_once_ready(relay))
+        stopped = asyncio.create_task(self._stop.wait())  # by a signal before the child's start
+        try:
+            await asyncio.wait((ended, relaying, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (relaying, stopped):
+                task.cancel()
+            if child.is_running:
+                child.send(signal.SIGTERM)
+            code = await child.wait()
+            await asyncio.wait((relaying, stopped))
+        if not relaying.cancelled():
+            relaying.result()
+        return code
+
+    async def _relay_once_ready(self, relay: Relay) -> None:
+        await wait_for_listener(self._address)
+        await relay.run()
+
+    async def _unless_stopped(self, action: Coroutine[Any, Any, None]) -> bool:
+        """Return whether the action completed before a signal."""
+        acting, stopped = asyncio.create_task(action), asyncio.create_task(self._stop.wait())
+        await asyncio.wait((acting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for task in (acting, stopped):
+            task.cancel()
+        await asyncio.wait((acting, stopped))
+        if acting.cancelled():
+            return False
+        acting.result()
+        return True
+
+    def _handle_signal(self, number: int) -> None:
+        if self._child is None:
+            self._stop.set()
+        else:
+            self._child.send(number)  # the relay ends with the child
+
+    def _introduce(self, *, has_child: bool) -> None:
+        which = "the five types that are handled" if self._types == HANDLED_TYPES else ", ".join(sorted(self._types))
+        self._print(f"listening to   {self._source}")
+        self._print(f"events         {'all' if ALL_TYPES in self._types else which}")
+        self._print(f"forwarding to  {self._address}")
+        if not has_child:
+            self._print(f"signing with   {self._secret.reveal()}")
+        self._print("")
+
+    def _print(self, text: str, style: str = "dim") -> None:
+        self._stderr.print(text, style=style, soft_wrap=True, markup=False)
+
+    def notice(self, text: str) -> None:
+        self._print(text, style="yellow")
+
+    def attempted(self, attempt: RelayAttempt) -> None:
+        try:
+            if self._as_json:
+                click.echo(json_line(attempt))
+            else:
+                write_attempt(self._stdout, attempt)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._stop.set()
+        if attempt.response.text == BAD_SIGNATURE and not self._has_hinted:
+            self._has_hinted = True
+            self.notice(
+                "The service checks signatures with another secret. Start it with\n"
+                f'  {WEBHOOK_SECRET}="$(tenantry listen --print-secret)"\n'
+                'or let the relay start it: --exec "tenantry serve"'
+            )
+
+
+def write_attempt(console: Console, attempt: RelayAttempt) -> None:
+    """Print an attempt: on a terminal in lines that fit it, elsewhere in one line."""
+    event, response = attempt.event, attempt.response
+    status = "---" if response.status is None else str(response.status)
+    taken = "" if response.milliseconds is None else f"{response.milliseconds:,} ms"
+    head = Text.assemble(
+        (f"{attempt.at.astimezone():%H:%M:%S}", "dim"), "  ", (status, _STYLES[attempt.outcome]), f"{taken:>10}  "
+    )  # fmt: skip
+    indent, event_type = head.cell_len, printable(event.type)
+    about = Text("  ".join(printable(part) for part in (event.id, event.tenant, event.customer) if part), "dim")
+    more = [_problem(attempt)] if attempt.outcome is not RelayOutcome.DELIVERED else []
+    if not console.is_terminal:
+        console.print(Text("  ").join([head + event_type, about, *more]), soft_wrap=True)
+        return
+    if console.width >= _WIDE:
+        console.print(head + f"{event_type:{_TYPE_WIDTH}}  " + about, soft_wrap=True)
+    else:
+        console.print(head + event_type, soft_wrap=True)
+        more.insert(0, about)
+    for text in more:
+        write(console, text, indent)
+
+
+def _problem(attempt: RelayAttempt) -> Text:
+    answer = printable(" ".join(attempt.response.text.split()))[:_LONGEST_ANSWER] or "(no text)"
+    match attempt.outcome:
+        case RelayOutcome.RETRYING:
+            return Text(f"{answer}; trying again", _STYLES[attempt.outcome])
+        case RelayOutcome.GIVEN_UP:
+            return Text(f"{answer}; given up after {counted(attempt.number, 'try').replace('trys', 'tries')}", "red")
+        case _:
+            return Text(answer, "red")
+
+
+def json_line(attempt: RelayAttempt) -> str:
+    """Format an attempt as one line of JSON."""
+    event, response = attempt.event, attempt.response
+    line = {
+        "time": shown(attempt.at),
+        "id": event.id,
+        "type": event.type,
+        "created": shown(from_epoch(event.created)),
+        "tenantId": event.tenant,
+        "customer": event.customer,
+        "outcome": attempt.outcome,
+        "attempt": attempt.number,
+        "status": response.status,
+        "milliseconds": response.milliseconds,
+        "answer": response.text,
+    }
+    return json_text(msgspec.json.encode(line))
+
+
+def summary(counts: RelayCounts) -> str:
+    """Return the summary of a run, in one line."""
+    others = {"refused": counts.refused, "given up": counts.given_up, "not delivered yet": counts.pending}
+    parts = [f"{counts.delivered:,} delivered", *(f"{number:,} {what}" for what, number in others.items() if number)]
+    return f"{counted(counts.received, 'event')}: {', '.join(parts)}"

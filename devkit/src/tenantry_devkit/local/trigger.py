@@ -1,0 +1,371 @@
+"""``tenantry trigger``: create the provider's events, sign them, and send them to the service on this machine."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+import click
+import httpx2
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from tenantry.cli.database import command_values, fail_on_settings, service_base
+from tenantry.cli.demo_folder import LIVE_KEY
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, counted, fail, own_command, printable
+from tenantry.common.secret import Secret
+from tenantry.domain.billing.events import HANDLED_TYPES, SUBSCRIPTION_UPDATED
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.plans import Plan
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.integrations.http_client import new_http_client
+from tenantry.settings import SettingsError, load_for_admin
+from tenantry_devkit.demo.setup import TENANT
+from tenantry_devkit.local.chaos import ChaosKind, run_chaos
+from tenantry_devkit.local.endpoint import (
+    TIMEOUT,
+    WEBHOOK_PATH,
+    Endpoint,
+    EndpointResponse,
+    is_on_this_machine,
+    origin_of,
+    service_address,
+    signing_secret,
+)
+from tenantry_devkit.local.samples import EventSubject, OverrideError, override, sample_event
+from tenantry_devkit.local.service import (
+    CredentialRejectedError,
+    Credentials,
+    InboxPoller,
+    LedgerEntry,
+    ServiceReader,
+    ServiceUnreachableError,
+    TenantView,
+)
+from tenantry_devkit.local.session import (
+    STORY,
+    WEBHOOK_SECRET,
+    TriggerOptions,
+    TriggerSession,
+    change_lines,
+    changes,
+    current_second,
+    first_second,
+    rejection_lines,
+)
+from tenantry_devkit.local.stories import STORIES, run_story
+
+_MAX_CHAOS: Final = 10_000
+_MAX_SHOWN: Final = 10
+_AMOUNT_STEP: Final = 2900
+_STATUSES: Final = (
+    "active", "trialing", "past_due", "unpaid", "canceled", "incomplete", "incomplete_expired", "paused",
+)  # fmt: skip
+_TYPES: Final = {
+    "customer.subscription.updated": "a subscription began, changed or was renewed",
+    "customer.subscription.deleted": "a subscription ended",
+    "invoice.payment_succeeded": "a renewal was paid",
+    "invoice.payment_failed": "the payment of a renewal failed",
+    "checkout.session.completed": "a customer completed a checkout",
+}
+
+Json = dict[str, Any]
+
+
+@click.command("trigger")
+@click.argument("what", metavar="[TYPE|story:NAME]", required=False)
+@click.option("--tenant", metavar="ORG", help="The tenant. Default: the demo's, or that of TENANTRY_API_KEY.")
+@click.option("--plan", default="pro", show_default=True, help="The plan that is paid for.")
+@click.option(
+    "--status", type=click.Choice(_STATUSES), metavar="STATUS",
+    help=f"The status in {SUBSCRIPTION_UPDATED}, such as trialing. [default: active]",
+)  # fmt: skip
+@click.option(
+    "--override", "overrides", multiple=True, metavar="PATH=VALUE",
+    help="Set a value of the event's object, or with event.PATH of the event.",
+)  # fmt: skip
+@click.option("--times", type=click.IntRange(1, 100_000), help="How many events. Default: 1; with --chaos 100.")
+@click.option("--shape", type=click.Choice(("new", "old")), default="new", show_default=True,
+              help="Of the provider's API before or since 2025-03-31.")  # fmt: skip
+@click.option("--chaos", metavar="KIND,...", help=f"Deliver a history badly: {', '.join(ChaosKind)}, or all.")
+@click.option("--seed", type=click.IntRange(min=0), help="With the same seed, --chaos does the same.")
+@click.option("--forward-to", metavar="ADDRESS", help="An address, host:port, or a port. Default: the service here.")
+@click.option("--remote", is_flag=True, help="Allow a service that is not on this machine.")
+@click.option("--sign-as", type=click.Choice(("service", "listener")), default="service", show_default=True,
+              help="With PROVIDER_WEBHOOK_SECRET, or the secret of `tenantry listen`.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the event instead of sending it.")
+@click.option("--list", "as_list", is_flag=True, help="Show the types and the stories.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document; for a story one line a scene.")
+def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # those of TriggerOptions
+    """Send a signed provider event to the service here, and show its effect on the tenant.
+
+    TYPE is one of the five types that tenantry handles; `--list` shows them and the stories. A story, such as
+    story:failed-renewal, plays weeks on a simulated clock and shows the tenant after each step. With --chaos, the
+    command sends a history (of TYPE, of a story, or its own long one) duplicated, in any order, and among forgeries,
+    and says whether the tenant has the correct state.
+
+    Without --tenant, stories and --chaos create their own tenant if OPERATOR_TOKEN is set, as in the demo. The command
+    reads the tenant with TENANTRY_API_KEY or OPERATOR_TOKEN; without them it sends events all the same.
+
+    Exits with 0 when the service accepts what it should; with 1 if not, or if the state does not converge; with 4 if it
+    rejects the credential, with 5 if the tenant of a story does not exist, and with 6 if it does not answer.
+    """
+    options = TriggerOptions(chaos=_parse_kinds(chaos), **arguments)
+    if as_list:
+        _show_list(as_json=options.as_json)
+        return
+    _check(options)
+    values, is_demo = command_values()
+    try:
+        settings = load_for_admin(values, needs_pepper=False)
+    except SettingsError as error:
+        fail_on_settings(error)
+    try:
+        code = asyncio.run(_until_signal(_run(options, values, settings.billing, is_demo=is_demo)))
+    except ServiceUnreachableError as error:
+        fail(str(error), OUT_OF_REACH)
+    except CredentialRejectedError as error:
+        fail(str(error), NOT_AUTHENTICATED)
+    sys.exit(code)
+
+
+def _parse_kinds(text: str | None) -> frozenset[str]:
+    kinds = frozenset(part for each in (text or "").split(",") if (part := each.strip()))
+    if text is not None and (not kinds or kinds - {*ChaosKind, "all"}):
+        raise click.BadParameter(f"must be some of {', '.join(ChaosKind)}, or all", param_hint="--chaos")
+    return frozenset(ChaosKind) if "all" in kinds else kinds
+
+
+def _check(options: TriggerOptions) -> None:
+    """Reject contradictory arguments."""
+    what, chaos = options.what, options.chaos
+    is_story = what is not None and what.startswith(STORY)
+    for is_wrong, message in (
+        (what is None and not chaos, "Missing argument: a type or a story. `tenantry trigger --list` shows them."),
+        (
+            what is not None and not is_story and what not in HANDLED_TYPES,
+            f"{what!r} is neither one of the five types nor a story. `--list` shows them.",
+        ),
+        (
+            options.status is not None and what != SUBSCRIPTION_UPDATED,
+            f"--status is for {SUBSCRIPTION_UPDATED}: no other type has a status to choose.",
+        ),
+        (
+            options.overrides and (is_story or what is None or chaos),
+            "--override is for events of a TYPE, and not for --chaos.",
+        ),
+        (chaos and (options.times or 0) > _MAX_CHAOS, f"--times is {_MAX_CHAOS:,} at most with --chaos."),
+        (options.times is not None and is_story, "--times is not for stories: their events are fixed."),
+        (options.seed is not None and not chaos, "--seed is for --chaos."),
+        (options.dry_run and (is_story or chaos), "--dry-run is for events of a TYPE."),
+    ):
+        if is_wrong:
+            raise click.UsageError(message)
+    if options.tenant is not None and not is_tenant_id(options.tenant):
+        raise click.BadParameter("is no tenant id: 1 to 64 of A-Za-z0-9_-", param_hint="--tenant")
+
+
+def _show_list(*, as_json: bool) -> None:
+    stories = {STORY + name: story.summary for name, story in STORIES.items()}
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode({"types": _TYPES, "stories": stories}), indent=2).decode())
+        return
+    width = max(map(len, (*_TYPES, *stories)))
+    for name, summary in (*_TYPES.items(), *stories.items()):
+        click.echo(f"{name:{width}}  {summary}")
+
+
+async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
+    """Return the result, or cancel the work at a signal and return 128 and its number."""
+    task = asyncio.ensure_future(work)
+    received: list[int] = []
+
+    def end(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 128 + received[0]
+
+
+async def _run(options: TriggerOptions, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool) -> int:
+    address = service_address(values, options.forward_to)
+    if not (options.remote or options.dry_run or is_on_this_machine(address)):
+        raise click.UsageError(f"{address} is not on this machine. To send made-up events there: --remote")
+    base = _trusted_base(values, address, options.forward_to)
+    plan, prices = _choose_plan(policy, options.plan)
+    secret = Secret("") if options.dry_run else _secret(values, options.sign_as)
+    async with new_http_client(TIMEOUT) as client:
+        session = TriggerSession(
+            options=options,
+            policy=policy,
+            plan=plan,
+            prices=prices,
+            endpoint=Endpoint(client, address, secret),
+            reader=ServiceReader(client, base or origin_of(address), _credentials(values) if base else Credentials()),
+            client=client,
+            secret=secret,
+            inbox=InboxPoller(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
+            tenant=options.tenant or (TENANT if options.dry_run else None),
+            console=Console(highlight=False),
+        )
+        if options.chaos:
+            return await run_chaos(session)
+        if options.what and options.what.startswith(STORY):
+            return await run_story(session)
+        return await _run_events(session, options.what or "")
+
+
+def _trusted_base(values: Mapping[str, str], address: str, forward_to: str | None) -> str | None:
+    """Return the address of the service, if the credentials may be sent there, else None.
+
+    They may go to the service of the settings, and to this machine.
+    """
+    known = service_base(values)
+    if forward_to is None or not address.endswith(WEBHOOK_PATH) or origin_of(address) == origin_of(known):
+        return known if known.startswith("https://") or is_on_this_machine(known) else None
+    return origin_of(address) if is_on_this_machine(address) else None
+
+
+def _choose_plan(policy: BillingPolicy, wanted: str) -> tuple[Plan, dict[str, int]]:
+    """Return the wanted plan, and an amount for each price of the catalog."""
+    plans = [plan for plan in policy.catalog.plans if plan.stripe_price_ids]
+    plan = next((plan for plan in plans if plan.id == wanted), None)
+    if plan is None:
+        priced = ", ".join(each.id for each in plans)
+        raise click.BadParameter(f"no plan with a price is {wanted!r}; there are {priced}", param_hint="--plan")
+    return plan, {
+        price: number * _AMOUNT_STEP
+        for number, each in enumerate(policy.catalog.plans)
+        for price in each.stripe_price_ids
+    }
+
+
+def _secret(values: Mapping[str, str], sign_as: str) -> Secret:
+    if sign_as == "listener":
+        return signing_secret(values)
+    first = values.get(WEBHOOK_SECRET, "").split(",")[0].strip()
+    if not first:
+        fail(f"{WEBHOOK_SECRET} is not set. Set it to the service's value, or use --sign-as listener.", FAILED)
+    return Secret(first)
+
+
+def _credentials(values: Mapping[str, str]) -> Credentials:
+    key = values.get("TENANTRY_API_KEY", "").strip() or values.get(LIVE_KEY, "").strip()
+    operator = values.get("OPERATOR_TOKEN", "").strip()
+    return Credentials(Secret(key) if key else None, Secret(operator) if operator else None)
+
+
+async def _run_events(session: TriggerSession, event_type: str) -> int:
+    """Send events of one type, show the tenant before and after, and return the exit code."""
+    options, number = session.options, session.options.times or 1
+    tenant_id = await session.tenant_id()
+    before = TenantView() if options.dry_run else await session.reader.tenant_view(tenant_id)
+    subject = session.subject(tenant_id, before)
+    start, sent = first_second(before, current_second() - number + 1), list[tuple[Json, EndpointResponse]]()
+    for created in range(start, start + number):
+        status = options.status or "active"
+        event = await sample_event(event_type, subject, created=created, shape=options.shape, status=status)
+        try:
+            override(event, options.overrides)
+        except OverrideError as error:
+            raise click.BadParameter(str(error), param_hint="--override") from None
+        if options.dry_run:
+            session.write_json(event)
+            continue
+        try:
+            sent.append((event, await session.endpoint.post(msgspec.json.encode(event))))
+        except httpx2.HTTPError as error:
+            message = f"{session.endpoint.url} does not answer ({type(error).__name__})."
+            raise ServiceUnreachableError(message) from None
+    if options.dry_run:
+        return 0
+    after = await session.reader.tenant_view(tenant_id)
+    ids = [event["id"] for event, _ in sent[:_MAX_SHOWN]] if after.tenant else []
+    entries = {event_id: await session.reader.entry(tenant_id, event_id) for event_id in ids}
+    if options.as_json:
+        _write_document(session, tenant_id, sent, entries, before, after)
+    else:
+        _show_events(session, sent, entries, subject, after)
+        _show_tenant(session, before, after)
+    if after.is_missing:
+        message = f"There is no tenant {tenant_id}. The service parks its events until the tenant exists."
+        click.echo(message, err=True)
+    elif after.tenant is None:
+        click.echo(f"The tenant cannot be shown: {after.problem}.", err=True)
+    return 0 if all(response.is_good for _, response in sent) else FAILED
+
+
+def _write_document(
+    session: TriggerSession,
+    tenant_id: str,
+    sent: list[tuple[Json, EndpointResponse]],
+    entries: Mapping[str, LedgerEntry | None],
+    before: TenantView,
+    after: TenantView,
+) -> None:
+    events = []
+    for event, response in sent:
+        entry = entries.get(event["id"])
+        events.append(
+            {
+                **{name: event[name] for name in ("id", "type", "created")},
+                "status": response.status,
+                "milliseconds": response.milliseconds,
+                "answer": response.text,
+                "outcome": entry and entry.outcome,
+                "reason": entry and entry.reason,
+            }
+        )
+    changed = changes(before.tenant, after.tenant)
+    tenants = {"before": before.tenant, "after": after.tenant}
+    session.write_json({"tenantId": tenant_id, "events": events, **tenants, "changed": changed})
+
+
+def _show_events(
+    session: TriggerSession,
+    sent: list[tuple[Json, EndpointResponse]],
+    entries: Mapping[str, LedgerEntry | None],
+    subject: EventSubject,
+    after: TenantView,
+) -> None:
+    for event, response in sent[:_MAX_SHOWN]:
+        status = (str(response.status), "green" if response.is_good else "bold red")
+        taken = f"  {response.milliseconds:,} ms  "
+        session.write(Text.assemble((str(event["type"]), "bold"), "  ", status, taken, (str(event["id"]), "dim")))
+        entry = entries.get(event["id"])
+        if not response.is_good:
+            for line in rejection_lines(response, session.options.sign_as):
+                session.write(line, 2)
+        elif entry:
+            session.write(f"{entry.outcome}: {printable(entry.reason)}", 2)
+        elif after.tenant:
+            tenant, customer = subject.tenant, subject.customer
+            parked = f"The event is parked: customer {customer} is not linked to {tenant} yet. This links it:"
+            session.write(parked, 2, style="yellow")
+            session.write(f"{own_command()} trigger checkout.session.completed --tenant {tenant}", 2)
+    if rest := sent[_MAX_SHOWN:]:
+        accepted = sum(response.is_good for _, response in rest)
+        rejected = f", {len(rest) - accepted:,} rejected" if accepted < len(rest) else ""
+        session.write(f"and {counted(len(rest), 'event')} more: {accepted:,} accepted{rejected}")
+
+
+def _show_tenant(session: TriggerSession, before: TenantView, after: TenantView) -> None:
+    tenant = after.tenant
+    if tenant is None:
+        return
+    session.console.print()
+    session.write(Text.assemble((tenant.id, "bold"), "  ", printable(tenant.name)))
+    changed = changes(before.tenant, tenant)
+    for line in change_lines(changed):
+        session.write(line, 2)
+    if not changed:
+        session.write(f"nothing changed: plan {tenant.plan}, status {tenant.subscription_status}", 2, style="dim")
