@@ -1,13 +1,13 @@
-"""The comparison: both hot paths of the service beside what people use today, and beside what cannot be passed.
+"""Compare the service's hot paths with what people use today, and with upper bounds: ``python -m bench.compare``.
 
-``python -m bench.compare`` needs Debian's ``wrk``; everything else it gets for itself. Every contestant has a database
-of its own on one PostgreSQL with its usual durability, is checked to do the work, and is then measured in turn with
-the others, everybody else idle. All share one machine, load generator included: absolute figures are this machine's,
-the ratios are what holds.
+Needs Debian's ``wrk``. Each contestant has its own database on one durable PostgreSQL, is checked, and is then measured
+in turn while the others are idle. The load generator shares the machine, so ratios carry over and absolute figures do
+not.
 """
 
 import argparse
 import contextlib
+import shutil
 import sys
 import tempfile
 import time
@@ -16,24 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from bench import baselines, limits, ours, pgbench, report, support
-from bench.cluster import Cluster, cluster
+from bench import baselines, ours, report, upper_bounds
+from bench.case import BenchCase
 from bench.contestant import Contestant, Job
-from bench.entrant import Entrant
-from bench.limits import Limit
-from bench.pgbench import PgbenchError, PgbenchFigure
+from bench.support import Cluster, cluster
+from bench.upper_bounds import UpperBound
 
-MOST_CONNECTIONS: Final = 256
-"""Tried with ours and with its route without a database alone."""
-USUAL_CONNECTIONS: Final = 64
 _GROUPS: Final = ((Job.WEBHOOK,), (Job.LIST, Job.VERIFY))
 """Jobs whose servers run at the same time and are measured in turn."""
 _WARM_UP_SECONDS: Final = 2
-_IDLE_SECONDS: Final = 2.0
 
 
 class Options(argparse.Namespace):
-    """What is to be measured, and how."""
+    """What to measure, and how."""
 
     only: list[str]
     jobs: list[Job]
@@ -41,155 +36,117 @@ class Options(argparse.Namespace):
     seconds: int
     rounds: int
     quick: bool
-    pgbench: bool
-    out: Path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Install, start, check, measure, report."""
     options = _parse(arguments)
-    support.require_wrk()
-    entrants = _entrants(options)
+    if shutil.which("wrk") is None:
+        sys.exit("bench: wrk is missing; install it with: apt-get install wrk")
+    cases = _cases(options)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name, cluster(Path(name) / "database") as postgres:
-        folder = Path(name)
-        rows = _pgbench(postgres, folder, options) if options.pgbench else []
         for jobs in _GROUPS:
-            if group := [entrant for entrant in entrants if entrant.job in jobs]:
-                _run_group(postgres, folder, group, options)
+            if group := [case for case in cases if case.job in jobs]:
+                _run_group(postgres, Path(name), group, options)
         settings = postgres.settings()
-    measured = report.collect(
-        entrants, rows, settings, rounds=options.rounds, seconds=options.seconds, took=time.monotonic() - began
-    )
-    report.show(measured)
-    report.write(measured, options.out)
+    report.show(cases, settings, options.rounds, options.seconds, time.monotonic() - began)
 
 
 def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these contestants, by name")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure these contestants only")
     parser.add_argument("--jobs", nargs="+", type=Job, default=list(Job), choices=list(Job), metavar="JOB")
-    parser.add_argument("--connections", nargs="+", type=int, default=[1, 16, USUAL_CONNECTIONS], metavar="N")
-    parser.add_argument("--seconds", type=int, default=3, help="of each run")
+    parser.add_argument("--connections", nargs="+", type=int, default=[1, 16, report.CONNECTIONS], metavar="N")
+    parser.add_argument("--seconds", type=int, default=3, help="length of each run")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="ours, one process, and the limits alone; 64 connections")
-    parser.add_argument("--no-pgbench", dest="pgbench", action="store_false", help="leave PostgreSQL's own limits out")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", metavar="FOLDER")
+    parser.add_argument(
+        "--quick", action="store_true", help="the service and upper bounds, one process, 64 connections"
+    )
     options = parser.parse_args(arguments, Options())
     if options.quick:
-        options.only = options.only or [ours.NAME, limits.WITHOUT_DATABASE, limits.CONSTANT]
-        options.connections, options.pgbench = [USUAL_CONNECTIONS], False
+        options.only = options.only or [ours.NAME, upper_bounds.WITHOUT_DATABASE, upper_bounds.CONSTANT]
+        options.connections = [report.CONNECTIONS]
     return options
 
 
-def _entrants(options: Options) -> list[Entrant]:
-    """Whoever takes part, installed."""
-    everybody: list[Contestant | Limit] = [*ours.contestants(), *limits.servers()]
+def _cases(options: Options) -> list[BenchCase]:
+    """Install the chosen contestants; return the cases to measure."""
+    contestants: list[Contestant | UpperBound] = [*ours.contestants(), *upper_bounds.servers()]
     if not options.quick:
-        everybody += baselines.contestants()
-    names = {contestant.name for contestant in everybody}
+        contestants += baselines.contestants()
+    names = {contestant.name for contestant in contestants}
     if unknown := set(options.only) - names:
-        sys.exit(f"bench: there is no {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
-    entrants = []
-    for contestant in everybody:
+        sys.exit(f"bench: unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(names))}")
+    cases = []
+    for contestant in contestants:
         jobs = [job for job in contestant.jobs if job in options.jobs]
         if not jobs or (options.only and contestant.name not in options.only):
             continue
         processes = [1] if options.quick else contestant.processes
-        lines = [Entrant(contestant, job, number) for job in jobs for number in processes]
+        own = [BenchCase(contestant, job, number) for job in jobs for number in processes]
         print(f"installing {contestant.name}", flush=True)
-        with lines[0].attempt("installation"):
-            lines[0].versions = contestant.install()
-        for line in lines:
-            line.versions, line.failure = lines[0].versions, lines[0].failure
-        entrants += lines
-    return entrants
+        with own[0].attempt("installation"):
+            own[0].versions = contestant.install()
+        for case in own:
+            case.versions, case.failure = own[0].versions, own[0].failure
+        cases += own
+    return cases
 
 
-def _pgbench(postgres: Cluster, folder: Path, options: Options) -> list[PgbenchFigure]:
-    print("pgbench", flush=True)
-    try:
-        rows = pgbench.measure(postgres, folder, rounds=options.rounds, seconds=options.seconds)
-    except PgbenchError as error:
-        print(f"  left out: {error}")
-        return []
-    return [row for row in rows if row.job in options.jobs]
-
-
-def _run_group(postgres: Cluster, folder: Path, entrants: Sequence[Entrant], options: Options) -> None:
-    """Start them all, check them, measure them in turn, check them again."""
+def _run_group(postgres: Cluster, folder: Path, cases: Sequence[BenchCase], options: Options) -> None:
+    """Start all servers, check them, measure them in turn, and check them again."""
     with contextlib.ExitStack() as stack:
-        for number, entrant in enumerate(_taking_part(entrants)):
-            print(f"starting {entrant.name}: {entrant.job}", flush=True)
-            own = folder / f"{entrant.job}-{number}"
+        for number, case in enumerate(_working(cases)):
+            print(f"starting {case.name}", flush=True)
+            own = folder / f"{case.job}-{number}"
             own.mkdir()
-            stack.callback(_stop, entrant)
-            with entrant.attempt("start"):
-                entrant.start(postgres, f"bench_{entrant.job}_{number}", own)
-        for entrant in _taking_part(entrants):
-            with entrant.attempt("check"):
-                entrant.check()
-        _check_revocations(_taking_part(entrants))
-        for entrant in _taking_part(entrants):
-            with entrant.attempt("idle"):
-                entrant.watch_idle(_IDLE_SECONDS / len(entrants))
-        for entrant in _taking_part(entrants):
-            print(f"warming up {entrant.name}: {entrant.job}", flush=True)
-            with entrant.attempt("warm-up"):
-                entrant.warm_up(postgres, USUAL_CONNECTIONS, _WARM_UP_SECONDS)
+            stack.callback(case.stop)
+            with case.attempt("start"):
+                case.start(postgres, f"bench_{case.job}_{number}", own)
+        for case in _working(cases):
+            with case.attempt("check"):
+                case.check()
+        with ThreadPoolExecutor(len(cases)) as pool:  # a contestant that caches takes a minute
+            list(pool.map(_check_revocation, _working(cases)))
+        for case in _working(cases):
+            print(f"warming up {case.name}", flush=True)
+            with case.attempt("warm-up"):
+                case.warm_up(postgres, report.CONNECTIONS, _WARM_UP_SECONDS)
         for number in range(options.rounds):
-            _run_round(postgres, entrants, number, options)
-        for entrant in _taking_part(entrants):
-            with entrant.attempt("check afterwards"):
-                entrant.check_afterwards()
+            _run_round(postgres, cases, number, options)
+        for case in _working(cases):
+            with case.attempt("check afterwards"):
+                case.check_afterwards()
 
 
-def _run_round(postgres: Cluster, entrants: Sequence[Entrant], number: int, options: Options) -> None:
-    for connections in sorted({*options.connections, MOST_CONNECTIONS}):
-        for entrant in _taking_part(entrants):
-            if connections not in options.connections and not _goes_on(entrant, options):
+def _run_round(postgres: Cluster, cases: Sequence[BenchCase], number: int, options: Options) -> None:
+    for connections in sorted({*options.connections, report.MANY_CONNECTIONS}):
+        for case in _working(cases):
+            if connections not in options.connections and not _scales(case, options):
                 continue
-            with entrant.attempt(f"{connections} connections"):
-                figure = entrant.measure(postgres, connections, options.seconds)
+            with case.attempt(f"{connections} connections"):
+                figure = case.measure(postgres, connections, options.seconds)
                 print(
-                    f"round {number + 1}, {connections:3} connections, {entrant.job} {entrant.name}: "
+                    f"round {number + 1}, {connections:3} connections, {case.name}: "
                     f"{figure.per_second:,.0f}/s, p50 {figure.p50_ms:.2f} ms, p99 {figure.p99_ms:.2f} ms",
                     flush=True,
                 )
 
 
-def _goes_on(entrant: Entrant, options: Options) -> bool:
-    """Whether it is one of the two that are measured at the most connections."""
-    return (
-        not options.quick
-        and entrant.processes == 1
-        and entrant.contestant.name in (ours.NAME, limits.WITHOUT_DATABASE)
-        and entrant.job in (Job.WEBHOOK, Job.LIST)
-    )
+def _scales(case: BenchCase, options: Options) -> bool:
+    """Return whether to measure a case with the most connections too."""
+    names, jobs = (ours.NAME, upper_bounds.WITHOUT_DATABASE), (Job.WEBHOOK, Job.LIST)
+    return not options.quick and case.processes == 1 and case.contestant.name in names and case.job in jobs
 
 
-def _check_revocations(entrants: Sequence[Entrant]) -> None:
-    """All at once: one that revokes late is tried for a minute."""
-
-    def check(entrant: Entrant) -> None:
-        with entrant.attempt("revocation"):
-            entrant.check_revocation()
-
-    if entrants:
-        with ThreadPoolExecutor(len(entrants)) as pool:
-            list(pool.map(check, entrants))
+def _check_revocation(case: BenchCase) -> None:
+    with case.attempt("revocation"):
+        case.check_revocation()
 
 
-def _taking_part(entrants: Sequence[Entrant]) -> list[Entrant]:
-    return [entrant for entrant in entrants if entrant.failure is None]
-
-
-def _stop(entrant: Entrant) -> None:
-    """Its figures stand, whatever goes wrong now."""
-    try:
-        entrant.stop()
-    except Exception as error:  # noqa: BLE001  # the others have to be stopped too
-        print(f"  {entrant.name} does not stop: {error}", flush=True)
+def _working(cases: Sequence[BenchCase]) -> list[BenchCase]:
+    return [case for case in cases if case.failure is None]
 
 
 if __name__ == "__main__":

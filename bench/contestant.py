@@ -1,4 +1,4 @@
-"""What takes part in the comparison, and what each of them is given."""
+"""What the comparison needs from each contestant, and the data that each contestant gets."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -7,36 +7,38 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from bench.support import KEYS, PROJECTS, SECRET, TENANTS
+
 
 class Job(StrEnum):
-    """What is measured."""
+    """The kinds of request that are measured."""
 
     WEBHOOK = "webhook"
-    """Take in distinct signed ``customer.subscription.updated`` events: verified, deduplicated, state changed."""
+    """Process distinct signed ``customer.subscription.updated`` events: verify, deduplicate, update the tenant."""
     LIST = "list"
-    """Authenticate by a credential and list the tenant's 20 projects."""
+    """Authenticate a credential and list the tenant's 20 projects."""
     VERIFY = "verify"
-    """Authenticate by a credential and say who it is, for a gateway."""
+    """Authenticate a credential and return its principal, as for a gateway."""
 
 
 @dataclass(frozen=True)
-class World:
-    """What a contestant is given: an empty database of its own on the common PostgreSQL, and who is to be in it.
+class Dataset:
+    """An empty database for one contestant, and the data to load into it.
 
-    Tenant n, from 0, is ``t<n>``, with customer ``cus_<n>``, subscription ``sub_<n>`` and user ``user<n>``. It is on
-    the plan ``free`` until an event with the price ``price_pro`` takes it to ``pro``.
+    Tenant n, from 0, is ``t<n>``, with customer ``cus_<n>``, subscription ``sub_<n>`` and user ``user<n>``. Its plan is
+    ``free`` until an event with the price ``price_pro`` changes it to ``pro``.
     """
 
     conninfo: str
     """``postgresql://...`` of a superuser of that database."""
     folder: Path
-    """For the contestant's own files; removed afterwards."""
-    tenants: int = 1000
-    keys: int = 2000
+    """A temporary folder for the contestant's files."""
+    tenants: int = TENANTS
+    keys: int = KEYS
     """Key n belongs to tenant n modulo ``tenants``."""
-    projects: int = 20
+    projects: int = PROJECTS
     """Projects of each tenant."""
-    secret: str = "whsec_bench_0123456789abcdef"  # noqa: S105  # of the run's own database
+    secret: str = SECRET
     """Signs the events."""
     processes: int = 1
     """Server processes to run."""
@@ -48,42 +50,42 @@ class Server:
 
     port: int
     pid: int
-    """Of the process that was started; its children count with it."""
+    """The first process; its children are measured with it."""
     path: str
-    """Where the job's requests go."""
+    """The path of the job's requests."""
     header: str = "Authorization"
-    """Which header carries the credential, or the events' signature."""
+    """The header for the credential, or for the signature of an event."""
     credentials: Sequence[str] = field(default=(), repr=False)
-    """Whole values of that header for the jobs that authenticate, one for each key (for each tenant with tokens)."""
+    """Complete header values, one for each key (for each tenant with access tokens)."""
 
 
 class Contestant(Protocol):
-    """One way to do one or more of the jobs."""
+    """An implementation of one or more of the jobs."""
 
     name: str
-    """Short, for tables: ``fastapi-orm``."""
+    """A short name for tables: ``fastapi-orm``."""
     title: str
-    """One line: what it is and how it is set up."""
+    """One line: the software and its configuration."""
     jobs: Sequence[Job]
     processes: Sequence[int]
-    """The numbers of server processes to measure it with."""
+    """The numbers of server processes to measure."""
 
     def install(self) -> str:
-        """Install what it needs in its own environment, if that is not done yet; returns the versions in one line."""
+        """Install the contestant's own environment if it is missing; return the versions in one line."""
         ...
 
-    def running(self, job: Job, world: World) -> AbstractContextManager[Server]:
-        """Load the world into its database and start its server; stopped and waited for at the end."""
+    def running(self, job: Job, data: Dataset) -> AbstractContextManager[Server]:
+        """Load the data, start the server, and stop it at the end."""
         ...
 
-    def events_stored(self, world: World) -> int:
-        """How many events its database holds (webhook)."""
+    def events_stored(self, data: Dataset) -> int:
+        """Count the events in the database (webhook)."""
         ...
 
-    def plan_of(self, world: World, tenant: int) -> str:
-        """A tenant's plan, or whatever the last event's price has become, as its database has it now (webhook)."""
+    def plan_of(self, data: Dataset, tenant: int) -> str:
+        """Read a tenant's plan, or the price that represents it, from the database (webhook)."""
         ...
 
-    def revoke(self, world: World, server: Server, number: int) -> None:
-        """Revoke one of the server's credentials, in the contestant's own way (list, verify)."""
+    def revoke(self, data: Dataset, server: Server, number: int) -> None:
+        """Revoke one of the server's credentials (list, verify)."""
         ...

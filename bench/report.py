@@ -1,4 +1,4 @@
-"""What a comparison came to: gathered, printed as tables, written as JSON and as charts."""
+"""Print the results of a comparison: tables, checks, targets and failures."""
 
 import os
 import platform
@@ -7,177 +7,164 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
-
-from bench import charts, targets
-from bench.entrant import Entrant
-from bench.limits import Limit
-from bench.ours import Tenantry
-from bench.pgbench import PgbenchFigure
-from bench.results import Kind, Line, Measured, Report
+from bench.case import BenchCase
+from bench.contestant import Job
+from bench.ours import JWT, NAME, Tenantry
+from bench.upper_bounds import CONSTANT, WITHOUT_DATABASE, UpperBound
 from bench.wrk import Figure
 
+CONNECTIONS: Final = 64
+MANY_CONNECTIONS: Final = 256
+_USUAL: Final = "fastapi-orm"
+_USUAL_PROCESSES: Final = 2
+_EQUAL: Final = 0.97
+"""A ratio that counts as equal: medians of the same measurement differ by as much."""
+_MAX_TAIL: Final = 4.0
+_MAX_FAILURE: Final = 1000
 _ROOT: Final = Path(__file__).parents[1]
-_LONGEST_FAILURE: Final = 1000
 _HEADINGS: Final = (
     "contestant", "procs", "req/s", "ours is", "p50 ms", "p99 ms", "p99/p50", "errors", "server us", "database us",
-    "client us", "others", "MiB", "start s",
+    "client us", "others",
 )  # fmt: skip
 
 
-def collect(
-    entrants: Sequence[Entrant],
-    pgbench: Sequence[PgbenchFigure],
-    postgres: Mapping[str, str],
-    *,
-    rounds: int,
-    seconds: int,
-    took: float,
-) -> Report:
-    """Everything that was found; ``took`` is how long the whole took, in seconds."""
-    lines = [_line(entrant) for entrant in entrants]
-    return Report(
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=_commit(),
-        machine=_machine(),
-        tools={"wrk": _wrk_version(), "python": platform.python_version()},
-        postgres=dict(postgres),
-        rounds=rounds,
-        seconds=seconds,
-        took=took,
-        lines=lines,
-        pgbench=list(pgbench),
-        targets=targets.judge(lines),
-    )
+class Target(NamedTuple):
+    """A ratio to reach, and the measured one; None if it was not measured."""
+
+    text: str
+    found: float | None
+    wanted: float
+    is_maximum: bool = False
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The cells of the table of targets."""
+        wanted = f"{'<' if self.is_maximum else '>='} {self.wanted:g}"
+        if self.found is None:
+            return self.text, wanted, "-", "not measured"
+        met = self.found < self.wanted if self.is_maximum else self.found >= self.wanted
+        return self.text, wanted, f"{self.found:.2f}", "met" if met else "NOT MET"
 
 
-def show(report: Report) -> None:
-    """Print it."""
-    print()
-    print(f"{report.machine}; {', '.join(f'{tool} {version}' for tool, version in report.tools.items())}")
-    print(f"PostgreSQL: {', '.join(f'{name} {value}' for name, value in report.postgres.items())}")
+def show(
+    cases: Sequence[BenchCase], postgres: Mapping[str, str], rounds: int, run_seconds: int, total_seconds: float
+) -> None:
+    """Print everything."""
+    print(f"\n{_machine()}; wrk {_output('wrk', '-v').split(' [')[0].removeprefix('wrk ')}")
+    print(f"PostgreSQL: {', '.join(f'{name} {value}' for name, value in postgres.items())}")
     print(
-        f"commit {report.commit}; medians of {report.rounds} rounds of {report.seconds} s, everybody in turn; "
-        f"{report.took / 60:.0f} minutes in all"
+        f"commit {_output('git', 'describe', '--always', '--dirty') or 'unknown'}; "
+        f"medians of {rounds} rounds of {run_seconds} s in turn; {total_seconds / 60:.0f} minutes in total"
     )
-    print("'ours is': how many times the figure of tenantry with one process is that of the line, same block")
-    print(
-        "'others' is what anybody else took of the processors meanwhile; with more than a few percent they say little"
-    )
-    for job, connections in report.blocks():
-        print(f"\n{job}, {connections} connection{'s' if connections > 1 else ''}")
-        _print_table([_HEADINGS, *_rows(report, job, connections)])
-    if report.pgbench:
-        print("\npgbench: the row work alone")
-        rows = [
-            (
-                f"{row.job}, {row.group} in a transaction",
-                f"{row.clients}",
-                f"{row.per_second:,.0f}",
-                f"{row.average_ms:.2f}",
-            )
-            for row in report.pgbench
-        ]
-        _print_table([("work", "clients", "events or lists/s", "transaction ms"), *rows])
+    print("'ours is': the figure of tenantry with one process, divided by that of the line")
+    print("'others': processor share of other programs; above a few percent the figures are unreliable")
+    for job in Job:
+        for connections in sorted({number for case in cases if case.job is job for number in case.figures}):
+            print(f"\n{job}, {connections} connection{'s' if connections > 1 else ''}")
+            _print_table([_HEADINGS, *_rows(cases, job, connections)])
     print("\nchecked")
-    for line in report.lines:
-        for found in line.checked:
-            print(f"  {line.job} {line.name} ({line.processes}): {found}")
+    for case in cases:
+        for found in case.checked:
+            print(f"  {case.name}: {found}")
     print("\ncontestants")
-    for name, line in {line.name: line for line in report.lines}.items():
-        print(f"  {name}: {line.title}{f' ({line.versions})' if line.versions else ''}")
-    print("\ntargets, at 64 connections where nothing else is said")
-    _print_table(
-        [("target", "wanted", "measured", ""), *((t.text, t.wanted, t.measured, t.verdict) for t in report.targets)],
-        texts=1,
-    )
-    for line in report.lines:
-        if line.failure is not None:
-            print(f"\nfailed: {line.job} {line.name} ({line.processes}): {line.failure[:_LONGEST_FAILURE]}")
+    for name, case in {case.contestant.name: case for case in cases}.items():
+        print(f"  {name}: {case.contestant.title}{f' ({case.versions})' if case.versions else ''}")
+    print(f"\ntargets, at {CONNECTIONS} connections unless stated")
+    _print_table([("target", "wanted", "measured", ""), *(target.row for target in _targets(cases))])
+    for case in cases:
+        if case.failure is not None:
+            print(f"\nfailed: {case.name}: {case.failure[:_MAX_FAILURE]}")
 
 
-def write(report: Report, folder: Path) -> None:
-    """Write it as JSON and as SVG."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    written = ["results.json"]
-    for name, chart in charts.draw(report):
-        (folder / name).write_text(chart)
-        written.append(name)
-    print(f"\nwritten to {folder}: {', '.join(written)}")
+def _median(case: BenchCase, connections: int) -> Figure | None:
+    """Return the medians of the rounds; None if the case failed or was not measured so."""
+    figures = case.figures.get(connections)
+    if case.failure is not None or not figures:
+        return None
+    return Figure(*(statistics.median(column) for column in zip(*figures, strict=True)))
 
 
-def _line(entrant: Entrant) -> Line:
-    contestant = entrant.contestant
-    kind = Kind.OURS if isinstance(contestant, Tenantry) else Kind.LIMIT if isinstance(contestant, Limit) else Kind.PEER
-    return Line(
-        name=contestant.name,
-        title=contestant.title,
-        kind=kind,
-        job=entrant.job,
-        processes=entrant.processes,
-        versions=entrant.versions,
-        failure=entrant.failure,
-        checked=entrant.checked,
-        revoked_after=entrant.revocation.seconds if entrant.revocation else None,
-        start_seconds=entrant.start_seconds,
-        idle_share=entrant.idle_share,
-        memory_mib=entrant.memory_mib,
-        measured=[_measured(connections, figures) for connections, figures in entrant.figures.items()],
-    )
+def _find(
+    cases: Sequence[BenchCase], name: str, job: Job, processes: int = 1, connections: int = CONNECTIONS
+) -> Figure | None:
+    for case in cases:
+        if (case.contestant.name, case.job, case.processes) == (name, job, processes):
+            return _median(case, connections)
+    return None
 
 
-def _measured(connections: int, figures: Sequence[Figure]) -> Measured:
-    return Measured(
-        connections=connections,
-        per_second=statistics.median(one.per_second for one in figures),
-        p50_ms=statistics.median(one.p50_ms for one in figures),
-        p99_ms=statistics.median(one.p99_ms for one in figures),
-        server_us=statistics.median(one.server_us for one in figures),
-        database_us=statistics.median(one.database_us for one in figures),
-        client_us=statistics.median(one.client_us for one in figures),
-        others_share=statistics.median(one.others_share for one in figures),
-        errors=sum(one.refused + one.broken for one in figures),
-        rounds=list(figures),
-    )
-
-
-def _rows(report: Report, job: str, connections: int) -> Iterator[tuple[str, ...]]:
-    own = report.ours(job, connections)
-    for line in report.lines:
-        found = line.at(connections)
-        if line.job == job and found is not None:
+def _rows(cases: Sequence[BenchCase], job: Job, connections: int) -> Iterator[tuple[str, ...]]:
+    ours = _find(cases, NAME, job, connections=connections)
+    for case in cases:
+        found = _median(case, connections)
+        if case.job is job and found is not None:
             yield (
-                line.name,
-                f"{line.processes}",
+                case.contestant.name,
+                f"{case.processes}",
                 f"{found.per_second:,.0f}",
-                f"{own / found.per_second:.2f} x" if own and found.per_second else "",
+                f"{ours.per_second / found.per_second:.2f} x" if ours and found.per_second else "",
                 f"{found.p50_ms:.2f}",
                 f"{found.p99_ms:.2f}",
-                f"{found.p99_ms / max(found.p50_ms, 0.001):.1f}",
-                f"{found.errors}",
+                f"{_tail(found):.1f}",
+                f"{sum(figure.rejected + figure.failed for figure in case.figures[connections])}",
                 f"{found.server_us:.0f}",
                 f"{found.database_us:.0f}",
                 f"{found.client_us:.0f}",
                 f"{found.others_share:.0%}",
-                f"{line.memory_mib:.0f}",
-                f"{line.start_seconds:.1f}",
             )
 
 
-def _print_table(rows: Sequence[Sequence[str]], texts: int = 1) -> None:
-    """Print rows in columns; the first ``texts`` columns flush left, the others right."""
+def _targets(cases: Sequence[BenchCase]) -> Iterator[Target]:
+    for job, of_usual, of_fastest in ((Job.WEBHOOK, 15, 5), (Job.LIST, 8, 2.5)):
+        ours = _find(cases, NAME, job)
+        usual = _find(cases, _USUAL, job, _USUAL_PROCESSES)
+        yield Target(f"{job}, of {_USUAL} with {_USUAL_PROCESSES} processes", _ratio(ours, usual), of_usual)
+        name, fastest = _fastest_peer(cases, job)
+        yield Target(f"{job}, of the fastest peer{name}", _ratio(ours, fastest), of_fastest)
+        tail = _tail(ours) if ours else None
+        yield Target(f"{job}, p99 of p50", tail, _MAX_TAIL, is_maximum=True)
+    for connections, share in ((CONNECTIONS, 0.5), (MANY_CONNECTIONS, 0.6)):
+        ours = _find(cases, NAME, Job.WEBHOOK, connections=connections)
+        bound = _find(cases, WITHOUT_DATABASE, Job.WEBHOOK, connections=connections)
+        text = f"webhook, of the route without a database, {connections} connections"
+        yield Target(text, _ratio(ours, bound), share)
+    ours = _find(cases, NAME, Job.LIST)
+    yield Target("list, of a constant", _ratio(ours, _find(cases, CONSTANT, Job.LIST)), 0.3)
+    yield Target("verify, of the list", _ratio(_find(cases, NAME, Job.VERIFY), ours), _EQUAL)
+    for algorithm, name in JWT.items():
+        found = _find(cases, name, Job.LIST)
+        yield Target(f"list by {algorithm} token, of the list by key", _ratio(found, ours), _EQUAL)
+
+
+def _fastest_peer(cases: Sequence[BenchCase], job: Job) -> tuple[str, Figure | None]:
+    """Return the fastest peer's name for the text, and its figure."""
+    found = [
+        (figure.per_second, f" ({case.contestant.name}, {case.processes})", figure)
+        for case in cases
+        if case.job is job and not isinstance(case.contestant, Tenantry | UpperBound)
+        if (figure := _median(case, CONNECTIONS))
+    ]
+    _, name, figure = max(found, default=(0, "", None))
+    return name, figure
+
+
+def _ratio(found: Figure | None, other: Figure | None) -> float | None:
+    return found.per_second / other.per_second if found and other and other.per_second else None
+
+
+def _tail(figure: Figure) -> float:
+    return figure.p99_ms / max(figure.p50_ms, 0.001)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns: the first column left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [
-            cell.ljust(width) if number < texts else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  " + "  ".join(cells).rstrip())
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  " + "  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
 
 
 def _machine() -> str:
@@ -185,20 +172,13 @@ def _machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{found.group(1) if found else platform.machine()}, {os.cpu_count()} processors, {memory:.0f} GiB, "
-        f"{platform.system()} {platform.release()}"
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     )
 
 
-def _commit() -> str:
-    git = shutil.which("git")
-    if git is None or not (_ROOT / ".git").exists():
-        return "unknown"
-    done = subprocess.run(
-        [git, "describe", "--always", "--dirty"], cwd=_ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
-
-
-def _wrk_version() -> str:
-    done = subprocess.run(["wrk", "-v"], capture_output=True, text=True, check=False)
-    return (done.stdout + done.stderr).split(" [")[0].removeprefix("wrk ")
+def _output(*command: str) -> str:
+    """Return what a command prints; nothing if it is missing."""
+    if shutil.which(command[0]) is None:
+        return ""
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).strip()

@@ -1,79 +1,80 @@
-"""One run of wrk against a server, and what it took of the machine."""
+"""One run of wrk against a server, with the processor time of the server, PostgreSQL and wrk."""
 
 import os
 import resource
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
+import psutil
 
-from bench import usage
 from bench.contestant import Server
 
 _FOLDER: Final = Path(__file__).parent
-_PATIENCE: Final = 60
+_TIMEOUT: Final = 60
 
 
 class WrkError(RuntimeError):
-    """wrk failed; the message has what it wrote."""
+    """wrk failed; the message has its output."""
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run came to. Times on a processor are microseconds for each request."""
+class Figure(NamedTuple):
+    """The results of one run. Processor times are microseconds for each request."""
 
-    connections: int
-    requests: int
-    """Answered, whatever the answer."""
+    requests: float
+    """Answered requests, with any status."""
     per_second: float
+    """Successful requests a second."""
     p50_ms: float
     p99_ms: float
-    refused: int
+    rejected: float
     """Answers with a status of 400 or more."""
-    broken: int
-    """Connections that failed, and requests without an answer within two seconds."""
-    sent: int
-    """Requests that were made; the last ones may have got no answer any more."""
-    exhausted: bool
-    """Whether the script had nothing left to send: then the run says nothing."""
+    failed: float
+    """Failed connections, and requests without an answer within two seconds."""
+    sent: float
+    """Includes requests whose answers came after the end of the run."""
+    exhausted: float
+    """1 if the script ran out of events, which makes the run invalid; else 0."""
     server_us: float
     database_us: float
     client_us: float
     others_share: float
-    """Of all processors: what anybody else took, other guests of a shared machine included."""
+    """The share of all processors that other processes, and other guests of a shared machine, used."""
 
     @property
     def accepted(self) -> int:
-        """Requests that were answered with success."""
-        return self.requests - self.refused
+        """The number of successful requests."""
+        return int(self.requests - self.rejected)
 
 
 def run(
     server: Server, script: str, variables: Mapping[str, str], *, connections: int, seconds: float, database: int
 ) -> Figure:
     """Load a server; ``database`` is the process id of its PostgreSQL. Raises `WrkError`."""
-    before, machine = _taken(server, database), usage.machine()
-    counts = _load(server, script, variables, connections, seconds)
-    after, machine_after = _taken(server, database), usage.machine()
-    requests, micros, p50, p99, refused, broken, sent, exhausted = counts
-    taken = [end - begin for begin, end in zip(before, after, strict=True)]
-    server_us, database_us, client_us = (each * 1e6 / max(requests, 1) for each in taken)
-    others = machine_after.busy - machine.busy - sum(taken)
+    before, machine_before = _used(server, database), psutil.cpu_times()
+    requests, micros, p50, p99, rejected, failed, sent, exhausted = _load(
+        server, script, variables, connections, seconds
+    )
+    after, machine_after = _used(server, database), psutil.cpu_times()
+    used = [end - begin for begin, end in zip(before, after, strict=True)]
+    server_us, database_us, client_us = (each * 1e6 / max(requests, 1) for each in used)
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    machine = [end - begin for begin, end in zip(machine_before[:8], machine_after[:8], strict=True)]
+    others = machine[0] + machine[1] + machine[2] + machine[7] - sum(used)
     return Figure(
-        connections=connections,
         requests=requests,
-        per_second=(requests - refused) / (micros / 1e6),
+        per_second=(requests - rejected) / (micros / 1e6),
         p50_ms=p50 / 1000,
         p99_ms=p99 / 1000,
-        refused=refused,
-        broken=broken,
+        rejected=rejected,
+        failed=failed,
         sent=sent,
-        exhausted=bool(exhausted),
+        exhausted=exhausted,
         server_us=server_us,
         database_us=database_us,
         client_us=client_us,
-        others_share=max(others, 0) / max(machine_after.total - machine.total, 0.01),
+        others_share=max(others, 0) / max(sum(machine), 0.01),
     )
 
 
@@ -88,7 +89,7 @@ def _load(
         env={**os.environ, "BENCH_PATH": server.path, "BENCH_HEADER": server.header, **variables},
         capture_output=True,
         text=True,
-        timeout=seconds + _PATIENCE,
+        timeout=seconds + _TIMEOUT,
         check=False,
     )  # fmt: skip
     _, found, numbers = done.stdout.partition("RESULT ")
@@ -97,8 +98,19 @@ def _load(
     return tuple(map(int, numbers.split()))
 
 
-def _taken(server: Server, database: int) -> tuple[float, float, float]:
-    """Seconds on a processor: of the server, of PostgreSQL, and of wrk."""
-    # of the processes that this one has started and waited for: wrk alone, between two looks
+def _used(server: Server, database: int) -> tuple[float, float, float]:
+    """Return the processor seconds of the server, of PostgreSQL, and of wrk."""
+    # RUSAGE_CHILDREN counts children that this process has waited for: between two calls, only wrk
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.cpu_seconds(server.pid), usage.cpu_seconds(database), ended.ru_utime + ended.ru_stime
+    return _cpu_seconds(server.pid), _cpu_seconds(database), ended.ru_utime + ended.ru_stime
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor seconds of a process and its descendants, including ended ones."""
+    process, seconds = psutil.Process(pid), 0.0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            seconds += sum(each.cpu_times()[:4])
+        except psutil.NoSuchProcess:
+            continue
+    return seconds

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
 
 from bench.baselines import serving
-from bench.contestant import Contestant, Job, Server, World
+from bench.contestant import Contestant, Dataset, Job, Server
 from bench.events import BEGIN
 from bench.support import free_port
 
@@ -71,47 +71,47 @@ class _Peer(ABC):
         return ", ".join([f"node {node.removeprefix('v')}", *(f"{name} {of}" for name, of in packages.items())])
 
     @contextlib.contextmanager
-    def running(self, job: Job, world: World) -> Iterator[Server]:
-        """The peer's server, on a database with its tables and the world in them."""
+    def running(self, job: Job, data: Dataset) -> Iterator[Server]:
+        """The peer's server, on a database with its tables and the data in them."""
         port = free_port()
         variables = {
-            **{_ENVIRONMENT[key]: str(value) for key, value in conninfo_to_dict(world.conninfo).items()},
+            **{_ENVIRONMENT[key]: str(value) for key, value in conninfo_to_dict(data.conninfo).items()},
             "NODE_ENV": "production",
             "PORT": str(port),
-            "PROCESSES": str(world.processes),
-            "POOL_SIZE": str(POOL_SIZE // world.processes),
+            "PROCESSES": str(data.processes),
+            "POOL_SIZE": str(POOL_SIZE // data.processes),
             "BETTER_AUTH_SECRET": _SECRET,
             "BETTER_AUTH_URL": f"http://127.0.0.1:{port}",
-            "STRIPE_WEBHOOK_SECRET": world.secret,
+            "STRIPE_WEBHOOK_SECRET": data.secret,
             **self.variables,
         }
         serving.run(["node", "server.js", "migrate"], self._path(), variables)
-        with psycopg.connect(world.conninfo) as connection:
-            credentials = self.load(connection, world)
-        with psycopg.connect(world.conninfo, autocommit=True) as connection:
+        with psycopg.connect(data.conninfo) as connection:
+            credentials = self.load(connection, data)
+        with psycopg.connect(data.conninfo, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
         with serving.serving(
             ["node", "server.js"],
             self._path(),
             variables,
             url=f"http://127.0.0.1:{port}/",
-            log=world.folder / "node.log",
+            log=data.folder / "node.log",
         ) as pid:
             yield Server(port, pid, self.paths[job], self.header, credentials)
 
     @abstractmethod
-    def load(self, connection: psycopg.Connection, world: World) -> list[str]:
-        """Insert the world into the peer's tables; returns the credentials."""
+    def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
+        """Insert the data into the peer's tables; returns the credentials."""
 
-    def events_stored(self, world: World) -> int:
+    def events_stored(self, data: Dataset) -> int:
         """See `Contestant`."""
         raise NotImplementedError(f"{self.name} takes no events")
 
-    def plan_of(self, world: World, tenant: int) -> str:
+    def plan_of(self, data: Dataset, tenant: int) -> str:
         """See `Contestant`."""
         raise NotImplementedError(f"{self.name} takes no events")
 
-    def revoke(self, world: World, server: Server, number: int) -> None:
+    def revoke(self, data: Dataset, server: Server, number: int) -> None:
         """See `Contestant`."""
         raise NotImplementedError(f"{self.name} has no keys")
 
@@ -129,20 +129,20 @@ class Keys(_Peer):
     folder = "better_auth_keys"
     header = "x-api-key"
 
-    def load(self, connection: psycopg.Connection, world: World) -> list[str]:
+    def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
         """Tenant n is an organization that ``user<n>`` owns; the projects are in a table of the application."""
-        _load_users(connection, world)
-        keys = [_secret(number) for number in range(world.keys)]
+        _load_users(connection, data)
+        keys = [_secret(number) for number in range(data.keys)]
         with connection.cursor() as cursor:
             cursor.execute(
                 'INSERT INTO organization (id, name, slug, "createdAt") '
                 "SELECT 't' || n, 'Tenant ' || n, 'tenant-' || n, now() FROM generate_series(0, %s - 1) AS n",
-                (world.tenants,),
+                (data.tenants,),
             )
             cursor.execute(
                 'INSERT INTO member (id, "organizationId", "userId", role, "createdAt") '
                 "SELECT 'member' || n, 't' || n, 'user' || n, 'owner', now() FROM generate_series(0, %s - 1) AS n",
-                (world.tenants,),
+                (data.tenants,),
             )
             cursor.execute(
                 "CREATE TABLE projects (id text PRIMARY KEY, org_id text NOT NULL REFERENCES organization, "
@@ -152,7 +152,7 @@ class Keys(_Peer):
             cursor.execute(
                 "INSERT INTO projects SELECT o.id || '_' || n, o.id, 'Project ' || n, NULL, "
                 "now() - n * interval '1 minute', now() FROM organization o, generate_series(1, %s) AS n",
-                (world.projects,),
+                (data.projects,),
             )
             cursor.execute("CREATE INDEX ON projects (org_id, created_at DESC, id DESC)")
             with cursor.copy(
@@ -161,14 +161,14 @@ class Keys(_Peer):
             ) as copy:
                 for number, key in enumerate(keys):
                     copy.write_row(
-                        (f"key_{number}", "default", key[:6], f"t{number % world.tenants}", _hash(key), True, False,
+                        (f"key_{number}", "default", key[:6], f"t{number % data.tenants}", _hash(key), True, False,
                          0, "now()", "now()", '{"projects":["read"]}')
                     )  # fmt: skip
         return keys
 
-    def revoke(self, world: World, server: Server, number: int) -> None:
+    def revoke(self, data: Dataset, server: Server, number: int) -> None:
         """Disable a key by ``auth.api.updateApiKey``, in the one process that takes the request."""
-        body = json.dumps({"keyId": f"key_{number}", "userId": f"user{number % world.tenants}"}).encode()
+        body = json.dumps({"keyId": f"key_{number}", "userId": f"user{number % data.tenants}"}).encode()
         urllib.request.urlopen(f"http://127.0.0.1:{server.port}/revoke", body, timeout=30).close()
 
 
@@ -196,25 +196,25 @@ class StripePlugin(_Peer):
     folder = "better_auth_stripe"
     header = "Stripe-Signature"
 
-    def load(self, connection: psycopg.Connection, world: World) -> list[str]:
+    def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
         """Tenant n's subscription belongs to ``user<n>``. Finds subscriptions by an index, which the plugin lacks."""
-        _load_users(connection, world)
+        _load_users(connection, data)
         connection.execute(
             'INSERT INTO subscription (id, plan, "referenceId", "stripeCustomerId", "stripeSubscriptionId", status) '
             "SELECT 'subscription' || n, 'free', 'user' || n, 'cus_' || n, 'sub_' || n, 'active' "
             "FROM generate_series(0, %s - 1) AS n",
-            (world.tenants,),
+            (data.tenants,),
         )
         connection.execute('CREATE INDEX ON subscription ("stripeSubscriptionId")')
         return []
 
-    def events_stored(self, world: World) -> int:
+    def events_stored(self, data: Dataset) -> int:
         """How many subscriptions an event has changed; the events themselves are not kept."""
-        return int(_read(world, 'SELECT count(*)::text FROM subscription WHERE "periodStart" IS NOT NULL'))
+        return int(_read(data, 'SELECT count(*)::text FROM subscription WHERE "periodStart" IS NOT NULL'))
 
-    def plan_of(self, world: World, tenant: int) -> str:
+    def plan_of(self, data: Dataset, tenant: int) -> str:
         """See `Contestant`."""
-        return _read(world, 'SELECT plan FROM subscription WHERE "stripeSubscriptionId" = %s', f"sub_{tenant}")
+        return _read(data, 'SELECT plan FROM subscription WHERE "stripeSubscriptionId" = %s', f"sub_{tenant}")
 
 
 class SyncEngine(_Peer):
@@ -230,42 +230,40 @@ class SyncEngine(_Peer):
     folder = "stripe_sync"
     header = "Stripe-Signature"
 
-    def load(self, connection: psycopg.Connection, world: World) -> list[str]:
+    def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
         """Subscriptions, synced when they began. Finds their items by an index, which the engine lacks."""
         connection.execute(
             "INSERT INTO stripe.subscriptions (id, object, status, customer, created, items, last_synced_at) "
             "SELECT 'sub_' || n, 'subscription', 'active', 'cus_' || n, %s, %s, to_timestamp(%s) "
             "FROM generate_series(0, %s - 1) AS n",
-            (BEGIN, Jsonb({"object": "list", "data": []}), BEGIN, world.tenants),
+            (BEGIN, Jsonb({"object": "list", "data": []}), BEGIN, data.tenants),
         )
         connection.execute(
             "INSERT INTO stripe.subscription_items (id, object, subscription, price, quantity, deleted, created, "
             "last_synced_at) SELECT 'si_' || n, 'subscription_item', 'sub_' || n, 'price_free', 1, false, %s, "
             "to_timestamp(%s) FROM generate_series(0, %s - 1) AS n",
-            (BEGIN, BEGIN, world.tenants),
+            (BEGIN, BEGIN, data.tenants),
         )
         connection.execute("CREATE INDEX ON stripe.subscription_items (subscription)")
         return []
 
-    def events_stored(self, world: World) -> int:
+    def events_stored(self, data: Dataset) -> int:
         """How many subscriptions an event has changed; the events themselves are not kept."""
         changed = "SELECT count(*)::text FROM stripe.subscriptions WHERE last_synced_at > to_timestamp(%s)"
-        return int(_read(world, changed, BEGIN))
+        return int(_read(data, changed, BEGIN))
 
-    def plan_of(self, world: World, tenant: int) -> str:
+    def plan_of(self, data: Dataset, tenant: int) -> str:
         """The price of the subscription's item."""
         return _read(
-            world,
-            "SELECT price FROM stripe.subscription_items WHERE subscription = %s AND NOT deleted",
-            f"sub_{tenant}",
+            data, "SELECT price FROM stripe.subscription_items WHERE subscription = %s AND NOT deleted", f"sub_{tenant}"
         )
 
 
-def _load_users(connection: psycopg.Connection, world: World) -> None:
+def _load_users(connection: psycopg.Connection, data: Dataset) -> None:
     connection.execute(
         'INSERT INTO "user" (id, name, email, "emailVerified") '
         "SELECT 'user' || n, 'User ' || n, n || '@example.com', true FROM generate_series(0, %s - 1) AS n",
-        (world.tenants,),
+        (data.tenants,),
     )
 
 
@@ -279,10 +277,10 @@ def _hash(key: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()).rstrip(b"=").decode()
 
 
-def _read(world: World, query: str, *parameters: str | int) -> str:
+def _read(data: Dataset, query: str, *parameters: str | int) -> str:
     """The one text value that a query returns."""
-    with psycopg.connect(world.conninfo) as connection:
+    with psycopg.connect(data.conninfo) as connection:
         row = connection.execute(query.encode(), parameters).fetchone()
     if row is None:
-        raise LookupError(f"{world.conninfo}: {query} found nothing")
+        raise LookupError(f"{data.conninfo}: {query} found nothing")
     return str(row[0])

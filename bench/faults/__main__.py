@@ -1,10 +1,8 @@
-"""Everything that the service stands on breaks, again and again, under load: ``python -m bench.faults --kills 200``.
+"""Inject faults while the service is under load: ``python -m bench.faults --kills 200``.
 
-Afterwards every acknowledged event must be in the ledger, once, and nothing else; states must be what the ledger says;
-every notification must have been mailed; and no key may have been let in after its revocation was answered. Which
-faults there are is in `injuries`; ``--only`` takes one of their names. ``--soak 60`` is an hour of load with a fault
-every minute, and looks at memory, open files and connections. Needs what the service needs; with Debian's faketime it
-steps clocks, as root it fills disks.
+Afterwards every acknowledged event must be in the ledger once, and nothing else; states must equal the fold of the
+ledger; every notification must have been mailed; and every key must be rejected after its revocation was answered. Name
+one fault with ``--only``. With Debian's faketime it moves clocks; as root it fills disks.
 """
 
 import argparse
@@ -18,7 +16,6 @@ from typing import Final
 
 import uvloop
 
-from bench.faults import soak
 from bench.faults.injuries import FAULTS, Fault
 from bench.faults.report import summary, table, wrong
 from bench.faults.run import Phase, run_phase
@@ -39,8 +36,6 @@ def main() -> None:
     if given.logs:
         given.logs.mkdir(parents=True, exist_ok=True)
     options = [f"synchronous_commit={given.commit}"]
-    if given.soak:
-        sys.exit(soak.run(given.soak * 60, chance, options, given.out, given.logs))
     plan = _plan(given)
     inflicted = {fault.name for faults in plan.values() for fault in faults}
     if not inflicted:
@@ -61,8 +56,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=[fault.name for fault in FAULTS], help="this fault alone")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)), help="of everything that is random")
     parser.add_argument("--commit", choices=COMMITS, default="on", help="PostgreSQL's synchronous_commit")
-    parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="a soak of this length instead")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="where a soak's chart goes")
     parser.add_argument("--logs", type=Path, help="a folder to keep all logs in")
     return parser.parse_args()
 

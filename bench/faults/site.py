@@ -172,7 +172,7 @@ class Site:
                     "VALUES (%(id)s, %(id)s, %(id)s, 'owner@example.com')",
                     {"id": owner},
                 )
-        self.owners = dict(zip(OWNERS, support.make_owners(self.conninfo, OWNERS), strict=True))
+        self.owners = dict(zip(OWNERS, support.create_owner_keys(self.conninfo, OWNERS), strict=True))
         for number in range(support.TENANTS):
             self.simulator.customer(f"cus_{number}")
         self.keep()

@@ -1,4 +1,4 @@
-"""Two services behind a load balancer, restarted in turn while they are used. `bench.rolling` does it for longer."""
+"""Two services behind a load balancer, restarted in turn while they are used."""
 
 import asyncio
 import signal
