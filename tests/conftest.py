@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this run a folder of its own for the files of its tests.
+    """Give this run a separate folder for the files of its tests.
 
     pytest's default is below a folder that all runs of a user share, and which each new run closes to other users:
     as root, the PostgreSQL servers of another run, which belong to another user, would lose their files.

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, PRICES, ApiError, Simulator, State, WebhookEndpoint
-from tests.support.simulator import SECRET, WALL, WEBHOOK, Receiver, a_simulator, simulator_with_receiver
+from tests.support.simulator import SECRET, WALL_CLOCK, WEBHOOK, Receiver, a_simulator, simulator_with_receiver
 
 UPDATED = "customer.subscription.updated"
 
@@ -209,7 +209,7 @@ async def test_without_automatic_delivery_nothing_is_sent_until_asked() -> None:
 
 
 async def test_while_it_runs_what_becomes_due_is_delivered() -> None:
-    moments = [WALL]
+    moments = [WALL_CLOCK]
     async with simulator_with_receiver(running=True, wall_clock=lambda: moments[0]) as (sim, receiver):
         sim.misbehave(delay=timedelta(hours=1))
         sim.customer()

@@ -332,7 +332,7 @@ async def test_demo_uses_the_database_of_the_environment_and_names_it(tmp_path: 
         assert "the data stays in the database user=" in command.text["out"]
         assert "hunter2" not in command.text["out"] + command.text["err"]
         assert await command.end(signal.SIGINT) == 0
-    # what is the demo's own once goes on being so
+    # a database stays the demo's own
     async with running("demo", folder=tmp_path, PORT=values["PORT"]) as command:
         await command.until("messages.json", "out")
         assert await command.end(signal.SIGINT) == 0

@@ -1,4 +1,4 @@
-"""What was taken away before a request was sent is not honored: by two processes, under load, every time.
+"""A request sent after a revocation is rejected: by two processes, under load, every time.
 
 `tests/system/test_immediate_revocation.py` does it with four processes and many more revocations.
 """
@@ -35,7 +35,7 @@ PROJECTS: Final = "/api/v1/projects"
 OPERATOR: Final = "operator-of-the-revocations-0123456789"
 PEPPER: Final = Pepper(SECRETS["API_KEY_PEPPER"].encode())
 SUSPEND: Final = b'{"name": "n", "ownerEmail": "a@b.example", "suspended": true}'
-WHAT: Final = "Requests sent after something was taken away"
+WHAT: Final = "Requests sent after a revocation"
 SLOW: Final = "Requests whose body was completed after their key was revoked or their member removed"
 
 
@@ -149,10 +149,10 @@ async def hammered(base_url: str, takings: Sequence[Taking], taker: str) -> tupl
 
 
 async def check_keys(site: Site, number: int, record_property: RecordProperty) -> None:
-    """Revoke so many keys while clients use them; none is let in afterwards."""
+    """Revoke so many keys while clients use them; none is accepted afterwards."""
     takings, owner = revocations(site.conninfo, number)
     sent, let_in = await hammered(site.deployment.base_url, takings, owner)
-    figures.record(record_property, WHAT, {"requests": sent, "revocations": number}, {"let in": let_in})
+    figures.record(record_property, WHAT, {"requests": sent, "revocations": number}, {"accepted": let_in})
     assert let_in == 0
 
 
@@ -164,7 +164,7 @@ async def check_tenants(site: Site, number: int, record_property: RecordProperty
     takings += [Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended]
     sent, let_in = await hammered(site.deployment.base_url, takings, OPERATOR)
     counts = {"requests": sent, "suspensions": len(suspended), "ends of tenants": len(ended)}
-    figures.record(record_property, f"{WHAT}: tenants", counts, {"let in": let_in})
+    figures.record(record_property, f"{WHAT}: tenants", counts, {"accepted": let_in})
     assert let_in == 0
 
 
@@ -175,14 +175,14 @@ async def check_members(site: Site, number: int, record_property: RecordProperty
     takings = [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
     sent, let_in = await hammered(site.deployment.base_url, takings, owner)
     counts = {"requests": sent, "removals": len(members)}
-    figures.record(record_property, f"{WHAT}: members", counts, {"let in": let_in})
+    figures.record(record_property, f"{WHAT}: members", counts, {"accepted": let_in})
     assert let_in == 0
 
 
 async def check_slow_bodies(site: Site, number: int, record_property: RecordProperty) -> None:
-    """Revoke so many keys, and remove so many members, each while a request of theirs is half sent: none is let in.
+    """Revoke so many keys, and remove so many members, each while half of its request was sent: none is accepted.
 
-    Each half of a request is on a connection of its own, which any of the processes may have.
+    Each half-sent request is on a separate connection to any of the processes.
     """
     ((tenant_id, owner),) = add_tenants(site.conninfo, 1)
     keys = add_keys(site.conninfo, tenant_id, number, "{projects:*}")
@@ -199,7 +199,7 @@ async def check_slow_bodies(site: Site, number: int, record_property: RecordProp
         made = (await client.get(PROJECTS)).json()["data"]
     counts = {"requests": len(takings), "revocations": len(keys), "removals": len(members)}
     let_in = sum(status not in (401, 403) for status in statuses)
-    figures.record(record_property, SLOW, counts, {"let in": let_in})
+    figures.record(record_property, SLOW, counts, {"accepted": let_in})
     assert (let_in, made) == (0, [])
 
 
@@ -212,7 +212,7 @@ async def test_a_cache_of_ten_seconds_lets_them_in(site: Site, tmp_path: Path, r
     async with caching_service(site.values, tmp_path) as base_url:
         sent, let_in = await hammered(base_url, takings, owner)
     what = f"{WHAT}, behind a cache of 10 s"
-    figures.record(record_property, what, {"requests": sent, "revocations": OTHERS}, {"let in": let_in})
+    figures.record(record_property, what, {"requests": sent, "revocations": OTHERS}, {"accepted": let_in})
     assert let_in > 0
 
 

@@ -366,7 +366,7 @@ async def leaks(run_of: Everything, owner: str, mail: MailServer) -> None:
 
 
 async def broken_database(run_of: Everything, key: str, conninfo: str) -> None:
-    """Faults of ours, as after a migration gone wrong: requests fail, and the log has the reason."""
+    """Internal errors, as after a failed migration: requests fail, and the log has the reason."""
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         for table in ("projects", "audit_events", "billing_events"):
             await connection.execute(f"ALTER TABLE {table} RENAME TO {table}_away")

@@ -39,7 +39,7 @@ class Subscriber(NamedTuple):
 
     @property
     def owed(self) -> set[str]:
-        """The failures that its owner must be told of, in whatever order."""
+        """The failures that its owner must be mailed, in any order."""
         waits = self.plot.links is not Links.GIVEN and self.history.truth.status != "past_due"
         return {failure for failure, paid in self.history.failures.items() if not paid and not waits}
 
@@ -112,7 +112,7 @@ async def check_orders(conninfo: str, folder: Path, record_property: figures.Rec
 
 
 def _deliveries(rng: random.Random, each: int, start: int) -> list[Delivery]:
-    """Every plot happens to many subscribers; each has an order of its own, and they are mixed."""
+    """Every plot happens to many subscribers; each in another order, and interleaved."""
     streams = []
     for number in range(each):
         for place, plot in enumerate(PLOTS):
@@ -147,7 +147,7 @@ async def _record(client: httpx2.AsyncClient, org: str) -> tuple[Record, str | N
 
 
 async def _mails(conninfo: str) -> dict[str, list[str]]:
-    """The events that notifications tell of, by tenant."""
+    """The events of notifications, by tenant."""
     mails = defaultdict(list)
     for row in await rows(conninfo, "SELECT tenant_id, event_id FROM notifications"):
         mails[row["tenant_id"]].append(row["event_id"])

@@ -60,7 +60,7 @@ async def test_flood_gets_no_more_through_than_the_limit_and_no_fewer_than_promi
     figures.record(
         record_property,
         f"rate limit of {LIMIT}, two processes",
-        {"requests": SENT, "let through": len(accepted)},
+        {"requests": SENT, "accepted": len(accepted)},
         {"over the limit": max(0, most_in_a_window(accepted) - LIMIT)},
     )
     assert most_in_a_window(accepted) <= LIMIT

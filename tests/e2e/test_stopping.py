@@ -1,4 +1,4 @@
-"""How processes end: what load balancers, callers and the next process are told, and what becomes of work under way.
+"""How processes stop: the answers to load balancers and callers, and the fate of running work.
 
 In one process, mostly; `tests/system/test_stopping.py` has two, and requests that never end.
 """

@@ -221,7 +221,7 @@ print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk
 
 
 async def said_by(program: str) -> str:
-    """What a Python program of its own prints."""
+    """The output of a separate Python program."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )

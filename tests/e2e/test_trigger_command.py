@@ -1,6 +1,6 @@
 """``tenantry trigger`` against the service. `test_demo` and `test_listen_command` run it as a process.
 
-The service has an event loop in a thread of its own: the command handles signals, so it needs the main thread.
+The service has an event loop in a separate thread: the command handles signals, so it needs the main thread.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Counting that fails or takes too long: nobody is let in uncounted, everybody is told in time, and nothing stays."""
+"""Rate limiting that fails or is slow: no request passes uncounted, each gets an answer in time, and nothing leaks."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-class Door:
+class AuthenticatedApp:
     """One tenant's key, and admissions that share a limiter: its limit is 5."""
 
     def __init__(self, authenticator: Authenticator, limiter: RateLimiter, credential: str) -> None:
@@ -54,7 +54,7 @@ class Door:
 
 
 @pytest.fixture
-async def door(conninfo: str, tmp_path: Path) -> AsyncIterator[Door]:
+async def app(conninfo: str, tmp_path: Path) -> AsyncIterator[AuthenticatedApp]:
     async with running_service(conninfo, TENANTRY_PLANS=write_catalog(tmp_path)) as service:
         org = await tenant_of(service)
         database = Database(conninfo, pool_size=1)
@@ -63,7 +63,7 @@ async def door(conninfo: str, tmp_path: Path) -> AsyncIterator[Door]:
             clock=service.clock,
         )  # fmt: skip
         async with limiter_on(conninfo, service.clock) as limiter:
-            yield Door(authenticator, limiter, str(org.owner.credential))
+            yield AuthenticatedApp(authenticator, limiter, str(org.owner.credential))
         await authenticator.close()
         await database.close()
 
@@ -92,25 +92,25 @@ async def shares_in_memory() -> int:
     return sum(isinstance(thing, Share) for thing in gc.get_objects())
 
 
-async def test_request_is_refused_when_its_time_is_up_and_does_not_count(conninfo: str, door: Door) -> None:
+async def test_request_is_refused_when_its_time_is_up_and_does_not_count(conninfo: str, app: AuthenticatedApp) -> None:
     async with counts_locked(conninfo):
         with pytest.raises(AuthUnavailableError):
-            await door.admit(deadline=0.1)
+            await app.admit(deadline=0.1)
     for _ in range(5):
-        await door.admit()
+        await app.admit()
     with pytest.raises(RateLimitedError):
-        await door.admit()
+        await app.admit()
 
 
-async def test_time_that_authentication_took_is_not_there_for_counting(door: Door) -> None:
+async def test_time_that_authentication_took_is_not_there_for_counting(app: AuthenticatedApp) -> None:
     with pytest.raises(AuthUnavailableError):
-        await door.admit(monotonic=iter([1000.0, 1004.8]).__next__)
-    await door.admit(monotonic=iter([1000.0, 1000.1]).__next__)
+        await app.admit(monotonic=iter([1000.0, 1004.8]).__next__)
+    await app.admit(monotonic=iter([1000.0, 1000.1]).__next__)
 
 
-async def test_database_is_given_the_time_that_is_left(conninfo: str, door: Door) -> None:
+async def test_database_is_given_the_time_that_is_left(conninfo: str, app: AuthenticatedApp) -> None:
     async with counts_locked(conninfo):
-        waiting = asyncio.create_task(door.admit())
+        waiting = asyncio.create_task(app.admit())
         await until_blocked(conninfo)
     await waiting
 

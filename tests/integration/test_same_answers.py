@@ -18,7 +18,7 @@ import pytest
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
 from tests.support.database_link import DatabaseLink, database_link
-from tests.support.in_process import FASTAPI, MIDDLEWARE, SERVICE, Door, running_door
+from tests.support.in_process import FASTAPI, MIDDLEWARE, SERVICE, AuthenticatedApp, running_app
 from tests.support.issuer import running_issuer
 from tests.support.postgres import PostgresServer
 from tests.support.service import HURRIED, WHOAMI, Caller, Organization, Service, refusal, running_service
@@ -27,7 +27,7 @@ KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI)
 MISSING: Final = 'Bearer realm="api"'
 SUSPENDED: Final = {"name": "x", "ownerEmail": "a@x.example", "suspended": True}
 LEFT: Final = re.compile(r"r=\d+")
-STRANGER: Final = compose_secret(Mode.LIVE, bytes(32))
+UNKNOWN_KEY: Final = compose_secret(Mode.LIVE, bytes(32))
 CATALOG: Final = """
 [[plans]]
 id = "free"
@@ -40,7 +40,7 @@ requests_per_minute_per_key = 2
 """
 
 Headers = list[tuple[bytes, bytes]]
-Prepare = Callable[[Service, Door], Awaitable[Headers]]
+Prepare = Callable[[Service, AuthenticatedApp], Awaitable[Headers]]
 
 
 def sent(*values: str | bytes, **others: str) -> Headers:
@@ -58,168 +58,168 @@ def by(caller: Caller, **others: str) -> Headers:
 def fixed(*values: str | bytes, **others: str) -> Prepare:
     """Always the same headers, whatever there is in the database."""
 
-    async def prepare(_service: Service, _door: Door) -> Headers:
+    async def prepare(_service: Service, _app: AuthenticatedApp) -> Headers:
         return sent(*values, **others)
 
     return prepare
 
 
-async def let_in(door: Door, headers: Headers) -> None:
-    answer = await door.get(headers)
+async def authorized(app: AuthenticatedApp, headers: Headers) -> None:
+    answer = await app.get(headers)
     assert answer.status_code == 200, answer.text
 
 
-async def owner(service: Service, _door: Door) -> Headers:
+async def owner(service: Service, _app: AuthenticatedApp) -> Headers:
     return by((await service.organization()).owner)
 
 
-async def owner_in_other_case(service: Service, _door: Door) -> Headers:
+async def owner_in_other_case(service: Service, _app: AuthenticatedApp) -> Headers:
     return sent(f"bEaReR {(await service.organization()).owner.credential}")
 
 
-async def reader(service: Service, _door: Door) -> Headers:
+async def reader(service: Service, _app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     return by((await service.key(org.owner, org.id, "projects:read")).caller)
 
 
-async def key_of_test_mode(service: Service, _door: Door) -> Headers:
+async def key_of_test_mode(service: Service, _app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     return by((await service.key(org.owner, org.id, "projects:read", mode="test")).caller)
 
 
-async def revoked_a_moment_ago(service: Service, door: Door) -> Headers:
+async def revoked_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
-    await let_in(door, by(key.caller))
+    await authorized(app, by(key.caller))
     assert (await org.owner.delete(key.path)).status_code == 204
     return by(key.caller)
 
 
-async def rotated_a_moment_ago(service: Service, door: Door) -> Headers:
+async def rotated_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
-    await let_in(door, by(key.caller))
+    await authorized(app, by(key.caller))
     assert (await org.owner.post(f"{key.path}/rotate", {})).status_code == 201
     return by(key.caller)
 
 
-async def expired_a_moment_ago(service: Service, _door: Door) -> Headers:
+async def expired_a_moment_ago(service: Service, _app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await _execute(service, "UPDATE api_keys SET expires_at = %s WHERE id = %s", service.clock.now, key.id)
     return by(key.caller)
 
 
-async def suspended_a_moment_ago(service: Service, door: Door) -> Headers:
+async def suspended_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
-    await let_in(door, by(org.owner))
+    await authorized(app, by(org.owner))
     await service.operator.put(org.path, SUSPENDED)
     return by(org.owner)
 
 
-async def ended_a_moment_ago(service: Service, door: Door) -> Headers:
+async def ended_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
-    await let_in(door, by(org.owner))
+    await authorized(app, by(org.owner))
     assert (await service.operator.delete(org.path)).status_code == 204
     return by(org.owner)
 
 
-async def user_suspended_a_moment_ago(service: Service, door: Door) -> Headers:
+async def user_suspended_a_moment_ago(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     user = service.user(org=org.id, role="owner")
-    await let_in(door, by(user))
+    await authorized(app, by(user))
     await service.operator.put(org.path, SUSPENDED)
     return by(user)
 
 
-async def user_of_an_ended_tenant(service: Service, door: Door) -> Headers:
+async def user_of_an_ended_tenant(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     user = service.user(org=org.id, role="owner")
-    await let_in(door, by(user))
+    await authorized(app, by(user))
     await service.operator.delete(org.path)
     return by(user)
 
 
-async def removed_member(service: Service, door: Door) -> Headers:
+async def removed_member(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     member = service.user("leaving", org=org.id, role="owner")
-    await let_in(door, by(member))
+    await authorized(app, by(member))
     await _add_membership(service, org, "leaving", removed=True)
     return by(member)
 
 
-async def owner_who_is_a_member_only(service: Service, _door: Door) -> Headers:
+async def owner_who_is_a_member_only(service: Service, _app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     await _add_membership(service, org, "lowered", removed=False)
     return by(service.user("lowered", org=org.id, role="owner"))
 
 
-async def member(service: Service, _door: Door) -> Headers:
+async def member(service: Service, _app: AuthenticatedApp) -> Headers:
     return by(service.user(org=(await service.organization()).id))
 
 
-async def narrowed_owner(service: Service, _door: Door) -> Headers:
+async def narrowed_owner(service: Service, _app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     return by(service.user(org=org.id, role="owner", scope="openid projects:write"))
 
 
-async def stranger(service: Service, _door: Door) -> Headers:
-    return by(service.user("stranger"))
+async def unknown_user(service: Service, _app: AuthenticatedApp) -> Headers:
+    return by(service.user("unknown_user"))
 
 
-async def user_of_an_unknown_tenant(service: Service, _door: Door) -> Headers:
+async def user_of_an_unknown_tenant(service: Service, _app: AuthenticatedApp) -> Headers:
     return by(service.user(org="missing", role="owner"))
 
 
-async def user_asking_for_another_tenant(service: Service, _door: Door) -> Headers:
+async def user_asking_for_another_tenant(service: Service, _app: AuthenticatedApp) -> Headers:
     org, other = await service.organization(), await service.organization()
     return by(service.user(org=org.id, role="owner"), X_Organization_Id=other.id)
 
 
-async def expired_token(service: Service, _door: Door) -> Headers:
+async def expired_token(service: Service, _app: AuthenticatedApp) -> Headers:
     org, now = await service.organization(), int(service.clock.now.timestamp())
     return by(service.user(org=org.id, iat=now - 7200, exp=now - 3600))
 
 
-async def id_token(service: Service, _door: Door) -> Headers:
+async def id_token(service: Service, _app: AuthenticatedApp) -> Headers:
     return by(service.user(org=(await service.organization()).id, nonce="n"))
 
 
-async def forged_token(service: Service, _door: Door) -> Headers:
+async def forged_token(service: Service, _app: AuthenticatedApp) -> Headers:
     good = str(service.user(org=(await service.organization()).id).credential)
     return sent(f"Bearer {good[:-4]}AAAA")
 
 
-async def unsigned_token(service: Service, _door: Door) -> Headers:
+async def unsigned_token(service: Service, _app: AuthenticatedApp) -> Headers:
     good = str(service.user(org=(await service.organization()).id).credential)
     return sent(f"Bearer eyJhbGciOiJub25lIn0.{good.split('.')[1]}.")
 
 
-async def key_with_another_checksum(service: Service, _door: Door) -> Headers:
+async def key_with_another_checksum(service: Service, _app: AuthenticatedApp) -> Headers:
     key = str((await service.organization()).owner.credential)
     return sent(f"Bearer {key[:-1]}{'0' if key[-1] != '0' else '1'}")
 
 
-async def same_header_twice(service: Service, _door: Door) -> Headers:
+async def same_header_twice(service: Service, _app: AuthenticatedApp) -> Headers:
     good = f"Bearer {(await service.organization()).owner.credential}"
     return sent(good, good)
 
 
-async def good_header_after_an_empty_one(service: Service, _door: Door) -> Headers:
+async def good_header_after_an_empty_one(service: Service, _app: AuthenticatedApp) -> Headers:
     return sent("", f"Bearer {(await service.organization()).owner.credential}")
 
 
-async def key_in_other_headers(service: Service, _door: Door) -> Headers:
+async def key_in_other_headers(service: Service, _app: AuthenticatedApp) -> Headers:
     key = str((await service.organization()).owner.credential)
     return sent(Cookie=f"session={key}", X_Api_Key=key, Proxy_Authorization=f"Bearer {key}", X_Tenant_Id="org-1")
 
 
-async def third_of_two_requests(service: Service, door: Door) -> Headers:
+async def third_of_two_requests(service: Service, app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await _execute(service, "UPDATE tenants SET plan = 'limited' WHERE id = %s", org.id)
     for _ in range(2):
-        await let_in(door, by(key.caller))
+        await authorized(app, by(key.caller))
     return by(key.caller)
 
 
@@ -268,18 +268,18 @@ REFUSED: Final = {
     "other scheme": invalid(fixed("Basic dXNlcjpwYXNz")),
     "scheme alone": invalid(fixed("Bearer")),
     "scheme and blanks": invalid(fixed("Bearer   ")),
-    "no scheme": invalid(fixed(STRANGER)),
+    "no scheme": invalid(fixed(UNKNOWN_KEY)),
     "one part": invalid(fixed("Bearer abc"), detail=SHAPELESS),
     "three empty parts": invalid(fixed("Bearer ..")),
     "four parts": invalid(fixed("Bearer a.b.c.d"), detail=SHAPELESS),
-    "key that was never made": invalid(fixed(f"Bearer {STRANGER}"), detail="The API key is not valid."),
+    "key that was never made": invalid(fixed(f"Bearer {UNKNOWN_KEY}"), detail="The API key is not valid."),
     "key with another checksum": invalid(key_with_another_checksum, detail="The API key is not valid."),
     "prefix of keys alone": invalid(fixed("Bearer svc_"), detail="The API key is not valid."),
     "key that is not ASCII": invalid(fixed("Bearer svc_live_ä"), detail=SHAPELESS),
     "token that is not ASCII": invalid(fixed(b"Bearer \xe4.\xf6.\xfc"), detail=SHAPELESS),
     "NUL": invalid(fixed(b"Bearer a\x00b.c.d")),
     "too long": invalid(fixed(b"Bearer " + b"a" * 9000 + b".b.c"), detail=SHAPELESS),
-    "two credentials in one header": invalid(fixed(f"Bearer {STRANGER}, Bearer {STRANGER}")),
+    "two credentials in one header": invalid(fixed(f"Bearer {UNKNOWN_KEY}, Bearer {UNKNOWN_KEY}")),
     "same header twice": invalid(same_header_twice),
     "good header after an empty one": invalid(good_header_after_an_empty_one),
     "revoked a moment ago": invalid(revoked_a_moment_ago, "api_key_revoked", "The API key has been revoked."),
@@ -290,7 +290,7 @@ REFUSED: Final = {
     "user suspended a moment ago": forbidden(user_suspended_a_moment_ago, "org_suspended"),
     "user of an ended tenant": invalid(user_of_an_ended_tenant),
     "removed member": forbidden(removed_member, "no_organization"),
-    "stranger": forbidden(stranger, "no_organization"),
+    "unknown_user": forbidden(unknown_user, "no_organization"),
     "user of an unknown tenant": forbidden(user_of_an_unknown_tenant, "no_organization"),
     "user asking for another tenant": forbidden(user_asking_for_another_tenant, "org_mismatch"),
     "expired token": invalid(expired_token, "token_expired"),
@@ -326,13 +326,13 @@ EVERYWHERE: Final = frozenset(
         "expired token", "forged token", "ID token",
         # the tenant and its member
         "suspended a moment ago", "user suspended a moment ago", "removed member", "user asking for another tenant",
-        "ended a moment ago", "user of an ended tenant", "stranger", "test key",
+        "ended a moment ago", "user of an ended tenant", "unknown_user", "test key",
         # the scope, and the limits
         "reader who writes", "owner who is a member only", "third of two requests",
         "owner", "reader who reads", "narrowed owner who writes",
     }
 )  # fmt: skip
-"""The rows that each kind of door is asked."""
+"""The rows that each kind of app is asked."""
 
 
 @pytest.fixture(scope="module")
@@ -351,13 +351,13 @@ async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Servi
 
 
 @pytest.fixture(scope="module", params=KINDS)
-async def door(request: pytest.FixtureRequest, service: Service, catalog: str) -> AsyncIterator[Door]:
-    async with running_door(request.param, service, TENANTRY_PLANS=catalog) as door:
-        yield door
+async def app(request: pytest.FixtureRequest, service: Service, catalog: str) -> AsyncIterator[AuthenticatedApp]:
+    async with running_app(request.param, service, TENANTRY_PLANS=catalog) as app:
+        yield app
 
 
 def asked(names: Iterable[str]) -> list[Any]:
-    """The kind of door and the name of a row, for each row that this kind is asked."""
+    """The kind of app and the name of a row, for each row that this kind is asked."""
     return [
         pytest.param(kind, name, id=f"{kind}-{name}")
         for kind in KINDS
@@ -378,29 +378,31 @@ def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
     return answer.status_code, headers, body
 
 
-@pytest.mark.parametrize(("door", "name"), asked(REFUSED), indirect=["door"])
-async def test_refusals_are_the_same(service: Service, door: Door, name: str) -> None:
+@pytest.mark.parametrize(("app", "name"), asked(REFUSED), indirect=["app"])
+async def test_refusals_are_the_same(service: Service, app: AuthenticatedApp, name: str) -> None:
     row = REFUSED[name]
-    headers = await row.prepare(service, door)
-    answer = await door.get(headers, row.scope)
+    headers = await row.prepare(service, app)
+    answer = await app.get(headers, row.scope)
     assert refusal(answer) == (row.status, row.code)
     challenge = answer.headers.get("www-authenticate")
     assert (challenge is None) == (row.challenge is None)
     assert (challenge or "").startswith(row.challenge or "")
     assert (challenge or "").isascii()
     assert ("retry-after" in answer.headers) == (row.status == 429)
-    here = Door(SERVICE, service.client)
+    here = AuthenticatedApp(SERVICE, service.client)
     assert comparable(answer) == comparable(await here.get(headers, row.scope))
 
 
-@pytest.mark.parametrize(("door", "name"), asked(LET_IN), indirect=["door"])
-async def test_those_let_in_are_the_same_and_known_by_the_same_name(service: Service, door: Door, name: str) -> None:
+@pytest.mark.parametrize(("app", "name"), asked(LET_IN), indirect=["app"])
+async def test_accepted_callers_are_the_same_and_have_the_same_name(
+    service: Service, app: AuthenticatedApp, name: str
+) -> None:
     prepare, scope = LET_IN[name]
-    headers = await prepare(service, door)
-    answer = await door.get(headers, scope)
+    headers = await prepare(service, app)
+    answer = await app.get(headers, scope)
     assert answer.status_code == 200, answer.text
     who = (await service.client.get(WHOAMI, headers=headers)).json()
-    if door.kind == SERVICE:
+    if app.kind == SERVICE:
         assert scope is None or answer.headers["x-tenant-id"] == who["orgId"]
     else:
         shown = answer.json()
@@ -408,29 +410,29 @@ async def test_those_let_in_are_the_same_and_known_by_the_same_name(service: Ser
         assert shown == who
 
 
-async def test_limits_are_counted_together_and_shown_alike(service: Service, door: Door) -> None:
+async def test_limits_are_counted_together_and_shown_alike(service: Service, app: AuthenticatedApp) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await _execute(service, "UPDATE tenants SET plan = 'limited' WHERE id = %s", org.id)
-    for answer in (await door.get(by(key.caller)), await service.client.get(WHOAMI, headers=by(key.caller))):
+    for answer in (await app.get(by(key.caller)), await service.client.get(WHOAMI, headers=by(key.caller))):
         assert answer.status_code == 200
         assert answer.headers["ratelimit-policy"] == '"tenant";q=100;w=60, "key";q=2;w=60'
         assert answer.headers["ratelimit"].startswith('"tenant";r=')
-    assert refusal(await door.get(by(key.caller))) == (429, "rate_limited")
+    assert refusal(await app.get(by(key.caller))) == (429, "rate_limited")
 
 
-async def test_request_id_is_the_clients_own_if_it_is_a_plain_word(door: Door) -> None:
+async def test_request_id_is_the_clients_own_if_it_is_a_plain_word(app: AuthenticatedApp) -> None:
     for own, kept in ((b"word-1.2_3", True), (b"two words", False), (b"x" * 129, False), (b"", False)):
-        answer = await door.get([(b"x-request-id", own)])
+        answer = await app.get([(b"x-request-id", own)])
         assert (answer.headers["x-request-id"].encode() == own) is kept
         assert answer.json()["requestId"] == answer.headers["x-request-id"]
 
 
 @asynccontextmanager
-async def every_door(service: Service, **values: str) -> AsyncIterator[list[Door]]:
-    """A door of each kind beside the service, with its short timeouts."""
+async def every_app(service: Service, **values: str) -> AsyncIterator[list[AuthenticatedApp]]:
+    """A app of each kind beside the service, with its short timeouts."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(running_door(kind, service, HURRIED, **values)) for kind in KINDS]
+        yield [await stack.enter_async_context(running_app(kind, service, HURRIED, **values)) for kind in KINDS]
 
 
 @pytest.fixture
@@ -441,32 +443,32 @@ async def link(service: Service) -> AsyncIterator[DatabaseLink]:
 
 async def test_database_out_of_reach_is_503_and_comes_back(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, HURRIED) as linked, every_door(linked) as doors:
+    async with running_service(link.conninfo, HURRIED) as linked, every_app(linked) as apps:
         callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
-        for door in doors:
+        for app in apps:
             for caller in callers:
-                await let_in(door, by(caller))
+                await authorized(app, by(caller))
         await link.cut()
-        for door in doors:
+        for app in apps:
             for caller in callers:
-                answer = await door.get(by(caller), "projects:read")
-                assert refusal(answer) == (503, "auth_unavailable"), door.kind
-                assert answer.headers["retry-after"] == "1", door.kind
-            assert refusal(await door.get(sent("Bearer nonsense"))) == (401, "invalid_credential"), door.kind
-            assert refusal(await door.get([])) == (401, "missing_credential"), door.kind
+                answer = await app.get(by(caller), "projects:read")
+                assert refusal(answer) == (503, "auth_unavailable"), app.kind
+                assert answer.headers["retry-after"] == "1", app.kind
+            assert refusal(await app.get(sent("Bearer nonsense"))) == (401, "invalid_credential"), app.kind
+            assert refusal(await app.get([])) == (401, "missing_credential"), app.kind
         await link.restore()
-        for door in doors:
+        for app in apps:
             for caller in callers:
-                await let_in(door, by(caller))
+                await authorized(app, by(caller))
 
 
 async def test_database_that_does_not_answer_is_503(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, HURRIED) as linked, every_door(linked) as doors:
-        for door in doors:
-            await let_in(door, by(org.owner))
+    async with running_service(link.conninfo, HURRIED) as linked, every_app(linked) as apps:
+        for app in apps:
+            await authorized(app, by(org.owner))
         link.block()
-        answers = await asyncio.gather(*(door.get(by(org.owner)) for door in doors))
+        answers = await asyncio.gather(*(app.get(by(org.owner)) for app in apps))
         assert [refusal(answer) for answer in answers] == [(503, "auth_unavailable")] * len(KINDS)
         link.unblock()
 
@@ -478,18 +480,18 @@ async def test_identity_provider_out_of_reach_is_503_for_tokens_alone(service: S
         async with running_service(service.conninfo, OIDC_ISSUER=away.url) as other:
             other.issuer = away
             token = other.user(org=org.id, role="owner")
-            async with every_door(other) as doors:
-                for door in doors:
-                    answer = await door.get(by(token))
-                    assert refusal(answer) == (503, "auth_unavailable"), door.kind
-                    assert answer.headers["retry-after"] == "1", door.kind
-                    await let_in(door, by(org.owner))
+            async with every_app(other) as apps:
+                for app in apps:
+                    answer = await app.get(by(token))
+                    assert refusal(answer) == (503, "auth_unavailable"), app.kind
+                    assert answer.headers["retry-after"] == "1", app.kind
+                    await authorized(app, by(org.owner))
 
 
 async def test_without_an_identity_provider_tokens_are_refused(service: Service) -> None:
     org = await service.organization()
     token = service.user(org=org.id, role="owner")
-    async with running_service(service.conninfo, OIDC_ISSUER="") as other, every_door(other, OIDC_ISSUER="") as doors:
-        for door in doors:
-            assert refusal(await door.get(by(token))) == (401, "invalid_credential"), door.kind
-            await let_in(door, by(org.owner))
+    async with running_service(service.conninfo, OIDC_ISSUER="") as other, every_app(other, OIDC_ISSUER="") as apps:
+        for app in apps:
+            assert refusal(await app.get(by(token))) == (401, "invalid_credential"), app.kind
+            await authorized(app, by(org.owner))

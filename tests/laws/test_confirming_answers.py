@@ -38,7 +38,7 @@ class Remembering(Ledger):
 
 @st.composite
 def facts(draw: st.DrawFn, *statuses: str) -> dict[str, Any]:
-    """What may be said of one of two subscriptions; few things, so that much of it is said again."""
+    """Statements about one of two subscriptions; few values, so that many repeat."""
     number = draw(st.sampled_from([1, 2]))
     return {
         "subscription_id": f"sub_{number}",

@@ -1,4 +1,4 @@
-"""A token that is told to be timely in one step is one that passes every check of its times, and no other."""
+"""The single check of a token's times accepts exactly the tokens that pass every separate check."""
 
 import httpx2
 from hypothesis import example, given

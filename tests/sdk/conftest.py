@@ -10,7 +10,7 @@ from tests.support.postgres import PostgresServer
 
 @pytest.fixture(scope="session")
 async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
-    """The service, shared by all tests: each makes organizations of its own, and none moves the clock."""
+    """The service, shared by all tests: each creates separate organizations, and none moves the clock."""
     with postgres.database() as conninfo:
         async with serving(conninfo) as running:
             yield running

@@ -62,7 +62,7 @@ class FaultyProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection goes on after a request."""
+        """Whether the connection stays open after a request."""
         request = await _message(reader)
         fault = self._choose()
         self.met.append(fault)

@@ -1,4 +1,4 @@
-"""What callers are told when a call fails."""
+"""The errors of failed calls."""
 
 import copy
 import pickle

@@ -19,7 +19,7 @@ from tests.sdk.support import SDK
 
 LEFT_OUT: Final = {
     "exportAuditEvents",  # the list goes over all pages
-    "verifyCredential",  # gateways ask it, with the credential of somebody else
+    "verifyCredential",  # gateways ask it, with another client's credential
     "verifyCredentialInMode",
     "receiveProviderEvent",
     "healthz",

@@ -21,7 +21,7 @@ AT_ONCE: Final = 50
 
 @pytest.fixture(scope="module")
 async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
-    """The service of this file, whose tests move the clock forward; each has an organization of its own."""
+    """The service of this file, whose tests move the clock forward; each has a separate organization."""
     with postgres.database() as conninfo:
         async with serving(conninfo) as running:
             yield running

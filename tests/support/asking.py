@@ -1,4 +1,4 @@
-"""A question to the provider, asked by a process of its own, whose clock may be another; its argument: CONNINFO."""
+"""A request to the provider from a separate process, whose clock may differ; its argument: CONNINFO."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""The scripts of examples/backup, on PostgreSQL servers of their own."""
+"""The scripts of examples/backup, on separate PostgreSQL servers."""
 
 import os
 import shutil

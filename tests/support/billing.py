@@ -109,7 +109,7 @@ class Provider:
         )
 
     async def stored(self, event_id: str) -> dict[str, Any] | None:
-        """An event as the ledger holds it, whoever it concerns, and its raw body."""
+        """An event of any tenant as the ledger holds it, and its raw body."""
         found = await rows(
             self.service.conninfo,
             "SELECT e.*, b.body FROM billing_events e LEFT JOIN billing_bodies b USING (arrival) WHERE id = %s",

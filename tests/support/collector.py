@@ -112,7 +112,7 @@ def _plain(value: AnyValue) -> Any:
 
 @asynccontextmanager
 async def running_collector() -> AsyncIterator[Collector]:
-    """A collector on a port of its own."""
+    """A collector on a separate port."""
     port = free_port()
     collector = Collector(port)
     async with await asyncio.start_server(collector.take, "127.0.0.1", port):

@@ -1,4 +1,4 @@
-"""``tenantry`` as people run it: processes of its own."""
+"""``tenantry`` as users run it: in separate processes."""
 
 import asyncio
 import os

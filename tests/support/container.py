@@ -56,7 +56,7 @@ class Image:
         self._folder = folder
 
     def command(self, socket: Path, secrets: Mapping[str, str], settings: Mapping[str, str], *words: str) -> list[str]:
-        """What runs these words after the entry point, or the image's own, in namespaces of their own."""
+        """The command that runs these arguments after the entry point, or the image's own, in separate namespaces."""
         held = self._folder / "secrets"
         held.mkdir(exist_ok=True)
         for name, secret in secrets.items():
@@ -77,7 +77,7 @@ class Image:
 
 @contextmanager
 def built_image() -> Iterator[Image]:
-    """The image, made in a store of its own, which is gone after the block."""
+    """The image, built in a temporary store."""
     debian_program("buildah")
     if os.geteuid() != 0:
         lacking("needs root, to run what Buildah has built")

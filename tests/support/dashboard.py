@@ -1,6 +1,6 @@
 """The dashboard of two tenants at an address, and people with browsers that run no script.
 
-It is a real server: streams go on while other requests are answered.
+It is a real server: streams continue while other requests are answered.
 """
 
 import socket
@@ -56,7 +56,7 @@ Fields = Mapping[str, str | Sequence[str]]
 
 
 class Person:
-    """Somebody who is signed in. Redirects are followed, as a browser does, but by `get`."""
+    """A signed-in user. Like a browser it follows redirects, except in `get`."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.client = client
@@ -72,7 +72,7 @@ class Person:
         return self._seen(await self.client.get(path, follow_redirects=True))
 
     async def send(self, page: Page, action: str = "", /, **changes: str | Sequence[str]) -> Page:
-        """One of a page's forms, with these fields as somebody filled them in, and where that leads."""
+        """Fill in and submit one of a page's forms, and return the page that follows."""
         form = page.form(action)
         return await self._post(form.action, {**form.fields, **changes})
 
@@ -232,7 +232,7 @@ class Dashboard:
         await database.close()
 
     async def forget_members(self) -> None:
-        """Let nobody be a member: people are what their tokens claim, and only a key can make another OWNER key."""
+        """Remove all members: users have only the roles of their tokens, and only a key can create an OWNER key."""
         async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
             await connection.execute("DELETE FROM memberships")
 

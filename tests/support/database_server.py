@@ -42,7 +42,7 @@ class Machine(NamedTuple):
 
 
 class DatabaseServer:
-    """A PostgreSQL in a folder of its own, on a Unix socket; `initialise` or `follow` comes first.
+    """A PostgreSQL in a separate folder, on a Unix socket; `initialise` or `follow` comes first.
 
     ``options`` are settings (``name=value``); ``wal`` is another place for its log. On a ``machine`` it listens there
     too, and lets everybody in.
@@ -198,7 +198,7 @@ class Pair:
 
     @property
     def primary(self) -> DatabaseServer:
-        """The one that is written to."""
+        """The primary."""
         return self.both[self._primary]
 
     @property
@@ -219,7 +219,7 @@ class Pair:
         self.rejoin()
 
     def rejoin(self) -> None:
-        """Let the one that is not the primary follow it, from a fresh copy."""
+        """Make the other server follow the primary, from a fresh copy."""
         self.standby.stop()
         self.standby.follow(self.primary)
         self.standby.start()

@@ -215,7 +215,7 @@ AUDIENCES = {
     "another": _claims(aud="other-api"),
     "others": _claims(aud=["other-api", CLIENT_ID]),
     "none": _claims(aud=[]),
-    "a part of ours": _claims(aud="tenantry"),
+    "a prefix of the audience": _claims(aud="tenantry"),
     "more than ours": _claims(aud="tenantry-api-2"),
     "the client's alone": _claims(aud=CLIENT_ID),
 }

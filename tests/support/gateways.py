@@ -96,7 +96,7 @@ class Request(NamedTuple):
 class Application:
     """The application behind the gateway: an ASGI application that answers anything and notes it.
 
-    ``?answer=500`` makes it answer with that status, ``?limits`` with rate-limit headers of its own.
+    ``?answer=500`` makes it answer with that status, ``?limits`` adds its own rate-limit headers.
     """
 
     def __init__(self) -> None:
@@ -277,7 +277,7 @@ requests_per_minute = 3
 
 
 class Backstage(NamedTuple):
-    """The service behind the gateways, as a process of its own, its people, and the way to its database."""
+    """The service behind the gateways, as a separate process, with its users and its database."""
 
     command: Running
     port: int

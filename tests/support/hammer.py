@@ -1,4 +1,4 @@
-"""Clients that use a credential without pause while it is taken away from them."""
+"""Clients that use a credential without pause while it is revoked."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class Taking(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How many credentials were taken away, and what became of the requests that were sent after that was answered."""
+    """How many credentials were revoked, and the answers to requests that were sent after the revocation."""
 
     taken: int
     sent_afterwards: int
@@ -69,7 +69,7 @@ class Hammer:
         self._afterwards: dict[int, list[int]] = {}
 
     async def run(self, takings: Sequence[Taking], operator: str) -> Tally:
-        """Take away one credential after the other while all clients use it; ``operator`` may do that."""
+        """Revoke one credential after the other as ``operator`` while all clients use it."""
         sent = let_in = 0
         async with self._hammering():
             for taking in takings:
@@ -85,7 +85,7 @@ class Hammer:
         return Tally(len(takings), sent, let_in)
 
     async def _begin(self, credential: str) -> None:
-        """Hand out a credential, and wait until everybody has been let in with it."""
+        """Hand out a credential, and wait until every client was accepted with it."""
         self._credential, self._taken_at, self._before, self._afterwards = credential, None, set(), {}
         async with self._progress:
             await self._progress.wait_for(lambda: len(self._before) == len(self._clients))

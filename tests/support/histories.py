@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class Story:
-    """Writes down what the provider sends about one subscriber; time goes on only by `later`.
+    """Writes down what the provider sends about one subscriber; time passes only by `later`.
 
     Every second event has its related objects expanded, as endpoints may be set up to send them.
     """
@@ -237,7 +237,7 @@ def resubscribe(story: Story) -> Record:
 
 
 def checkout_last(story: Story) -> Record:
-    """The first card is refused; the session is told of when all is over."""
+    """The first card is refused; the session's event arrives last."""
     story.begins(told=True)
     story.later()
     story.fails("first")
@@ -251,7 +251,7 @@ def checkout_last(story: Story) -> Record:
 
 
 def unpaid_before_checkout(story: Story) -> Record:
-    """The first renewal fails, and only then the session is told of."""
+    """The first renewal fails, and only then the session's event arrives."""
     _renews_and_fails(story)
     story.later(DAY)
     story.checks_out()
@@ -259,7 +259,7 @@ def unpaid_before_checkout(story: Story) -> Record:
 
 
 def upgrade_and_renewal_in_one_second(story: Story) -> Record:
-    """Three changes in the second of the renewal: a cancellation taken back, the period, the plan."""
+    """Three changes in the second of the renewal: a cancellation withdrawn, the period, the plan."""
     story.begins()
     story.changes(status="active")
     story.later(20 * DAY)

@@ -1,4 +1,4 @@
-"""Applications that share the service's database: they answer with the caller that they were told."""
+"""Applications that share the service's database and answer with the caller that they authenticated."""
 
 import json
 from collections.abc import AsyncIterator
@@ -24,15 +24,15 @@ SCOPES: Final = ("projects:read", "projects:write", "api-keys:read", "*:*")
 CALLER: Final = "/caller/"
 
 
-class Door:
-    """One of the ways by which a request may come in: they must let in the same callers."""
+class AuthenticatedApp:
+    """The service, or an application that authenticates in its own process. All must accept the same callers."""
 
     def __init__(self, kind: str, client: httpx2.AsyncClient) -> None:
         self.kind = kind
         self.client = client
 
     def path(self, scope: str | None = None) -> str:
-        """Where a caller is let in whose grants cover ``scope``."""
+        """The path that accepts a caller whose grants cover ``scope``."""
         if self.kind == SERVICE:
             return WHOAMI if scope is None else f"{VERIFY}{scope}"
         return f"{CALLER}{scope or '-'}"
@@ -58,16 +58,16 @@ def tenantry_of(service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **va
 
 
 @asynccontextmanager
-async def running_door(
+async def running_app(
     kind: str, service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
-) -> AsyncIterator[Door]:
-    """A door of this kind beside the service; ``values`` are settings of an application in-process."""
+) -> AsyncIterator[AuthenticatedApp]:
+    """An app of this kind next to the service; ``values`` are settings of an application in-process."""
     if kind == SERVICE:
-        yield Door(kind, service.client)
+        yield AuthenticatedApp(kind, service.client)
         return
     app = (plain_app if kind == MIDDLEWARE else fastapi_app)(tenantry_of(service, timeouts, **values))
     async with lifespan(app), client_of(app) as client:
-        yield Door(kind, client)
+        yield AuthenticatedApp(kind, client)
 
 
 def plain_app(tenantry: Tenantry) -> AsgiApp:

@@ -70,7 +70,7 @@ class Answer(NamedTuple):
 class Issuer:
     """Serves discovery, keys and userinfo; `answers` may be changed at any time.
 
-    `fetches` counts requests by path, `connections` whoever comes at all.
+    `fetches` counts requests by path, `connections` every client.
     """
 
     def __init__(self, *keys: SigningKey, host: str = "127.0.0.1") -> None:

@@ -53,14 +53,14 @@ narrowings = st.sampled_from([(), ("openid", "profile"), ("a:*",), ("api-keys:wr
 
 
 class Held(NamedTuple):
-    """A key and its secret, as whoever was given it has it."""
+    """A key and its secret, as its holder has it."""
 
     id: str
     secret: str
 
 
 class User(NamedTuple):
-    """Somebody with a token."""
+    """A user with a token."""
 
     role: Role
     narrowing: tuple[str, ...]

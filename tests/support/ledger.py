@@ -22,7 +22,7 @@ NOW: Final = datetime.fromtimestamp(10**6, UTC)
 class Ledger:
     """A tenant, its customers and its events.
 
-    ``told`` are the failures that its owner was told of, in order; ``ambiguous`` the events where arrival decided.
+    ``told`` are the failures that its owner was mailed, in order; ``ambiguous`` the events where arrival decided.
     """
 
     def __init__(self, policy: BillingPolicy, customers: Sequence[str] = (CUSTOMER,)) -> None:
@@ -37,7 +37,7 @@ class Ledger:
         self.ambiguous: tuple[str, ...] = ()
 
     def fork(self) -> "Ledger":
-        """A ledger that goes on from here on its own."""
+        """An independent copy of the ledger."""
         other = Ledger.__new__(Ledger)
         other.__dict__ = {
             **self.__dict__,
@@ -57,7 +57,7 @@ class Ledger:
         self._write(self.settled(batch))
 
     def settled(self, batch: Sequence[BillingEvent]) -> BatchApplication:
-        """What a batch would come to."""
+        """The effect of a batch."""
         arrivals = self._numbered(batch)
         standing = BatchContext({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
         usable = [arrival.event for arrival in arrivals if not useless(arrival.event, self._policy)]

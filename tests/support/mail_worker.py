@@ -1,4 +1,4 @@
-"""A worker in a process of its own, which a test can kill; its arguments: CONNINFO SMTP_URL."""
+"""A worker in a separate process, which a test can kill; its arguments: CONNINFO SMTP_URL."""
 
 import asyncio
 import sys

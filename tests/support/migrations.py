@@ -35,7 +35,7 @@ Rows = set[tuple[Any, ...]]
 
 
 class Schema(NamedTuple):
-    """What there is in a database, but for the job queue's, which has rules of its own."""
+    """The objects of a database, without those of the job queue, which has other rules."""
 
     columns: dict[tuple[str, str], tuple[str, bool, bool]]
     """By table and name: the type, whether it takes no NULL, and whether a row must name it."""

@@ -1,4 +1,4 @@
-"""A real OpenID provider, the npm package oidc-provider, as a process of its own on loopback."""
+"""A real OpenID provider, the npm package oidc-provider, as a separate process on loopback."""
 
 import asyncio
 import contextlib

@@ -37,7 +37,7 @@ class Run:
         self.ledger = Ledger(policy, history.customers)
 
     def fork(self) -> "Run":
-        """A run that goes on from here on its own."""
+        """An independent copy of the run."""
         other = Run.__new__(Run)
         other.__dict__ = {**self.__dict__, "ledger": self.ledger.fork(), "_kept": dict(self._kept)}
         return other
@@ -65,7 +65,7 @@ class Run:
         return not self._failures[failure] and self._history.truth.status == PAST_DUE
 
     def wrong(self) -> list[str]:
-        """Whose endings are not the truth: the state's, and of ours the customer's and the mails' too."""
+        """The kinds of handling whose final state is wrong; for tenantry also the customer and the mails count."""
         truth = self._history.truth
         wrong = [name for name, kept in self._kept.items() if Record.of(kept.state) != truth]
         account = self.ledger.account

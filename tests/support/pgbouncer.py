@@ -103,7 +103,7 @@ def running_pgbouncer(conninfo: str) -> Iterator[PgBouncer]:
 
 @contextmanager
 def pooled_everywhere(conninfo: str) -> Iterator[None]:
-    """A pooler that `pooler_of` tells of, where the tests are to have one."""
+    """The pooler of `pooler_of`, if the tests use one."""
     if os.environ.get(EVERYWHERE) != "1":
         yield
         return

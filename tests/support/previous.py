@@ -18,7 +18,7 @@ _LEFT_OUT: Final = ("local", "simulator", "testing")
 
 
 def unpack(folder: Path) -> Path:
-    """Unpack it into a folder; returns what is to be first on the path of Python."""
+    """Unpack it into a folder; return the first entry for Python's path."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     return folder / "src"

@@ -55,7 +55,7 @@ def make_key(
 
 
 def principal_of(key: ApiKey) -> Principal:
-    """Whoever holds this key."""
+    """The holder of this key."""
     return Principal(
         kind=PrincipalKind.API_KEY,
         id=key.id,

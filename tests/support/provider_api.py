@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 def refusal(status: int, *, type: str = "invalid_request_error", **details: str) -> Answer:  # noqa: A002
-    """An error as the provider words it; the client is told not to try again."""
+    """An error as the provider words it; it asks the client not to retry."""
     return Answer(status, {"error": {"type": type, **details}}, {"Stripe-Should-Retry": "false"})
 
 
@@ -145,7 +145,7 @@ class ProviderServer:
 
     async def _answer(self, request: Request) -> Answer:
         if request.headers.get("authorization") != f"Bearer {KEY}":
-            # The real one masks what it repeats; this one does not, to catch whoever passes it on.
+            # The real one masks what it repeats; this one does not, to find code that passes it on.
             return refusal(401, message=f"Invalid API Key provided: {request.headers.get('authorization')}")
         key = request.headers.get("idempotency-key")
         if request.method != "POST" or key is None:

@@ -98,7 +98,7 @@ async def start_nginx(program: str, folder: Path, configuration: str, within: Se
 
 
 async def start(program: str, *arguments: str, folder: Path) -> Running:
-    """A program in this folder, with no variables of ours."""
+    """A program in this folder, without tenantry's variables."""
     own = {name: str(folder) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
     process = await asyncio.create_subprocess_exec(
         program,

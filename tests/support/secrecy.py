@@ -66,7 +66,7 @@ def forms(secret: str) -> Iterator[tuple[str, bytes]]:
     yield "in JSON", json.dumps(secret)[1:-1].encode()
     yield "in UTF-16", secret.encode("utf-16-le")
     yield "backwards", raw[::-1]
-    for shift in range(3):  # within a longer text: without the letters that depend on what stands beside it
+    for shift in range(3):  # within a longer text: without the letters that depend on neighboring text
         inner = base64.b64encode(b"\0" * shift + raw)[4 if shift else 0 : -4]
         yield f"base64, shifted by {shift}", inner
         yield f"base64url, shifted by {shift}", inner.replace(b"+", b"-").replace(b"/", b"_")

@@ -22,7 +22,7 @@ JsonObject = dict[str, Any]
 
 
 class ManualClock:
-    """A clock that goes on by a microsecond whenever it is asked, so that no two things are made at once."""
+    """A clock that advances by a microsecond at each reading, so that no two objects have the same time."""
 
     def __init__(self, now: datetime = NOW) -> None:
         self.now = now
@@ -37,7 +37,7 @@ class ManualClock:
 
 
 class Caller:
-    """Somebody who sends requests, always with the same credential and headers."""
+    """A client that sends all requests with the same credential and headers."""
 
     def __init__(self, client: httpx2.AsyncClient, credential: str | None, **headers: str) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Whoever receives the simulator's events, and the simulator as the tests begin with it."""
+"""A receiver of the simulator's events, and the simulator that the tests start with."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tenantry_devkit.simulator import Event, Simulator
 from tenantry_devkit.simulator.http import Receive, Scope, Send
 
 START: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
-WALL: Final = datetime(2026, 3, 1, tzinfo=UTC)
+WALL_CLOCK: Final = datetime(2026, 3, 1, tzinfo=UTC)
 """The time by which signatures are made: not the simulated one."""
 SECRET: Final = "whsec_only_for_tests_of_the_simulator"
 WEBHOOK: Final = "http://receiver.example/webhook"
@@ -25,7 +25,7 @@ _PATIENCE: Final = 20.0
 
 def a_simulator(**options: Any) -> Simulator:
     """A simulator that does the same each time."""
-    return Simulator(**{"start": START, "wall_clock": lambda: WALL, **options})
+    return Simulator(**{"start": START, "wall_clock": lambda: WALL_CLOCK, **options})
 
 
 class Receiver:
@@ -56,7 +56,7 @@ class Receiver:
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         body = (await receive())["body"]
         header = dict(_scope["headers"])[b"stripe-signature"]
-        assert self._verifier.check(header, body, WALL.timestamp()) is None
+        assert self._verifier.check(header, body, WALL_CLOCK.timestamp()) is None
         status = self.statuses.popleft() if self.statuses else 200
         (self.events if status == 200 else self.refused).append(json.loads(body))
         await send({"type": "http.response.start", "status": status, "headers": []})

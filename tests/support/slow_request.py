@@ -7,7 +7,7 @@ from tests.support.http_line import Line
 
 
 class SlowRequest:
-    """A request on a connection of its own, of which the head and half of the body were sent."""
+    """A request on a separate connection, of which the headers and half of the body were sent."""
 
     def __init__(self, line: Line, rest: bytes) -> None:
         self._line = line

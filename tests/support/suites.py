@@ -1,4 +1,4 @@
-"""A user's test suite, in a folder of its own, run by pytest as users run it."""
+"""A user's test suite in a separate folder, run by pytest as users run it."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""systemd, really running: as the first process of namespaces of its own, with the units of examples/systemd alone.
+"""systemd, really running: as the first process of separate namespaces, with the units of examples/systemd alone.
 
 What is mounted there is seen there alone. It needs root, and is required (`tests.support.required`).
 """
@@ -153,7 +153,7 @@ def running_systemd(socket: Path, secrets: Mapping[str, str], settings: Mapping[
     if not _PROGRAM.exists():
         lacking("systemd is not installed; on Debian: apt-get install systemd")
     if os.geteuid() != 0:
-        lacking("needs root, to run systemd in namespaces of its own")
+        lacking("needs root, to run systemd in separate namespaces")
     with tempfile.TemporaryDirectory(prefix="tenantry-systemd-") as name, _own_cgroups() as cgroups:
         folder = Path(name)
         folder.chmod(0o755)

@@ -72,7 +72,7 @@ def record_of(subscription: Subscription) -> Record:
 
 
 class Desk(NamedTuple):
-    """What keeps tenants at the provider's truth, with a database and a job queue of its own."""
+    """The reconciler, with a separate database and job queue."""
 
     reconciler: Reconciler
     database: Database

@@ -11,7 +11,7 @@ from playwright.async_api import Browser
 from tests.support.browser import running_browser
 
 _LIMIT: Final = 600
-"""Seconds for a test that sets no limit of its own: these build images, start clusters and wait for supervisors."""
+"""Seconds for a test without its own limit: these build images, start clusters and wait for supervisors."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

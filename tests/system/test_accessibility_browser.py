@@ -136,7 +136,7 @@ async def members(browser: Browser, place: Place) -> AsyncIterator[BrowserContex
 
 
 async def enter(browser: Browser, dashboard: Dashboard, user: DemoUser) -> BrowserContext:
-    """A browser in which somebody has signed in."""
+    """A browser with a signed-in user."""
     context = await browser.new_context(reduced_motion="reduce", base_url=dashboard.url)
     page = await context.new_page()
     answer = await page.goto(dashboard.start_of(user))

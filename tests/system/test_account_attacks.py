@@ -217,7 +217,7 @@ async def test_body_is_completed_after_its_key_or_member_is_gone(
         projects = (await caller.get(PROJECTS)).json()["data"]
     figures.record(
         record_property, f"Bodies completed after the revocation, {way}", {"requests": len(takings)},
-        {"let in": len(takings) - refused},
+        {"accepted": len(takings) - refused},
     )  # fmt: skip
     assert refused == len(takings)
     assert [each["name"] for each in projects] == ["before"]
@@ -245,14 +245,14 @@ async def test_test_keys_act_live(target: Target, record_property: RecordPropert
     unnamed = sum((answer.status_code, answer.headers.get("x-mode")) != (200, "test") for answer in asked)
     figures.record(
         record_property, "Test keys where only live ones may act", {"requests": len(tries) + len(asked)},
-        {"let in": let_in, "without their mode": unnamed},
+        {"accepted": let_in, "without their mode": unnamed},
     )  # fmt: skip
     assert len(writes) == 4
     assert (let_in, unnamed) == (0, 0)
 
 
 async def test_mails_to_a_stranger(target: Target, record_property: RecordProperty) -> None:
-    service, stranger = target.service, "victim@stranger.example"
+    service, stranger = target.service, "victim@other.example"
     reports = []
     for number in range(ATTACKERS):
         sub = f"mailing-{number}"
@@ -283,7 +283,7 @@ async def test_mails_to_a_stranger(target: Target, record_property: RecordProper
     figures.record(
         record_property, "Leak reports and the mails that came of them",
         {"reports": len(reports) + len(leaks), "mails to a stranger": len(to_stranger), "to an owner": len(notices)},
-        {"with the attacker's text to the stranger": len(written), "with a link or subject of theirs": len(named)},
+        {"with the attacker's text to the victim": len(written), "with a link or subject of theirs": len(named)},
     )  # fmt: skip
     assert (written, named) == ([], [])
     assert {one.message["Subject"] for one in to_stranger} == {"Confirm your e-mail address"}
@@ -327,7 +327,7 @@ async def test_tokens_of_a_key_that_anybody_can_use(target: Target, record_prope
     answers = await at_once(target.service.caller(token).get(WHOAMI) for token in tokens)
     figures.record(
         record_property, "Tokens signed for a weak key of the provider", {"tokens": len(tokens)},
-        {"let in": sum(answer.status_code != 401 for answer in answers)},
+        {"accepted": sum(answer.status_code != 401 for answer in answers)},
     )  # fmt: skip
     assert statuses(answers) == {401: len(tokens)}
 

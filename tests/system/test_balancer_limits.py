@@ -43,7 +43,7 @@ def application() -> Application:
 
 @pytest.fixture(params=BALANCERS)
 async def balancer(request: pytest.FixtureRequest, application: Application, tmp_path: Path) -> AsyncIterator[str]:
-    """The address of one for which this machine is somebody else's."""
+    """The address of a server for which this machine is a remote one."""
     async with served(application) as address:
         port = int(address.rpartition(":")[2])
         async with running_balancer(request.param, tmp_path, [port, port], ELSEWHERE) as front:

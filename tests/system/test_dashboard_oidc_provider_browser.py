@@ -86,7 +86,7 @@ async def visiting(browser: Browser, *, script: bool) -> AsyncIterator[tuple[Bro
 
 
 async def sign_in(page: Page, place: Place, path: str) -> None:
-    """Go to a page of ours, and by way of the provider's pages to it."""
+    """Open a page of the dashboard, through the provider's pages."""
     await page.goto(place.url + path)
     await page.get_by_role("link", name="Continue").click()
     await tell_who(page)

@@ -23,7 +23,7 @@ LOCK = "SELECT id FROM tenants FOR UPDATE"
 
 
 async def stand_still_between_statements(transaction: AbstractAsyncContextManager[Connection], conninfo: str) -> None:
-    """Hold a tenant's lock until somebody else has it."""
+    """Hold a tenant's lock until another process has it."""
     async with transaction as stopped:
         await stopped.execute(LOCK)
         async with await Connection.connect(conninfo) as other:

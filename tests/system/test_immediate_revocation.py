@@ -1,4 +1,4 @@
-"""Much that is taken away while eight clients use it, at four processes: nobody is let in again."""
+"""Many keys and members are removed while eight clients use them at four processes: no later request succeeds."""
 
 from collections.abc import AsyncIterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""Server processes and supervisors that are killed: what others notice, and what is left."""
+"""Server processes and supervisors that are killed: the effect on others, and the state afterwards."""
 
 import os
 import signal

@@ -20,7 +20,7 @@ NEW: Final = "a-rather-long-mailbox-name-for-billing@subdivision.elsewhere.examp
 EVIL: Final = "ACTION REQUIRED https://evil.example/pay"
 WIDER: Final = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 PICTURES: Final = os.environ.get("TENANTRY_TEST_PICTURES")
-"""A folder for a picture of each page, if somebody wants to look at them."""
+"""A folder for screenshots of each page."""
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def old_schema(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def service(address: str, folder: Path, *path: Path) -> AsyncIterator[Deployment]:
-    """A service that migrates nothing: this release's, or the one that is found on a path."""
+    """A service that migrates nothing: this release's, or another one on a path."""
     found = {"PYTHONPATH": str(path[0])} if path else {}
     values = {"WORKERS": "1", "OPERATOR_TOKEN": OPERATOR_TOKEN, **found}
     async with deployed(address, folder, credential=OPERATOR_TOKEN, **values) as deployment:
@@ -125,7 +125,7 @@ async def test_release_before_works_on_the_new_schema(database_url: str, tmp_pat
 async def test_release_before_works_on_the_new_schema_as_the_login_that_it_was_given(
     old_schema: str, tmp_path: Path, release_before: Path
 ) -> None:
-    """From before there were roles, a login has privileges of its own; and it meets no wall."""
+    """A login from before the roles has its own privileges; row-level security does not apply to it."""
     with psycopg.connect(old_schema, autocommit=True) as superuser:
         superuser.execute("CREATE ROLE of_before LOGIN")
         try:

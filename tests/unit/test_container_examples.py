@@ -13,7 +13,7 @@ FOLDER: Final = ROOT / "examples" / "container"
 CONTAINERFILE: Final = (FOLDER / "Containerfile").read_text("utf-8").replace("\\\n", " ")
 COMPOSE: Final[dict[str, Any]] = msgspec.yaml.decode((FOLDER / "compose.yaml").read_bytes())
 SECRET_OF: Final = {("migrate", "DATABASE_URL_FILE"): "database_owner_url"}
-"""Which secret a setting is in, where it is not the one of its own name."""
+"""The secret of a setting, if its name differs."""
 OURS: Final = [name for name in COMPOSE["services"] if name != "postgres"]
 
 

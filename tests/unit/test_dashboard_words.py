@@ -1,4 +1,4 @@
-"""Why somebody may not do something, in words."""
+"""The reasons for missing permissions, as text."""
 
 from tenantry.api.guards import Credential
 from tenantry.dashboard.labels import refusal_of

@@ -16,7 +16,7 @@ RENEW = "event: bye\ndata: renew\n\n"
 
 
 class Guest:
-    """Somebody who is welcome for so many looks, and something else after that."""
+    """A user who is authorized for some checks and not afterwards."""
 
     def __init__(self, looks: int, then: SessionState = SessionState.GONE) -> None:
         self.looks = looks

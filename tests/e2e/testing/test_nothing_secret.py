@@ -85,7 +85,7 @@ def run_both(folder: Path, *options: str) -> Run:
 
 
 def check_log(run: Run) -> None:
-    """Assert that a failed test shows the service's log of its own time, and no secret."""
+    """Assert that a failed test shows the service's log of the test's duration, and no secret."""
     assert outcomes(run.result, "test_failing.py") == {"test_before": {"PASSED"}, "test_failing": {"FAILED"}}
     run.result.stdout.fnmatch_lines(["*Captured tenantry call*", "*payment received*"])
     assert "tenant-of-the-test-before" not in run.shown

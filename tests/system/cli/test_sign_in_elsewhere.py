@@ -40,7 +40,7 @@ async def entered(conninfo: str, home: Home) -> AsyncIterator[NodeProvider]:
 
 
 async def found(command: Command, pattern: re.Pattern[str], until: str) -> str:
-    """What the command tells of this form, once it has told this."""
+    """The match of this pattern in the command's output, once it appears."""
     await command.until(until, "err")
     match = pattern.search(command.text["err"])
     assert match is not None, command.text
@@ -56,7 +56,7 @@ async def sign_in_as_ann(page: Page) -> None:
 
 
 async def is_signed_in(home: Home) -> bool:
-    """Whether commands act as ann, and go on to when the token has ended."""
+    """Whether commands act as ann, also after the token has expired."""
     tokens = home.kept / "default" / "token.json"
     tokens.write_text(json.dumps({**json.loads(tokens.read_text()), "expires_at": 1}))
     done = await home.run("whoami")

@@ -1,4 +1,4 @@
-"""Who the application is told that a request is from: what tenantry says, and nothing that the client says."""
+"""The identity headers that the application receives come from tenantry, never from the client."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ import pytest
 from tests.support.gateways import IDENTITY, Backstage, Gateway, refused
 from tests.support.service import Organization
 
-SPOOFED: Final = "org-of-somebody-else"
+SPOOFED: Final = "org-of-another-user"
 
 
 async def test_application_learns_who_asks(gateway: Gateway, org: Organization, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""Something behind the gateway is away, hangs or fails: nobody is let in for that, and each is told the truth."""
+"""A part behind the gateway is down, hangs or fails: the gateway accepts no request for that reason, and says why."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a client gets that is not let in."""
+"""The answers to rejected clients."""
 
 import psycopg
 import pytest

@@ -32,7 +32,7 @@ DISGUISES: Final = {
     "another address": ("/reports", [("X-Original-URI", "/projects"), ("X-Original-URL", "/status")]),
     "another forwarded address": ("/reports", [("X-Forwarded-Uri", "/status"), ("X-Forwarded-Prefix", "/projects")]),
     "a rewritten address": ("/reports", [("X-Rewrite-URL", "/status")]),
-    "a scope of its own": ("/reports", [("X-Scope", "projects:read"), ("Scope", "-")]),
+    "its own scope": ("/reports", [("X-Scope", "projects:read"), ("Scope", "-")]),
     "another method": ("/reports", [("X-HTTP-Method-Override", "GET"), ("X-Forwarded-Method", "GET")]),
     "an absolute form": ("http://api.example/reports", []),
     "the absolute form of another host": ("http://127.0.0.1:3001/reports", []),

@@ -1,4 +1,4 @@
-"""What happens to a subscription, and which events tell of it."""
+"""The lifecycle of a subscription and its events."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

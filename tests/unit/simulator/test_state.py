@@ -1,4 +1,4 @@
-"""A simulated account that is kept: another simulator goes on with it as the first one would have done."""
+"""A simulated account that is kept: another simulator continues with it as the first one would have."""
 
 import httpx2
 import pytest
