@@ -114,7 +114,7 @@ def main(name: str, port: int, secret: str, catalog: str) -> None:
     else:
         Lane.use = _no_connection  # type: ignore[assignment, method-assign]
         authentication.find_keys = _find_keys  # type: ignore[assignment, attr-defined]
-        ledger.settle, ledger.write = _settle, _write  # type: ignore[assignment]
+        ledger.apply_batch, ledger.write = _settle, _write  # type: ignore[assignment]
         service = build_app(settings, "")
         app = without_lifespan(service, service.state)
     config = processes.server_config(settings, app)

@@ -37,10 +37,10 @@ from tenantry.auth.leak_reports import LeakService
 from tenantry.auth.sessions import SessionService
 from tenantry.auth_components import AuthenticationParts, is_current, schema_revision, stop
 from tenantry.billing.checkout import CheckoutService
-from tenantry.billing.event_feed import LedgerNews
+from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.reads import BillingService
-from tenantry.billing.reconcile import Reconciler, SilenceWatch
+from tenantry.billing.ledger_queries import LedgerQueries
+from tenantry.billing.reconcile import Reconciler, count_stale_tenants
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
@@ -59,10 +59,10 @@ from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
-from tenantry.jobs.database_metrics import DatabaseMetrics, Known
+from tenantry.jobs.database_metrics import DatabaseMetric, DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.tasks import PERIODIC, TASKS, JobRuns, Work
+from tenantry.jobs.tasks import PERIODIC, TASKS, Work
 from tenantry.notifications.delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_timeouts import ClientLimits
@@ -241,15 +241,15 @@ class Parts:
         self.work = Work(
             mail,
             RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
-            SilenceWatch(self.database, timedelta(hours=settings.period_news_hours), clock),
+            partial(count_stale_tenants, self.database, timedelta(hours=settings.period_news_hours), clock),
             self.reconciler(policy, clock),
             settings.reconcile_hours,
-            JobRuns(self.database),
+            self.database,
             tracing,
         )
         self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
-        self.billing = BillingService(self.database)
-        self.news = LedgerNews(self.database)
+        self.billing = LedgerQueries(self.database)
+        self.news = EventFeed(self.database)
         self.trail = AuditService(self.database)
         self.clock = clock
         self._jobs: asyncio.Task[None] | None = None
@@ -346,7 +346,7 @@ class Parts:
         """Return what makes the identity provider not ready: its keys were not requested yet."""
         return None if self.keys is None or self.keys.attempted else "identity provider"
 
-    async def read_gauges(self) -> list[Known] | None:
+    async def read_gauges(self) -> list[DatabaseMetric] | None:
         """Read the metrics that the database holds, and update those of this process."""
         self._sample()
         return await self.gauges.read()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from tenantry.billing.bodies_store import pack
+from tenantry.billing.ledger_store import pack
 from tenantry.cli import main
 from tests.support import events
 from tests.support.billing import Provider, Subscriber

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.billing.missed_events import MissedEvent
-from tenantry.billing.reconcile import Backfill
+from tenantry.billing.backfill import BackfillResult, MissedEvent
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry_devkit.simulator import Rules
 from tests.support import events
@@ -28,11 +27,13 @@ async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
         yield world
 
 
-async def backfill(world: World, *, days: float = 29, dry_run: bool = False) -> tuple[Backfill, list[MissedEvent]]:
+async def backfill(
+    world: World, *, days: float = 29, dry_run: bool = False
+) -> tuple[BackfillResult, list[MissedEvent]]:
     """What a backfill of so many days says, and the events that it has told of, in that order."""
     told: list[MissedEvent] = []
     since = int(world.simulator.now.timestamp() - days * DAY)
-    return await world.reconciler.backfill(since, dry_run=dry_run, tell=told.append), told
+    return await world.reconciler.backfill.run(since, dry_run=dry_run, observer=told.append), told
 
 
 async def test_after_a_day_without_events_everybody_is_where_they_would_be(world: World) -> None:
@@ -175,7 +176,7 @@ async def test_more_events_than_a_page_or_a_batch_holds(provider: Provider, serv
     await listing(provider, server, 350)
     service = provider.service
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
-        done = await desk.reconciler.backfill(NOW - 300)
+        done = await desk.reconciler.backfill.run(NOW - 300)
     assert (done.listed, done.missed, done.outcomes) == (301, 301, {"applied": 1, "late": 300})
 
 
@@ -191,7 +192,7 @@ async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_taken_in(
         server.answers.append(refusal(500, type="api_error"))
 
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
-        done = await desk.reconciler.backfill(0, tell=tell)
+        done = await desk.reconciler.backfill.run(0, observer=tell)
     assert isinstance(done.stopped, ProviderUnavailableError)
     assert done.reached is not None
     assert done.reached.id == told[-1].id
@@ -203,7 +204,7 @@ async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_taken_in(
 async def test_a_key_that_is_refused(provider: Provider, server: ProviderServer) -> None:
     service = provider.service
     async with reconciling(service.conninfo, server.url, "sk_test_wrong", clock=service.clock) as desk:
-        done = await desk.reconciler.backfill(0)
+        done = await desk.reconciler.backfill.run(0)
     assert isinstance(done.stopped, ProviderRefusedError)
 
 
@@ -215,9 +216,9 @@ async def test_what_is_listed_and_is_no_event_is_passed_over(
     service = provider.service
     with caplog.at_level(logging.WARNING, "tenantry"):
         async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
-            done = await desk.reconciler.backfill(0)
+            done = await desk.reconciler.backfill.run(0)
     assert (done.listed, done.missed) == (2, 2)
-    assert caplog.messages == ["the provider lists something that is no event: data.object is not an object"]
+    assert caplog.messages == ["the provider's list has a malformed event: data.object is not an object"]
 
 
 async def test_an_event_of_a_connected_account_is_ignored_as_if_it_had_come(
@@ -227,8 +228,8 @@ async def test_an_event_of_a_connected_account_is_ignored_as_if_it_had_come(
     server.events = [events.updated(**subscriber.names, event_id="evt_1") | {"account": "acct_1"}]
     service, told = provider.service, list[MissedEvent]()
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
-        done = await desk.reconciler.backfill(0, tell=told.append)
-        again = await desk.reconciler.backfill(0)
+        done = await desk.reconciler.backfill.run(0, observer=told.append)
+        again = await desk.reconciler.backfill.run(0)
     assert (done.outcomes, [event.tenant_id for event in told], again.missed) == ({"ignored": 1}, [None], 0)
     assert await provider.state(subscriber) == ("free", "none")
 
@@ -243,8 +244,8 @@ async def test_an_event_that_came_in_invalid_is_missed_until_it_is_valid(
     service = provider.service
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
         server.events = [invalid]
-        assert (await desk.reconciler.backfill(0)).missed == 0
+        assert (await desk.reconciler.backfill.run(0)).missed == 0
         server.events = [event]
-        assert (await desk.reconciler.backfill(0)).outcomes == {"applied": 1}
-        assert (await desk.reconciler.backfill(0)).missed == 0
+        assert (await desk.reconciler.backfill.run(0)).outcomes == {"applied": 1}
+        assert (await desk.reconciler.backfill.run(0)).missed == 0
     assert await provider.state(subscriber) == ("pro", "active")

@@ -256,7 +256,7 @@ async def test_retention_removes_an_ended_tenant_with_its_trail(postgres: Postgr
     await database.open()
     removed = await RetentionService(database, timedelta(days=90), system_clock).run()
     await database.close()
-    assert (removed.tenants, await entries_of(postgres, service, organization.id)) == (1, 0)
+    assert (removed["deleted tenants"], await entries_of(postgres, service, organization.id)) == (1, 0)
 
 
 @pytest.mark.parametrize("ended_since", [None, timedelta(days=29)])

@@ -17,7 +17,7 @@ from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.db.database import Lane, for_writes
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Arrival, Entry
+from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.plans import Catalog, Limits, Plan
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
@@ -54,7 +54,9 @@ async def add_entries(
         arrived = received_at or datetime.fromtimestamp(NOW, UTC)
         calls = billing.insert_entries(
             [
-                Entry(Arrival(event, arrived), event.org_id, Outcome.APPLIED, "because", anomalies=tuple(unexpected))
+                LedgerEntry(
+                    ReceivedEvent(event, arrived), event.org_id, Outcome.APPLIED, "because", anomalies=tuple(unexpected)
+                )
                 for event, unexpected in entries
             ],
             arrived,

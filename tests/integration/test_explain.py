@@ -1,11 +1,12 @@
 """Explaining a tenant's state: its entries in the order of the fold, and whether the state is theirs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
-from tenantry.billing.explain import ExplainService
+from tenantry.billing.explain import BillingExplanation, explain
 from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
@@ -21,15 +22,18 @@ def provider(service: Service) -> Provider:
     return Provider(service)
 
 
+Explaining = Callable[[str, int], Awaitable[BillingExplanation]]
+
+
 @pytest.fixture
-async def explaining(service: Service) -> AsyncIterator[ExplainService]:
+async def explaining(service: Service) -> AsyncIterator[Explaining]:
     database = Database(service.conninfo, pool_size=1)
     await database.open()
-    yield ExplainService(database, BillingPolicy(catalog=CATALOG))
+    yield partial(explain, database, BillingPolicy(catalog=CATALOG))
     await database.close()
 
 
-async def test_entries_are_those_of_the_api_oldest_first(provider: Provider, explaining: ExplainService) -> None:
+async def test_entries_are_those_of_the_api_oldest_first(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.deleted(**subscriber.names, created=NOW + 10),
@@ -38,39 +42,39 @@ async def test_entries_are_those_of_the_api_oldest_first(provider: Provider, exp
     )
     assert subscriber.organization is not None
     listed = (await subscriber.organization.owner.get(EVENTS)).json()["data"]
-    explanation = await explaining.explain(subscriber.id, 10)
+    explanation = await explaining(subscriber.id, 10)
     assert [entry.id for entry in explanation.entries] == [entry["id"] for entry in reversed(listed)]
     assert [entry.outcome for entry in explanation.entries] == ["late", "no_change", "applied"]
     assert (explanation.events, explanation.earlier, explanation.differences, explanation.parked) == (2, 0, (), 0)
 
 
-async def test_events_of_one_second_are_in_the_proven_order(provider: Provider, explaining: ExplainService) -> None:
+async def test_events_of_one_second_are_in_the_proven_order(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber()
     last = events.updated(**subscriber.names, status="past_due", previous={"status": "active"})
     checkout = events.completed(org=subscriber.id, customer=subscriber.customer)
     first = events.updated(**subscriber.names, status="active", previous={"status": "trialing"})
     await provider.send(last, checkout, first)
-    explanation = await explaining.explain(subscriber.id, 10)
+    explanation = await explaining(subscriber.id, 10)
     assert [entry.id for entry in explanation.entries] == [first["id"], checkout["id"], last["id"]]
     assert explanation.state.subscription_status == "past_due"
 
 
-async def test_the_newest_entries_are_kept_and_all_are_folded(provider: Provider, explaining: ExplainService) -> None:
+async def test_the_newest_entries_are_kept_and_all_are_folded(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber()
     sent = [events.updated(**subscriber.names, created=NOW + number) for number in range(5)]
     await provider.send(*sent)
-    explanation = await explaining.explain(subscriber.id, 2)
+    explanation = await explaining(subscriber.id, 2)
     assert [entry.id for entry in explanation.entries] == [event["id"] for event in sent[-2:]]
     assert (explanation.earlier, explanation.events) == (3, 5)
 
 
-async def test_the_whole_state_is_told(provider: Provider, explaining: ExplainService) -> None:
+async def test_the_whole_state_is_told(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.updated(**subscriber.names, status="trialing"),
         events.failed(customer=subscriber.customer, created=NOW + 1),
     )
-    explanation = await explaining.explain(subscriber.id, 10)
+    explanation = await explaining(subscriber.id, 10)
     state = explanation.state
     assert (state.plan, state.subscription_status, state.provider_status) == ("pro", "past_due", "trialing")
     assert (state.subscription_id, state.subscription_created) == (
@@ -80,27 +84,27 @@ async def test_the_whole_state_is_told(provider: Provider, explaining: ExplainSe
     assert explanation.customers == (subscriber.customer,)
 
 
-async def test_a_state_that_is_not_that_of_the_events_shows(provider: Provider, explaining: ExplainService) -> None:
+async def test_a_state_that_is_not_that_of_the_events_shows(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names))
     await rows(provider.service.conninfo, "UPDATE tenants SET plan = 'gold' WHERE id = %s", subscriber.id)
-    [difference] = (await explaining.explain(subscriber.id, 10)).differences
+    [difference] = (await explaining(subscriber.id, 10)).differences
     assert (difference.field, difference.stored, difference.folded) == ("plan", "gold", "pro")
 
 
-async def test_a_tenant_without_events_is_explained(provider: Provider, explaining: ExplainService) -> None:
+async def test_a_tenant_without_events_is_explained(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber(linked=False)
-    explanation = await explaining.explain(subscriber.id, 10)
+    explanation = await explaining(subscriber.id, 10)
     assert (explanation.entries, explanation.customers, explanation.events) == ((), (), 0)
 
 
-async def test_an_ended_tenant_is_explained(provider: Provider, explaining: ExplainService) -> None:
+async def test_an_ended_tenant_is_explained(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber()
     await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")
-    assert (await explaining.explain(subscriber.id, 10)).ended
+    assert (await explaining(subscriber.id, 10)).ended
 
 
 @pytest.mark.parametrize("name", ["nobody", "nul\0"])
-async def test_a_tenant_that_does_not_exist_is_named(explaining: ExplainService, name: str) -> None:
+async def test_a_tenant_that_does_not_exist_is_named(explaining: Explaining, name: str) -> None:
     with pytest.raises(NotFoundError, match=name):
-        await explaining.explain(name, 10)
+        await explaining(name, 10)

@@ -8,7 +8,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from tenantry.billing.reconcile import SilenceWatch
+from tenantry.billing.reconcile import count_stale_tenants
 from tenantry.db.database import Database
 from tests.support import events
 from tests.support.billing import Provider, rows
@@ -135,13 +135,12 @@ async def test_silent_tenants_are_those_of_the_last_look(provider: Provider, emp
         await provider.send(events.updated(**subscriber.names, period_end=ended))
     database = Database(emptied, pool_size=1)
     await database.open()
-    watch = SilenceWatch(database, timedelta(hours=24), clock)
     clock.advance(hours=25)
     assert await metric(provider, "tenantry_silent_tenants") == 0
-    await watch.look()
+    await count_stale_tenants(database, timedelta(hours=24), clock)
     assert await metric(provider, "tenantry_silent_tenants") == 2
     await provider.send(events.deleted(**left.names, created=ended + 1))
-    await watch.look()
+    await count_stale_tenants(database, timedelta(hours=24), clock)
     assert await metric(provider, "tenantry_silent_tenants") == 1
     await database.close()
 

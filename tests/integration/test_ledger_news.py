@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.billing.event_feed import LedgerNews
+from tenantry.billing.event_feed import EventFeed
 from tenantry.db.database import Database
 from tenantry.domain.errors import OverloadedError
 
@@ -10,8 +10,8 @@ NOWHERE = "host=/nowhere"
 SOON = 20
 
 
-def news_of(conninfo: str = NOWHERE, **most: int) -> LedgerNews:
-    return LedgerNews(Database(conninfo, pool_size=1), **most)
+def news_of(conninfo: str = NOWHERE, **most: int) -> EventFeed:
+    return EventFeed(Database(conninfo, pool_size=1), **most)
 
 
 async def test_a_watch_without_news_has_none() -> None:
@@ -21,16 +21,16 @@ async def test_a_watch_without_news_has_none() -> None:
 
 async def test_several_events_are_told_as_one_and_once() -> None:
     with news_of().watch("acme", b"1", 7) as watch:
-        watch.tell(9)
-        watch.tell(8)
+        watch.notify(9)
+        watch.notify(8)
         assert await watch.wait(SOON) == 9
-        watch.tell(9)
+        watch.notify(9)
         assert await watch.wait(0) is None
 
 
 async def test_what_was_seen_is_no_news() -> None:
     with news_of().watch("acme", b"1", 7) as watch:
-        watch.tell(7)
+        watch.notify(7)
         assert await watch.wait(0) is None
 
 
@@ -72,8 +72,8 @@ async def test_one_tenant_leaves_room_for_others() -> None:
 async def test_a_database_that_is_away_ends_no_watch() -> None:
     database = Database(NOWHERE, pool_size=1)
     await database.open()
-    news = LedgerNews(database)
+    news = EventFeed(database)
     with news.watch("acme", b"1", 7) as watch:
-        await news.look()
+        await news.poll()
         assert not watch.has_ended
     await database.close()

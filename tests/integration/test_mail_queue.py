@@ -343,7 +343,7 @@ async def test_a_worker_waits_for_a_database_that_went_away(
             await cut_off(postgres, conninfo, away=True)
             await log.until("the job worker was interrupted")
             await cut_off(postgres, conninfo, away=False)
-            await log.until("the job worker goes on")
+            await log.until("the job worker continues")
             with suppress(DatabaseUnavailableError):  # the pool may still hold a connection from before
                 async with database.transaction(ACROSS_TENANTS) as connection:
                     await connection.execute("SELECT 1")

@@ -19,7 +19,7 @@ from tenantry.db.database import Database
 from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, JobRuns, Work
+from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, Work, counted
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase
@@ -92,7 +92,7 @@ async def counted_everything(service: Service) -> list[str]:
     assert (await owner.get(PROJECTS)).status_code == 429
     database = Database(service.conninfo, pool_size=1)
     await database.open()
-    async with JobRuns(database).of(DELIVER_MAIL):
+    async with counted(database, DELIVER_MAIL):
         pass
     await database.close()
     return [subscriber.id, subscriber.customer, failed["id"], key.id, str(key.record["start"]), "price_unheard_of"]
@@ -251,7 +251,7 @@ async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(emptied
     before = await shown(emptied_service)
     assert all(before.value("tenantry_job_last_success_timestamp_seconds", task=task) == 0 for task in PERIODIC)
     began = datetime.now(UTC).timestamp()
-    work = Work(None, RetentionService(database, timedelta(days=90), system_clock), runs=JobRuns(database))
+    work = Work(None, RetentionService(database, timedelta(days=90), system_clock), counted_in=database)
     [deferred] = await rows(
         emptied_service.conninfo,
         "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'remove_old_data', 0, NULL, NULL, "
@@ -276,12 +276,11 @@ async def test_a_run_that_fails_is_counted_as_one_and_leaves_the_last_success_as
 ) -> None:
     database = Database(emptied_service.conninfo, pool_size=1)
     await database.open()
-    runs = JobRuns(database)
-    async with runs.of(DELIVER_MAIL):
+    async with counted(database, DELIVER_MAIL):
         pass
     before = await shown(emptied_service)
     with pytest.raises(ZeroDivisionError):
-        async with runs.of(DELIVER_MAIL):
+        async with counted(database, DELIVER_MAIL):
             raise ZeroDivisionError
     after = await shown(emptied_service)
     last = "tenantry_job_last_success_timestamp_seconds"
@@ -295,7 +294,7 @@ async def test_a_job_whose_run_cannot_be_counted_goes_well_all_the_same(conninfo
     database = Database(conninfo, pool_size=1)
     await database.open()
     done = False
-    async with JobRuns(database).of(DELIVER_MAIL):
+    async with counted(database, DELIVER_MAIL):
         done = True
     assert done
     await database.close()
@@ -324,8 +323,8 @@ async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once
         assert found.described().keys() & known == set()
     assert all(found.described().keys() >= known for found in after)
     assert log.lines == [
-        f"WARNING tenantry.jobs.database_metrics what the database knows is left out of the metrics: {fault}",
-        "INFO tenantry.jobs.database_metrics what the database knows is in the metrics again",
+        f"WARNING tenantry.jobs.database_metrics metrics of the database are unavailable: {fault}",
+        "INFO tenantry.jobs.database_metrics metrics of the database are available again",
     ]
 
 

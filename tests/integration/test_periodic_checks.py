@@ -2,10 +2,11 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
-from tenantry.billing.reconcile import SilenceWatch
+from tenantry.billing.reconcile import count_stale_tenants
 from tenantry.common.clock import system_clock
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
@@ -25,7 +26,7 @@ async def run_job(world: World, name: str, *, asks_provider: bool = True, hours:
     work = Work(
         None,
         RetentionService(desk.database, timedelta(days=90), system_clock),
-        SilenceWatch(desk.database, timedelta(hours=24), world.service.clock),
+        partial(count_stale_tenants, desk.database, timedelta(hours=24), world.service.clock),
         desk.reconciler if asks_provider else None,
         hours,
     )

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tenantry.common.secret import Secret
-from tenantry.domain.billing.snapshot import Subscription
+from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.integrations.stripe.api import ProviderApi
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 
@@ -28,7 +28,7 @@ async def api(server: ProviderServer) -> AsyncIterator[ProviderApi]:
         yield api
 
 
-async def subscriptions(api: ProviderApi) -> Sequence[Subscription]:
+async def subscriptions(api: ProviderApi) -> Sequence[ProviderSubscription]:
     """Ask something."""
     answer = await api.subscriptions_of(CUSTOMER)
     assert answer is not None

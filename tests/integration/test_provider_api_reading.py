@@ -12,7 +12,7 @@ import pytest
 
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.snapshot import Subscription
+from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.errors import DomainError, ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.stripe.api import API_VERSION, MOST_EVENT_TYPES, ProviderApi
 from tenantry.integrations.stripe.decode import decode_event
@@ -41,7 +41,7 @@ async def api(server: ProviderServer) -> AsyncIterator[ProviderApi]:
         yield api
 
 
-async def subscriptions(api: ProviderApi, customer_id: str = CUSTOMER) -> Sequence[Subscription]:
+async def subscriptions(api: ProviderApi, customer_id: str = CUSTOMER) -> Sequence[ProviderSubscription]:
     answer = await api.subscriptions_of(customer_id)
     assert answer is not None
     return answer.subscriptions
@@ -89,7 +89,7 @@ async def test_a_subscription_in_every_shape(
         events.subscription(period_end=NOW + 7, cancel=True, shape=shape, expanded=expanded)
     ]
     assert list(await subscriptions(api)) == [
-        Subscription(
+        ProviderSubscription(
             id="sub_acme",
             customer_id=CUSTOMER,
             created=NOW - events.MONTH,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tenantry.billing.reads import raw_body
+from tenantry.billing.ledger_queries import raw_body
 from tenantry.db.database import Database
 from tenantry.domain.errors import NotFoundError
 from tests.support import events
@@ -44,8 +44,7 @@ async def test_body_that_is_gone_and_event_that_never_was_are_not_found(emptied_
     await deliver(emptied_service.client, events.body(events.updated(event_id="evt_1")))
     await rows(emptied_service.conninfo, "DELETE FROM billing_bodies")
     with pytest.raises(
-        NotFoundError,
-        match=r"^There is no such body: evt_1 is older than RAW_BODY_DAYS, or an answer that was asked for\.$",
+        NotFoundError, match=r"^There is no such body: evt_1 is older than RAW_BODY_DAYS, or a snapshot\.$"
     ):
         await kept(emptied_service.conninfo, "evt_1")
     with pytest.raises(NotFoundError, match=r"^There is no such event: evt_2\.$"):

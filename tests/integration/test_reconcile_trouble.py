@@ -380,7 +380,7 @@ async def test_a_question_about_a_tenant_without_a_customer_or_that_has_ended_is
     unlinked, ended = await provider.subscriber(linked=False), await provider.subscriber()
     await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")
     for tenant_id in (unlinked.id, ended.id, "nobody"):
-        await reconciler.ask(tenant_id)
+        await reconciler.fetch_snapshot(tenant_id)
     assert server.requests == []
 
 
@@ -388,7 +388,7 @@ async def test_an_answer_to_a_question_is_no_drift(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
-    await reconciler.ask(subscriber.id)
+    await reconciler.fetch_snapshot(subscriber.id)
     assert [entry["anomalies"] for entry in (await provider.ledger(subscriber)).values()] == [[]]
     assert set((await compared_at(provider)).values()) == {None}
 
@@ -399,5 +399,5 @@ async def test_a_question_that_the_provider_cannot_answer_now_is_an_error(
     [subscriber] = await subscribers(provider, server, 1)
     server.answers.append(BROKEN)
     with pytest.raises(ProviderUnavailableError):
-        await reconciler.ask(subscriber.id)
+        await reconciler.fetch_snapshot(subscriber.id)
     assert await provider.state(subscriber) == ("free", "none")

@@ -250,7 +250,7 @@ async def test_histories_are_read_in_the_order_of_the_index(conninfo: str) -> No
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute(replay_store.BY_INDEX)
         for statement, parameters in (
-            (replay_store.FOLDED_EVENTS, (["acme", "beta"], ["invoice.payment_failed"])),
+            (replay_store.FOLDED_EVENTS, (["acme", "beta"], -1, ["invoice.payment_failed"])),
             (replay_store.WITH_NEWS, (["acme", "beta"], LATER)),
         ):
             cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)

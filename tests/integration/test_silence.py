@@ -1,20 +1,23 @@
-"""Tenants that should have had news, because their paid period is over: who counts, and where that is said."""
+"""Stale tenants, whose paid period is over without a newer event: which count, and where they are reported."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from tenantry.billing import reconcile_store as store
-from tenantry.billing.reconcile import SilenceWatch
+from tenantry.billing.reconcile import count_stale_tenants
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import MONTH, NOW
 from tests.support.service import Service
+
+CountStale = Callable[[], Awaitable[int]]
 
 HOUR: Final = 3600
 PATIENCE: Final = timedelta(hours=24)
@@ -35,8 +38,8 @@ async def database(emptied: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def watch(database: Database, emptied_service: Service) -> SilenceWatch:
-    return SilenceWatch(database, PATIENCE, emptied_service.clock)
+def count_stale(database: Database, emptied_service: Service) -> CountStale:
+    return partial(count_stale_tenants, database, PATIENCE, emptied_service.clock)
 
 
 async def subscriber(provider: Provider, *, period_end: int | None = LONG_AGO, **fields: Any) -> Subscriber:
@@ -50,69 +53,69 @@ async def subscriber(provider: Provider, *, period_end: int | None = LONG_AGO, *
 
 @pytest.mark.parametrize("status", ["active", "trialing", "past_due", "unpaid", "paused", "incomplete"])
 async def test_a_tenant_whose_period_ended_without_news_counts(
-    provider: Provider, watch: SilenceWatch, status: str
+    provider: Provider, count_stale: CountStale, status: str
 ) -> None:
     await subscriber(provider, status=status)
-    assert await watch.look() == 1
+    assert await count_stale() == 1
 
 
 @pytest.mark.parametrize("period_end", [NOW + MONTH, NOW - 23 * HOUR, None])
 async def test_a_tenant_whose_period_goes_on_or_has_just_ended_does_not_count(
-    provider: Provider, watch: SilenceWatch, period_end: int | None
+    provider: Provider, count_stale: CountStale, period_end: int | None
 ) -> None:
     await subscriber(provider, period_end=period_end)
-    assert await watch.look() == 0
+    assert await count_stale() == 0
 
 
 @pytest.mark.parametrize("status", ["canceled", "incomplete_expired"])
-async def test_a_subscription_that_is_over_does_not_count(provider: Provider, watch: SilenceWatch, status: str) -> None:
+async def test_an_ended_subscription_does_not_count(provider: Provider, count_stale: CountStale, status: str) -> None:
     await subscriber(provider, status=status)
-    assert await watch.look() == 0
+    assert await count_stale() == 0
 
 
-async def test_news_after_the_periods_end_is_news(provider: Provider, watch: SilenceWatch) -> None:
+async def test_news_after_the_periods_end_is_news(provider: Provider, count_stale: CountStale) -> None:
     made = await subscriber(provider)
     await provider.send(events.updated(**made.names, created=NOW, period_end=NOW + MONTH))
-    assert await watch.look() == 0
+    assert await count_stale() == 0
 
 
-async def test_the_end_is_news(provider: Provider, watch: SilenceWatch) -> None:
+async def test_the_end_is_news(provider: Provider, count_stale: CountStale) -> None:
     made = await subscriber(provider)
     await provider.send(events.deleted(**made.names, created=NOW))
-    assert await watch.look() == 0
+    assert await count_stale() == 0
 
 
-async def test_a_tenant_that_has_ended_does_not_count(provider: Provider, watch: SilenceWatch) -> None:
+async def test_a_tenant_that_has_ended_does_not_count(provider: Provider, count_stale: CountStale) -> None:
     made = await subscriber(provider)
     await provider.service.operator.delete(f"/api/v1/tenants/{made.id}")
-    assert await watch.look() == 0
+    assert await count_stale() == 0
 
 
-async def test_a_tenant_without_a_subscription_does_not_count(provider: Provider, watch: SilenceWatch) -> None:
+async def test_a_tenant_without_a_subscription_does_not_count(provider: Provider, count_stale: CountStale) -> None:
     made = await provider.subscriber()
     await rows(provider.service.conninfo, "UPDATE tenants SET plan = 'business' WHERE id = %s", made.id)
-    assert await watch.look() == 0
+    assert await count_stale() == 0
 
 
 async def test_what_was_found_is_kept_and_replaced_by_the_next_look(
-    provider: Provider, watch: SilenceWatch, database: Database
+    provider: Provider, count_stale: CountStale, database: Database
 ) -> None:
     made = [await subscriber(provider) for _ in range(2)]
-    await watch.look()
+    await count_stale()
     async with database.transaction(ACROSS_TENANTS) as connection:
         assert await store.read_findings(connection) == {"silent_tenants": 2}
     for each in made:
         await provider.send(events.deleted(**each.names, created=NOW))
-    await watch.look()
+    await count_stale()
     async with database.transaction(ACROSS_TENANTS) as connection:
         assert await store.read_findings(connection) == {"silent_tenants": 0}
 
 
 async def test_those_who_wait_longest_are_named_in_the_log(
-    provider: Provider, watch: SilenceWatch, caplog: pytest.LogCaptureFixture
+    provider: Provider, count_stale: CountStale, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [await subscriber(provider, period_end=LONG_AGO - age * HOUR) for age in (1, 3, 2)]
     with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
-        await watch.look()
+        await count_stale()
     named = ", ".join(made[place].id for place in (1, 2, 0))
     assert caplog.messages == [f"tenants whose period ended more than 24 h ago without news: 3 ({named})"]

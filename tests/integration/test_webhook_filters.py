@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tenantry.billing.replay import ReadAgain, Reread, Selection
+from tenantry.billing.replay import ReprocessedChunk, ReprocessedEvent, Selection
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support import events
 from tests.support.billing import Provider
@@ -43,9 +43,9 @@ async def counted(provider: Provider, name: str, **labels: str) -> float:
     return Shown((await provider.service.client.get("/metrics")).text).value(name, **labels)
 
 
-async def read_again(provider: Provider, policy: BillingPolicy) -> list[Reread]:
+async def read_again(provider: Provider, policy: BillingPolicy) -> list[ReprocessedChunk]:
     async with replaying(provider.service.conninfo, policy) as service:
-        return [part async for part in service.read_again(Selection(), dry_run=False)]
+        return [part async for part in service.reprocess(Selection(), dry_run=False)]
 
 
 async def test_an_event_of_a_connected_account_is_ignored_and_counted(provider: Provider) -> None:
@@ -93,10 +93,12 @@ async def test_once_an_account_is_listed_its_events_take_their_place(provider: P
     subscriber = await provider.subscriber()
     event = live(events.updated(**subscriber.names, event_id="evt_1"), account=OTHER)
     await provider.send(event, event)
-    assert await read_again(provider, msgspec.structs.replace(POLICY, accounts=frozenset({LISTED}))) == [Reread(())]
+    assert await read_again(provider, msgspec.structs.replace(POLICY, accounts=frozenset({LISTED}))) == [
+        ReprocessedChunk(())
+    ]
     listed = msgspec.structs.replace(POLICY, accounts=frozenset({OTHER}))
-    taken = ReadAgain("evt_1", event["type"], subscriber.id, "applied")
-    assert await read_again(provider, listed) == [Reread((taken,))]
+    taken = ReprocessedEvent("evt_1", event["type"], subscriber.id, "applied")
+    assert await read_again(provider, listed) == [ReprocessedChunk((taken,))]
     assert await provider.state(subscriber) == ("pro", "active")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenantry.billing.bodies_store import pack
-from tenantry.billing.replay import ReadAgain, Reread, Selection
+from tenantry.billing.ledger_store import pack
+from tenantry.billing.replay import ReprocessedChunk, ReprocessedEvent, Selection
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.state import BillingPolicy
 from tests.integration.test_webhook_races import Instance, arrival, held_back, instance
@@ -37,9 +37,9 @@ async def bodies(provider: Provider) -> int:
 
 async def read_again(
     provider: Provider, selection: Selection = ALL, *, dry_run: bool = False, policy: BillingPolicy = POLICY
-) -> list[Reread]:
+) -> list[ReprocessedChunk]:
     async with replaying(provider.service.conninfo, policy) as service:
-        return [part async for part in service.read_again(selection, dry_run=dry_run)]
+        return [part async for part in service.reprocess(selection, dry_run=dry_run)]
 
 
 async def test_a_valid_event_takes_the_place_of_an_invalid_one(provider: Provider) -> None:
@@ -191,11 +191,11 @@ async def test_an_event_that_is_valid_by_now_takes_its_place_in_a_replay(provide
     await as_of_an_older_release(provider, event)
     await provider.send(events.updated(**subscriber.names, event_id="evt_2", price="price_business", created=NOW + 1))
     before = await provider.stored("evt_1") or {}
-    found = ReadAgain("evt_1", "customer.subscription.updated", subscriber.id)
-    assert await read_again(provider, dry_run=True) == [Reread((found,))]
+    found = ReprocessedEvent("evt_1", "customer.subscription.updated", subscriber.id)
+    assert await read_again(provider, dry_run=True) == [ReprocessedChunk((found,))]
     assert await provider.stored("evt_1") == before
     done = msgspec.structs.replace(found, outcome="late")
-    assert await read_again(provider) == [Reread((done,))]
+    assert await read_again(provider) == [ReprocessedChunk((done,))]
     after = await provider.stored("evt_1") or {}
     assert (after["outcome"], after["tenant_id"], after["anomalies"]) == ("late", subscriber.id, None)
     for kept in ("arrival", "received_at", "body"):
@@ -221,7 +221,7 @@ async def test_an_event_whose_body_is_gone_stays_invalid_and_is_counted(provider
     event = events.updated(**subscriber.names, event_id="evt_1")
     await provider.send(broken(event))
     await rows(provider.service.conninfo, "DELETE FROM billing_bodies")
-    assert await read_again(provider) == [Reread((), 1)]
+    assert await read_again(provider) == [ReprocessedChunk((), 1)]
     assert (await provider.stored("evt_1") or {})["outcome"] == "invalid"
     await provider.send(event)
     assert await provider.state(subscriber) == ("pro", "active")

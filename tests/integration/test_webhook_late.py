@@ -12,7 +12,8 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.batch_application import ReplayNeed
+from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.timeline import ReplayDepth
 from tenantry.integrations.stripe.decode import decode_event
@@ -30,9 +31,9 @@ TENANT = (
 )
 
 
-def arrival(event: dict[str, Any]) -> Arrival:
+def arrival(event: dict[str, Any]) -> ReceivedEvent:
     body = events.body(event)
-    return Arrival(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
+    return ReceivedEvent(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
 
 
 def history(chance: random.Random) -> list[dict[str, Any]]:
@@ -131,7 +132,7 @@ async def seconds_read(conninfo: str, second: int, *telling: str) -> list[int]:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        history = await billing.read_events(connection, {"acme": (ReplayDepth.BEGINNING, second)}, telling)
+        history = await billing.read_events(connection, {"acme": ReplayNeed(ReplayDepth.BEGINNING, second)}, telling)
     await database.close()
     return [event.created for event in history["acme"]]
 

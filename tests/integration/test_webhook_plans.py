@@ -8,6 +8,7 @@ import pytest
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
 from tenantry.db.statements import BoundStatement
+from tenantry.domain.billing.batch_application import ReplayNeed
 from tenantry.domain.billing.timeline import ReplayDepth
 
 CALLS: list[BoundStatement] = [
@@ -15,7 +16,7 @@ CALLS: list[BoundStatement] = [
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
     billing.UPDATE_ACCOUNTS(["a"], *[[None]] * 12, None),
-    billing.SETTLE_PARKED(["evt"], *[[None]] * 6),
+    billing.UPDATE_PARKED(["evt"], *[[None]] * 6),
     billing.DELETE_ENTRIES(["evt"], "drift"),
 ]
 
@@ -37,7 +38,7 @@ async def test_rows_of_batches_are_found_by_index(lane: Lane, call: BoundStateme
 
 
 async def test_histories_are_found_by_index(lane: Lane) -> None:
-    parameters = {"tenants": ["a"], "seconds": [5], "late": [True], "telling": ["t"]}
+    parameters = {"tenants": ["a"], "seconds": [5], "late": [True], "full_state_types": ["t"]}
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {billing.READ_EVENTS}".encode(), parameters)
         assert_by_index(await cursor.fetchall())
@@ -51,4 +52,5 @@ def assert_by_index(rows: Sequence[tuple[str]]) -> None:
 
 async def test_a_history_of_nobody_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
-        assert await billing.read_events(connection, {"nobody": (ReplayDepth.BEGINNING, 5)}, ()) == {"nobody": []}
+        needs = {"nobody": ReplayNeed(ReplayDepth.BEGINNING, 5)}
+        assert await billing.read_events(connection, needs, ()) == {"nobody": []}

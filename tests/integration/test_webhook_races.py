@@ -16,7 +16,7 @@ from tenantry.billing.ingest import Receipt, WebhookService
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
 from tests.support import events
@@ -37,7 +37,7 @@ class Instance(NamedTuple):
     async def receive(self, event: dict[str, Any]) -> Outcome | None:
         return (await self.webhooks.receive(arrival(event))).outcome
 
-    async def receive_together(self, arrivals: Sequence[Arrival]) -> list[Outcome | None]:
+    async def receive_together(self, arrivals: Sequence[ReceivedEvent]) -> list[Outcome | None]:
         answers = await self.webhooks.apply(arrivals)
         return [answer.outcome for answer in answers if isinstance(answer, Receipt)]
 
@@ -45,9 +45,9 @@ class Instance(NamedTuple):
         await self.tenants.put(BY_OPERATOR, tenant_id, TenantWishes(tenant_id, "owner@x.example", "usr", customer))
 
 
-def arrival(event: dict[str, Any]) -> Arrival:
+def arrival(event: dict[str, Any]) -> ReceivedEvent:
     body = events.body(event)
-    return Arrival(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
+    return ReceivedEvent(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
 
 
 @asynccontextmanager
@@ -213,7 +213,7 @@ async def test_the_same_event_of_nobody_at_two_instances_is_kept_once_and_the_lo
         await until_blocked(conninfo, 2)
     assert (await first, await second) == (Outcome.IGNORED, None)
     assert caplog.messages == [
-        "batch of 1 events is tried again: one of them was delivered twice at once, and the other is in the ledger"
+        "batch of 1 events is retried: one of them was delivered twice at once, and the other is in the ledger"
     ]
 
 

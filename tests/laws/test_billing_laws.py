@@ -92,8 +92,8 @@ def test_a_failure_is_told_at_most_once_and_exactly_once_unless_its_invoice_was_
     failures = {event.id for event in history if event.type == "invoice.payment_failed"}
     paid = {event.invoice_id for event in history if event.type == "invoice.payment_succeeded"}
     unpaid = {event.id for event in history if event.id in failures and event.invoice_id not in paid}
-    assert sorted(ledger.told) == sorted(set(ledger.told))
-    assert unpaid <= set(ledger.told) <= failures
+    assert sorted(ledger.notified) == sorted(set(ledger.notified))
+    assert unpaid <= set(ledger.notified) <= failures
 
 
 @given(histories())
@@ -101,7 +101,7 @@ def test_the_history_in_order_is_told_in_full(history: list[BillingEvent]) -> No
     ledger = Ledger(ANY)
     for event in history:
         ledger.deliver([event])
-    assert ledger.told == tuple(event.id for event in history if event.type == "invoice.payment_failed")
+    assert ledger.notified == tuple(event.id for event in history if event.type == "invoice.payment_failed")
 
 
 loose_events = st.builds(
@@ -134,7 +134,7 @@ def test_batches_and_checkpoints_make_no_difference(
         for event in batch:
             one_by_one.deliver([event])
     assert in_batches.account == one_by_one.account
-    assert in_batches.told == one_by_one.told
+    assert in_batches.notified == one_by_one.notified
 
 
 def test_history_does_not_begin_with_an_event_that_names_no_subscription() -> None:

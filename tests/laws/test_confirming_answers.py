@@ -8,10 +8,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
-from tenantry.domain.billing.refold import refold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tests.support.facts import ANY, NEWEST, deleted, failed, observed, succeeded, updated
-from tests.support.ledger import Ledger
+from tests.support.ledger import Ledger, refolded
 
 MOMENTS: Final = 12
 LIVING: Final = ("active", "past_due")
@@ -91,7 +90,7 @@ def test_with_and_without_the_answers_that_were_replaced_the_state_is_the_same(
     ledger = Remembering(policy)
     for arrived in arrivals:
         ledger.take(arrived)
-        everything = refold(BillingState(), in_order(ledger.ever), policy)
+        everything = refolded(BillingState(), in_order(ledger.ever), policy)
         assert ledger.account.state == everything.state
     event(f"{len(ledger.ever) - len(ledger.kept)} replaced")
 

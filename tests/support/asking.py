@@ -4,13 +4,13 @@ import asyncio
 import sys
 
 from tenantry.db.connection import Connection
-from tenantry.domain.billing.ledger import Question
+from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.jobs.queue import JobQueue
 
 
 async def main(conninfo: str) -> None:
     async with await Connection.connect(conninfo) as connection:
-        await JobQueue(conninfo, asks_provider=True).defer_questions(connection, [Question("acme", later=True)])
+        await JobQueue(conninfo, asks_provider=True).defer_snapshots(connection, [SnapshotRequest("acme", later=True)])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import httpx2
 import psycopg
 from psycopg.rows import dict_row
 
-from tenantry.billing.bodies_store import unpack
+from tenantry.billing.ledger_store import unpack
 from tests.support.events import INVOICE_URL
 from tests.support.service import Organization, Service
 from tests.support.signing import deliver

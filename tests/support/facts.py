@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.domain.billing.ledger import Account
+from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
 from tenantry.domain.plans import parse_catalog
 
@@ -61,9 +61,9 @@ def completed(created: int = 100, event_id: str = "evt_c", **facts: Any) -> Bill
     return BillingEvent(id=event_id, type=ev.CHECKOUT_COMPLETED, created=created, **{**known, **facts})
 
 
-def account(tenant_id: str = "acme", **fields: Any) -> Account:
+def account(tenant_id: str = "acme", **fields: Any) -> BillingAccount:
     known = {
         "owner_id": f"usr_{tenant_id}", "deleted": False, "customer_id": None, "base_plan": "free",
         "state": BillingState(),
     }  # fmt: skip
-    return Account(tenant_id=tenant_id, **{**known, **fields})
+    return BillingAccount(tenant_id=tenant_id, **{**known, **fields})

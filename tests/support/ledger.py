@@ -1,15 +1,23 @@
 """One tenant's ledger in memory, kept as the service keeps it in the database."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
-from tenantry.domain.billing.batch_application import BatchApplication, Need, reaches, tenant_of, useless, wants_link
+from tenantry.domain.billing.batch_application import (
+    BatchApplication,
+    ReplayNeed,
+    rejection,
+    replay_needs,
+    tenant_of,
+    wants_link,
+)
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Account, Arrival, BatchContext
+from tenantry.domain.billing.fold import Fold, Folded
+from tenantry.domain.billing.ledger import BatchContext, BillingAccount, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, full_state_types
 from tenantry.domain.billing.timeline import ReplayDepth
 from tests.support.facts import account
@@ -22,7 +30,7 @@ NOW: Final = datetime.fromtimestamp(10**6, UTC)
 class Ledger:
     """A tenant, its customers and its events.
 
-    ``told`` are the failures that its owner was mailed, in order; ``ambiguous`` the events where arrival decided.
+    ``notified`` are the failed payments that were mailed, in order; ``ambiguous`` the events that arrival ordered.
     """
 
     def __init__(self, policy: BillingPolicy, customers: Sequence[str] = (CUSTOMER,)) -> None:
@@ -31,9 +39,9 @@ class Ledger:
         self._arrivals = 0
         self._seen: set[str] = set()
         self._events: dict[str, BillingEvent] = {}
-        self._parked: dict[str, Arrival] = {}
-        self.account: Account = account(TENANT, customer_id=customers[-1] if customers else None)
-        self.told: tuple[str, ...] = ()
+        self._parked: dict[str, ReceivedEvent] = {}
+        self.account: BillingAccount = account(TENANT, customer_id=customers[-1] if customers else None)
+        self.notified: tuple[str, ...] = ()
         self.ambiguous: tuple[str, ...] = ()
 
     def fork(self) -> "Ledger":
@@ -53,58 +61,58 @@ class Ledger:
         return customer_id in self._tenant_of
 
     def deliver(self, batch: Sequence[BillingEvent]) -> None:
-        """Settle a batch and keep it, as the service does."""
-        self._write(self.settled(batch))
+        """Apply a batch and store the result, as the service does."""
+        self._write(self.applied(batch))
 
-    def settled(self, batch: Sequence[BillingEvent]) -> BatchApplication:
-        """The effect of a batch."""
+    def applied(self, batch: Sequence[BillingEvent]) -> BatchApplication:
+        """Apply a batch in memory."""
         arrivals = self._numbered(batch)
-        standing = BatchContext({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
-        usable = [arrival.event for arrival in arrivals if not useless(arrival.event, self._policy)]
-        links = {event.customer_id for event in usable if wants_link(event, standing)}
+        context = BatchContext({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
+        usable = [arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)]
+        links = {event.customer_id for event in usable if wants_link(event, context)}
         waiting = [arrival for arrival in self._parked.values() if arrival.event.customer_id in links]
         waiting.sort(key=lambda arrival: (arrival.event.created, arrival.event.arrival))
-        placed = [(tenant_of(event, standing.tenant_of_customer), event) for event in usable]
+        placed = [(tenant_of(event, context.tenant_of_customer), event) for event in usable]
         invoices = [arrival.event for arrival in waiting]
         invoices += [event for event in usable if event.type in INVOICE_TYPES]
         placed += [(TENANT, event) for event in invoices if event.customer_id in links]
-        settlement = self._settlement(standing, placed, waiting)
+        application = self._application(context, placed, waiting)
         for arrival in arrivals:
-            settlement.receive(arrival)
-        return settlement
+            application.receive(arrival)
+        return application
 
-    def _numbered(self, batch: Sequence[BillingEvent]) -> list[Arrival]:
+    def _numbered(self, batch: Sequence[BillingEvent]) -> list[ReceivedEvent]:
         """The events that are not in the ledger yet, each once, with their arrival numbers."""
         numbered = []
         for event in batch:
             if event.id not in self._seen:
                 self._seen.add(event.id)
-                numbered.append(Arrival(msgspec.structs.replace(event, arrival=self._arrivals), NOW))
+                numbered.append(ReceivedEvent(msgspec.structs.replace(event, arrival=self._arrivals), NOW))
                 self._arrivals += 1
         return numbered
 
-    def _settlement(
-        self, standing: BatchContext, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[Arrival]
+    def _application(
+        self, context: BatchContext, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[ReceivedEvent]
     ) -> BatchApplication:
-        needed = reaches(standing, placed)
+        needed = replay_needs(context, placed)
         histories = {tenant: self._history(need) for tenant, need in needed.items()}
-        parked: dict[str, list[Arrival]] = {}
+        parked: dict[str, list[ReceivedEvent]] = {}
         for arrival in waiting:
             parked.setdefault(arrival.event.customer_id or "", []).append(arrival)
-        return BatchApplication(standing, self._policy, NOW, reaches=needed, histories=histories, parked=parked)
+        return BatchApplication(context, self._policy, NOW, needs=needed, histories=histories, parked=parked)
 
-    def _history(self, need: Need) -> list[BillingEvent]:
+    def _history(self, need: ReplayNeed) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""
         since = need.second
-        if need.reach is ReplayDepth.BEGINNING:
+        if need.depth is ReplayDepth.BEGINNING:
             seconds = Counter(event.created for event in self._events.values())
-            telling = full_state_types(self._policy)
+            types = full_state_types(self._policy)
             since = max(
                 (
                     event.created
                     for event in self._events.values()
                     if event.created < need.second
-                    and event.type in telling
+                    and event.type in types
                     and event.subscription_id is not None
                     and seconds[event.created] == 1
                 ),
@@ -112,23 +120,23 @@ class Ledger:
             )
         return [event for event in self._events.values() if event.created >= since]
 
-    def _write(self, settlement: BatchApplication) -> None:
-        for entry in (*settlement.entries, *settlement.unparked):
-            event = entry.arrival.event
+    def _write(self, application: BatchApplication) -> None:
+        for entry in (*application.entries, *application.unparked):
+            event = entry.received.event
             if Anomaly.AMBIGUOUS_ORDER in entry.anomalies:
                 self.ambiguous += (event.id,)
             if entry.outcome is Outcome.PARKED:
-                self._parked[event.id] = entry.arrival
+                self._parked[event.id] = entry.received
             elif entry.tenant_id is not None and event.type in FOLDED_TYPES:
                 self._parked.pop(event.id, None)
                 self._events[event.id] = event
-        for event_id in settlement.superseded:
+        for event_id in application.superseded:
             self._events.pop(event_id, None)
-        for link in settlement.links:
+        for link in application.links:
             self._tenant_of[link.customer_id] = link.tenant_id
-        for changed, _ in settlement.changed_accounts():
+        for changed, _ in application.changed_accounts():
             self.account = changed
-        self.told += tuple(failure.event_id for failure in settlement.failed_payments())
+        self.notified += tuple(failure.event_id for failure in application.failed_payments())
 
 
 def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:
@@ -137,3 +145,11 @@ def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingSta
     for event in history:
         state = apply(state, event, policy).state
     return state
+
+
+def refolded(beginning: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Folded:
+    """Fold events, sorted by ``created``, as a replay does."""
+    fold = Fold(beginning, policy)
+    for event in events:
+        fold.add(event)
+    return fold.end()[0]

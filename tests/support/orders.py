@@ -73,9 +73,9 @@ class Run:
         return wrong if ours and self._tells_rightly() else [OURS, *wrong]
 
     def _tells_rightly(self) -> bool:
-        told = set(self.ledger.told)
+        told = set(self.ledger.notified)
         return (
-            len(told) == len(self.ledger.told)
+            len(told) == len(self.ledger.notified)
             and told.isdisjoint(self._forbidden)
             and self._owed <= told <= self._failures.keys()
         )

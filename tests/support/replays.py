@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from tenantry.billing.replay import Checked, Recent, ReplayService, Selection
+from tenantry.billing.replay import RecentReplay, ReplayService, Selection, TenantReplay
 from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support import events
@@ -32,20 +32,22 @@ async def replaying(conninfo: str, policy: BillingPolicy = POLICY) -> AsyncItera
 
 async def replay(
     conninfo: str, selection: Selection = ALL, *, dry_run: bool = False, policy: BillingPolicy = POLICY
-) -> dict[str, Checked]:
+) -> dict[str, TenantReplay]:
     """What a replay says of each tenant."""
     async with replaying(conninfo, policy) as service:
         chunks = [chunk async for chunk in service.run(selection, dry_run=dry_run)]
     return {checked.tenant_id: checked for chunk in chunks for checked in chunk.checked}
 
 
-async def replay_one(provider: Provider, subscriber: Subscriber, **options: Any) -> Checked:
+async def replay_one(provider: Provider, subscriber: Subscriber, **options: Any) -> TenantReplay:
     """What a replay says of one tenant; ``options`` are those of `replay`."""
     checked = await replay(provider.service.conninfo, Selection((subscriber.id,)), **options)
     return checked[subscriber.id]
 
 
-async def check_newest(provider: Provider, subscriber: Subscriber, most: int, policy: BillingPolicy = POLICY) -> Recent:
+async def check_newest(
+    provider: Provider, subscriber: Subscriber, most: int, policy: BillingPolicy = POLICY
+) -> RecentReplay:
     """What a dry run of at most so many of the newest events says."""
     async with replaying(provider.service.conninfo, policy) as service:
         return await service.check_newest(subscriber.id, most)
@@ -71,6 +73,6 @@ async def damage(provider: Provider, subscriber: Subscriber, assignment: str) ->
     await rows(provider.service.conninfo, statement, subscriber.id)
 
 
-def fields(checked: Checked) -> set[str]:
+def fields(checked: TenantReplay) -> set[str]:
     """The fields in which what is stored differs."""
     return {field.field for field in checked.differences}

@@ -66,7 +66,7 @@ def record_of(subscription: Subscription) -> Record:
     return Record(
         PLANS[subscription.price],
         subscription.status,
-        None if end is None else end.isoformat().replace("+00:00", "Z"),
+        end.isoformat().replace("+00:00", "Z"),
         subscription.cancel_at_period_end,
     )
 

@@ -7,9 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenantry.domain.billing.batch_application import BatchApplication, Gaps, Need, anomalies, gaps, reaches, useless
+from tenantry.domain.billing.batch_application import (
+    BatchApplication,
+    MissingNames,
+    ReplayNeed,
+    anomalies,
+    missing_names,
+    rejection,
+    replay_needs,
+)
 from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Account, Arrival, BatchContext, Entry, Link
+from tenantry.domain.billing.ledger import BatchContext, BillingAccount, CustomerLink, LedgerEntry, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.timeline import ReplayDepth
 from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, observed, succeeded, updated
@@ -18,7 +26,7 @@ NOW = datetime.fromtimestamp(1000, UTC)
 HOUR = 3600
 
 
-def standing(*accounts: Account, **customers: str) -> BatchContext:
+def standing(*accounts: BillingAccount, **customers: str) -> BatchContext:
     return BatchContext(
         accounts={account.tenant_id: account for account in accounts},
         tenant_of_customer=customers,
@@ -27,9 +35,10 @@ def standing(*accounts: Account, **customers: str) -> BatchContext:
     )
 
 
-def arrivals(*events: BillingEvent) -> list[Arrival]:
+def arrivals(*events: BillingEvent) -> list[ReceivedEvent]:
     return [
-        Arrival(msgspec.structs.replace(event, arrival=number), NOW) for number, event in enumerate(events, start=1)
+        ReceivedEvent(msgspec.structs.replace(event, arrival=number), NOW)
+        for number, event in enumerate(events, start=1)
     ]
 
 
@@ -37,7 +46,7 @@ def settlement(
     known: BatchContext, *, policy: BillingPolicy = ANY, now: datetime = NOW, **parked: Any
 ) -> BatchApplication:
     waiting = {customer: arrivals(*events) for customer, events in parked.items()}
-    return BatchApplication(known, policy, now, reaches={}, histories={}, parked=waiting)
+    return BatchApplication(known, policy, now, needs={}, histories={}, parked=waiting)
 
 
 def received(known: BatchContext, *events: BillingEvent, **parked: Any) -> BatchApplication:
@@ -53,7 +62,7 @@ def unparked(*events: BillingEvent, known: BatchContext | None = None, **options
     return result
 
 
-def outcomes(entries: list[Entry]) -> list[tuple[str, str | None]]:
+def outcomes(entries: list[LedgerEntry]) -> list[tuple[str, str | None]]:
     return [(entry.outcome.value, entry.tenant_id) for entry in entries]
 
 
@@ -90,7 +99,7 @@ def test_an_event_that_can_concern_nobody_is_ignored(event: BillingEvent) -> Non
 
 def test_an_object_of_no_use_is_invalid() -> None:
     event = updated(problem="status is missing")
-    assert useless(event, ANY) == (Outcome.INVALID, "status is missing")
+    assert rejection(event, ANY) == (Outcome.INVALID, "status is missing")
 
 
 @pytest.mark.parametrize("event", [updated(), deleted(), completed()])
@@ -112,7 +121,7 @@ def test_an_invoice_finds_its_tenant_by_customer_alone() -> None:
 
 def test_a_checkout_links_its_customer() -> None:
     result = received(standing(account()), completed())
-    assert result.links == [Link("cus_1", "acme", "evt_c")]
+    assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
     [(changed, visible)] = result.changed_accounts()
     assert (changed.customer_id, visible) == ("cus_1", True)
 
@@ -135,7 +144,7 @@ def test_the_first_claim_in_a_batch_stands() -> None:
     result = received(
         standing(account(), account("other")), completed(event_id="1"), completed(event_id="2", org_id="other")
     )
-    assert result.links == [Link("cus_1", "acme", "1")]
+    assert result.links == [CustomerLink("cus_1", "acme", "1")]
 
 
 def test_a_subscription_that_claims_anothers_customer_is_applied_and_says_so() -> None:
@@ -146,7 +155,7 @@ def test_a_subscription_that_claims_anothers_customer_is_applied_and_says_so() -
 
 
 def test_a_subscription_links_where_neither_side_is_linked() -> None:
-    assert received(standing(account()), updated(customer_id="cus_1")).links == [Link("cus_1", "acme", "evt_u")]
+    assert received(standing(account()), updated(customer_id="cus_1")).links == [CustomerLink("cus_1", "acme", "evt_u")]
 
 
 def test_a_subscription_links_nothing_where_the_tenant_is_linked() -> None:
@@ -192,7 +201,7 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
     known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
     result = BatchApplication(
         known, ANY, NOW,
-        reaches={"acme": Need(ReplayDepth.BEGINNING, 900)},
+        needs={"acme": ReplayNeed(ReplayDepth.BEGINNING, 900)},
         histories={"acme": [updated(900, status="trialing")]}, parked={},
     )  # fmt: skip
     result.apply_parked("acme", arrivals(failed(100)))
@@ -203,7 +212,7 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
 def test_a_healed_checkout_links_and_heals_what_waited_for_it() -> None:
     result = unparked(completed(100), known=standing(account()), cus_1=[failed(200)])
     assert outcomes(result.unparked) == [("applied", "acme"), ("applied", "acme")]
-    assert result.links == [Link("cus_1", "acme", "evt_c")]
+    assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
 
 
 def test_a_parked_failure_is_told_while_the_tenant_is_past_due() -> None:
@@ -272,11 +281,11 @@ def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
     ],
 )
 def test_what_is_unexpected_has_a_name(event: BillingEvent, kinds: tuple[str, ...]) -> None:
-    assert anomalies(Arrival(event, NOW), msgspec.structs.replace(ANY, livemode=True)) == kinds
+    assert anomalies(ReceivedEvent(event, NOW), msgspec.structs.replace(ANY, livemode=True)) == kinds
 
 
 def test_without_a_known_mode_no_mode_is_wrong() -> None:
-    assert anomalies(Arrival(failed(livemode=False), NOW), ANY) == ()
+    assert anomalies(ReceivedEvent(failed(livemode=False), NOW), ANY) == ()
 
 
 LISTED = msgspec.structs.replace(ANY, accounts=frozenset({"acct_1"}))
@@ -286,7 +295,7 @@ LIVE_ONLY = msgspec.structs.replace(ANY, livemode=True, ignores_other_mode=True)
 @pytest.mark.parametrize("event", [updated, failed, completed, deleted])
 def test_an_event_of_a_connected_account_is_ignored(event: Callable[..., BillingEvent]) -> None:
     result = settlement(standing(account(), cus_1="acme"), policy=LISTED)
-    result.receive(Arrival(event(account="acct_2"), NOW))
+    result.receive(ReceivedEvent(event(account="acct_2"), NOW))
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.IGNORED, None)
     assert entry.reason == "Ignored: connected account acct_2 is not in PROVIDER_ACCOUNTS."
@@ -296,13 +305,13 @@ def test_an_event_of_a_connected_account_is_ignored(event: Callable[..., Billing
 
 def test_an_event_of_a_listed_account_counts() -> None:
     result = settlement(standing(account()), policy=LISTED)
-    result.receive(Arrival(updated(account="acct_1"), NOW))
+    result.receive(ReceivedEvent(updated(account="acct_1"), NOW))
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
 def test_an_event_of_the_other_mode_is_ignored_where_the_settings_say_so() -> None:
     result = settlement(standing(account()), policy=LIVE_ONLY)
-    result.receive(Arrival(updated(livemode=False), NOW))
+    result.receive(ReceivedEvent(updated(livemode=False), NOW))
     [entry] = result.entries
     assert (entry.outcome, entry.anomalies) == (Outcome.IGNORED, ("ignored_livemode",))
     assert entry.reason == "Ignored: test mode, and PROVIDER_LIVEMODE is live."
@@ -311,7 +320,7 @@ def test_an_event_of_the_other_mode_is_ignored_where_the_settings_say_so() -> No
 @pytest.mark.parametrize("livemode", [True, None])
 def test_an_event_of_the_right_mode_or_of_none_counts(livemode: bool | None) -> None:
     result = settlement(standing(account()), policy=LIVE_ONLY)
-    result.receive(Arrival(updated(livemode=livemode), NOW))
+    result.receive(ReceivedEvent(updated(livemode=livemode), NOW))
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
@@ -337,26 +346,26 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
         ("acme", completed(1)),
         ("gone", updated(1)),
     ]
-    assert reaches(known, events) == {}
+    assert replay_needs(known, events) == {}
 
 
 def test_the_farthest_need_counts() -> None:
     known = standing(account(tip_created=100))
-    assert reaches(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
-        "acme": Need(ReplayDepth.BEGINNING, 99)
+    assert replay_needs(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
+        "acme": ReplayNeed(ReplayDepth.BEGINNING, 99)
     }
 
 
 def test_of_several_late_events_the_oldest_says_where_the_history_begins() -> None:
     known = standing(account(tip_created=100))
-    assert reaches(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))]) == {
-        "acme": Need(ReplayDepth.BEGINNING, 50)
+    assert replay_needs(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))]) == {
+        "acme": ReplayNeed(ReplayDepth.BEGINNING, 50)
     }
 
 
 def test_an_answer_of_the_provider_needs_the_newest_second_to_take_the_place_of_another() -> None:
     known = standing(account(tip_created=100))
-    assert reaches(known, [("acme", observed(200))]) == {"acme": Need(ReplayDepth.TIP_SECOND, 100)}
+    assert replay_needs(known, [("acme", observed(200))]) == {"acme": ReplayNeed(ReplayDepth.TIP_SECOND, 100)}
 
 
 def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
@@ -372,11 +381,14 @@ def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None
         updated(org_id="linked", customer_id="cus_6"),
         deleted(org_id="linked", customer_id="cus_7"),
     ]
-    assert gaps(events, known) == Gaps(
+    assert missing_names(events, known) == MissingNames(
         frozenset({"nobody", "nobody2"}), frozenset({"cus_3"}), frozenset({"cus_4", "cus_5"})
     )
 
 
 def test_there_are_no_gaps_on_the_ordinary_path() -> None:
     known = standing(account(customer_id="cus_1"), cus_1="acme")
-    assert gaps([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known) == Gaps()
+    assert (
+        missing_names([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known)
+        == MissingNames()
+    )

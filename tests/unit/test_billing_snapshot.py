@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.billing.snapshot import Subscription, snapshot
+from tenantry.domain.billing.snapshot import ProviderSubscription, snapshot
 from tenantry.domain.billing.state import BillingState
 from tests.support.facts import ANY, NEWEST, account, deleted, failed, observed, updated
 from tests.support.ledger import Ledger
 
 
-def subscription(subscription_id: str = "sub_1", **facts: Any) -> Subscription:
+def subscription(subscription_id: str = "sub_1", **facts: Any) -> ProviderSubscription:
     known = {
         "customer_id": "cus_1", "created": 10, "status": "active", "org_id": "acme", "price_id": "price_pro",
         "current_period_end": 5000,
     }  # fmt: skip
-    return Subscription(id=subscription_id, **{**known, **facts})
+    return ProviderSubscription(id=subscription_id, **{**known, **facts})
 
 
-def chosen(*subscriptions: Subscription, policy: Any = ANY, **state: Any) -> str | None:
+def chosen(*subscriptions: ProviderSubscription, policy: Any = ANY, **state: Any) -> str | None:
     known = account(state=BillingState(**state))
     event = snapshot(subscriptions, known, policy, event_id="snapshot_1", as_of=100, arrival=0)
     return None if event is None else f"{event.subscription_id} {event.status}"
@@ -91,7 +91,7 @@ def test_an_answer_that_the_subscription_is_cancelled_is_folded_like_its_end() -
 def test_what_comes_late_does_not_undo_an_answer() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([observed(200)])
-    [entry] = ledger.settled([deleted(150)]).entries
+    [entry] = ledger.applied([deleted(150)]).entries
     assert (entry.outcome, entry.after) == (Outcome.LATE, ledger.account.state)
 
 
@@ -99,7 +99,7 @@ def test_an_answer_that_confirms_takes_the_place_of_the_one_before() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([updated(100)])
     ledger.deliver([observed(200, "snapshot_1")])
-    settlement = ledger.settled([observed(300, "snapshot_2")])
+    settlement = ledger.applied([observed(300, "snapshot_2")])
     assert settlement.superseded == ["snapshot_1"]
 
 
@@ -117,4 +117,4 @@ def test_an_answer_that_does_more_than_confirm_stands_beside_the_one_before(befo
     ledger = Ledger(ANY)
     for event in (updated(100), *before):
         ledger.deliver([event])
-    assert ledger.settled([newer]).superseded == []
+    assert ledger.applied([newer]).superseded == []

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Question
+from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.billing.order import in_order, is_decided
 from tenantry.domain.billing.state import BillingState
 from tests.support.facts import ANY, completed, deleted, failed, observed, succeeded, updated
@@ -93,7 +93,7 @@ def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([updated(50)])
     ledger.deliver([failed()])
-    settlement = ledger.settled([deleted()])
+    settlement = ledger.applied([deleted()])
     [entry] = settlement.entries
     assert entry.outcome is Outcome.APPLIED
     assert entry.reason == (
@@ -101,19 +101,19 @@ def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
         "the order of arrival counts."
     )
     assert entry.anomalies == (Anomaly.AMBIGUOUS_ORDER,)
-    assert settlement.questions == [Question("acme", later=True)]
+    assert settlement.snapshot_requests == [SnapshotRequest("acme", later=True)]
 
 
 def test_of_many_undecided_events_three_are_named() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([updated(event_id=f"evt_{number}", status=f"s{number}") for number in range(6)])
-    [entry] = ledger.settled([updated(event_id="evt_6")]).entries
+    [entry] = ledger.applied([updated(event_id="evt_6")]).entries
     assert "order of this and evt_0, evt_1, evt_2 and 3 more, of the same second" in entry.reason
 
 
 def test_after_a_checkout_the_provider_is_asked_at_once() -> None:
-    assert Ledger(ANY).settled([completed()]).questions == [Question("acme", later=False)]
+    assert Ledger(ANY).applied([completed()]).snapshot_requests == [SnapshotRequest("acme", later=False)]
 
 
 def test_ordinary_events_ask_nothing() -> None:
-    assert Ledger(ANY).settled([updated(), failed(200), succeeded(300)]).questions == []
+    assert Ledger(ANY).applied([updated(), failed(200), succeeded(300)]).snapshot_requests == []

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Account
+from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingState
-from tenantry.domain.billing.timeline import Placement, ReplayDepth, Timeline, begin, place, reach, tip
+from tenantry.domain.billing.timeline import Placement, ReplayDepth, Timeline, begin, place, replay_depth
 from tests.support.facts import ANY, account, deleted, failed, succeeded, updated
 
 FRESH = BillingState()
@@ -113,12 +113,12 @@ def test_nothing_else_is_told(event: BillingEvent) -> None:
     ],
 )
 def test_how_far_back_to_look(created: int, newest: int | None, far: ReplayDepth) -> None:
-    assert reach(created, newest) is far
+    assert replay_depth(created, newest) is far
 
 
 def test_the_tip_is_the_state_before_the_newest_second() -> None:
     timeline = placed(updated(100), failed(200), updated(200, "evt_2", status="past_due")).timeline
-    assert tip(timeline) == (200, placed(updated(100)).after)
+    assert (timeline.folded.tip_created, timeline.folded.tip_state) == (200, placed(updated(100)).after)
 
 
 HISTORY = [
@@ -129,10 +129,9 @@ HISTORY = [
 ]
 
 
-def after_history() -> tuple[Account, Timeline]:
+def after_history() -> tuple[BillingAccount, Timeline]:
     whole = begin(FRESH, HISTORY, ANY)
-    created, before = tip(whole)
-    return account(state=whole.state, tip_created=created, tip_state=before), whole
+    return account().with_fold(whole.folded), whole
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_a_shorter_look_back_comes_to_the_same(
     stored, whole = after_history()
     short = place(begin(stored.checkpoint(far), known, ANY), event, ANY)
     long = place(whole, event, ANY)
-    assert (short.after, tip(short.timeline)) == (long.after, tip(long.timeline))
+    assert account().with_fold(short.timeline.folded) == account().with_fold(long.timeline.folded)
 
 
 def test_a_tenant_begins_with_its_own_plan() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantry.common.clock import EPOCH_MAX
-from tenantry.domain.billing.snapshot import Subscription
+from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
 from tests.support import events
 from tests.support.events import NOW, Shape
@@ -33,14 +33,14 @@ json_values = st.recursive(
 )
 
 
-def decode(subscription: dict[str, Any], **fields: Any) -> Subscription:
+def decode(subscription: dict[str, Any], **fields: Any) -> ProviderSubscription:
     return decode_subscription(events.body({**subscription, **fields}))
 
 
 @pytest.mark.parametrize(("shape", "expanded"), BOTH_SHAPES)
 def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
     subscription = events.subscription(period_end=NOW + 7, cancel=True, shape=shape, expanded=expanded)
-    assert decode(subscription) == Subscription(
+    assert decode(subscription) == ProviderSubscription(
         id="sub_acme",
         customer_id="cus_acme",
         created=NOW - events.MONTH,

@@ -9,9 +9,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tenantry.billing.explain import Explanation, StateView
-from tenantry.billing.reads import BillingEventView, BillingFields
-from tenantry.billing.replay import Field
+from tenantry.billing.explain import BillingExplanation, StateView
+from tenantry.billing.ledger_queries import BillingEventView, BillingFields
+from tenantry.billing.replay import FieldComparison
 from tenantry.cli.ledger import show
 from tenantry.cli.output import progress
 from tenantry.domain.billing.events import Outcome
@@ -27,16 +27,16 @@ ENTRY = BillingEventView(
 )  # fmt: skip
 
 
-def explanation(**fields: Any) -> Explanation:
+def explanation(**fields: Any) -> BillingExplanation:
     known: dict[str, Any] = {
         "tenant": TENANT, "base_plan": "free", "customers": ("cus_1",), "suspended": False, "ended": False,
         "earlier": 0, "entries": (ENTRY,), "state": StateView("pro", "active", None, False, None, None, None),
         "events": 1, "differences": (), "parked": 0,
     }  # fmt: skip
-    return Explanation(**{**known, **fields})
+    return BillingExplanation(**{**known, **fields})
 
 
-def text(shown: Explanation, **console: Any) -> str:
+def text(shown: BillingExplanation, **console: Any) -> str:
     out = io.StringIO()
     show(shown, Console(file=out, highlight=False, **console))
     return out.getvalue()
@@ -99,7 +99,7 @@ def test_an_entry_without_states_changed_nothing() -> None:
 
 
 def test_differences_say_how_to_set_them_right() -> None:
-    shown = text(explanation(differences=(Field("plan", "free", "pro"),), parked=2))
+    shown = text(explanation(differences=(FieldComparison("plan", "free", "pro"),), parked=2))
     assert "gives something else:\n  plan: free -> pro\n" in shown
     assert "2 parked events could take their place." in shown
     assert shown.endswith("To set it right: tenantry tenants rebuild acme\n")

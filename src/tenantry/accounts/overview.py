@@ -11,8 +11,8 @@ from tenantry.accounts.overview_store import FailedInvoice
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.rate_limits import subject_of_tenant
-from tenantry.billing import ledger_store as billing
-from tenantry.billing.reads import BillingEventView, view
+from tenantry.billing import ledger_queries_store as billing
+from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database

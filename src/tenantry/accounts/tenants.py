@@ -18,7 +18,8 @@ from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.reauthorization import as_of_now
 from tenantry.billing import ledger
 from tenantry.billing import ledger_store as billing
-from tenantry.billing.reads import BillingEventView, view
+from tenantry.billing.ledger_queries import BillingEventView, view
+from tenantry.billing.ledger_queries_store import read_all_entries
 from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import Position, new_id
 from tenantry.common.openapi import doc
@@ -301,7 +302,7 @@ class TenantService:
                 api_keys=await api_keys.read_all(connection, tenant_id, now),
                 audit_events=await audit.read_all(connection, tenant_id),
                 projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
-                billing_events=[view(row) for row in await billing.read_all_entries(connection, tenant_id)],
+                billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )
 
     def _check_owner_id(self, wishes: TenantWishes) -> None:

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter
 from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
-from tenantry.billing.reads import BillingEventView, BillingService
+from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
 from tenantry.common.openapi import doc
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog, Limits
@@ -34,7 +34,7 @@ class PlanView(msgspec.Struct, frozen=True, rename="camel"):
     limits: Annotated[Limits, doc("What the plan allows; an absent limit means no limit.")]
 
 
-def billing_routes(billing: BillingService, catalog: Catalog, access: Access) -> Sequence[HTTPRouteHandler]:
+def billing_routes(billing: LedgerQueries, catalog: Catalog, access: Access) -> Sequence[HTTPRouteHandler]:
     """The routes that read plans and the ledger."""
 
     @get(PLANS_PATH, guards=[access.needs(None)], summary="List the plans")

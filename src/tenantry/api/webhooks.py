@@ -9,7 +9,7 @@ from uuid import uuid4
 from tenantry.billing.ingest import HandlingFailedError, WebhookService
 from tenantry.common.clock import Clock
 from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import Arrival
+from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
@@ -100,7 +100,7 @@ class WebhookEndpoint:
             logger.warning("event %s is malformed: %s", event.id, event.problem)
         return HotResponse.text(200, "OK")
 
-    def _verified(self, request: HotRequest, body: bytes) -> Arrival | HotResponse:
+    def _verified(self, request: HotRequest, body: bytes) -> ReceivedEvent | HotResponse:
         """Return the verified event, or the error answer."""
         signature = request.header(b"provider-signature")
         if signature is None:
@@ -119,7 +119,7 @@ class WebhookEndpoint:
             )
         except NotAnEventError:
             return self._refuse(request, _NoEvent.INVALID_PAYLOAD, 400, INVALID_PAYLOAD)
-        return Arrival(event, now, body, trace=self._traceparent() if self._traceparent else None)
+        return ReceivedEvent(event, now, body, trace=self._traceparent() if self._traceparent else None)
 
     def _count(self, request: HotRequest, event: BillingEvent, outcome: Outcome | _NotEntered) -> None:
         request.scope[OUTCOME] = outcome.value

@@ -1,4 +1,4 @@
-"""Sending a tenant's people to the payment provider: to subscribe, or to manage their subscription."""
+"""Checkout and customer portal: sessions at the provider to subscribe and to manage a subscription."""
 
 import hashlib
 from typing import Final
@@ -32,16 +32,16 @@ class _CheckoutPlan(msgspec.Struct, frozen=True):
     plan: str
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _SessionUrl(msgspec.Struct, frozen=True):
     url: str
 
 
 class CheckoutService:
-    """Makes checkout and portal sessions through the provider's API.
+    """Creates checkout and portal sessions through the provider's API.
 
-    No database connection is held while the provider is asked. A request with an idempotency key is handed on with
-    one of ours, so that also a process that dies between the provider's answer and ours leaves one session.
-    Each new session is entered into the audit trail before its address is given away.
+    It holds no database connection during a request to the provider. A request with an idempotency key is sent with a
+    key derived from it, so that a repeated request creates no second session even after a crash. A session is in the
+    audit trail before its URL is returned.
 
     Both methods raise `ProviderNotConfiguredError`, `ProviderUnavailableError`, `ProviderRefusedError`,
     `ValidationError` and the errors of idempotency.
@@ -63,7 +63,7 @@ class CheckoutService:
 
     @property
     def is_configured(self) -> bool:
-        """Whether the provider's API can be asked here."""
+        """Whether the provider's API is configured."""
         return self._provider is not None
 
     async def create_checkout(
@@ -76,7 +76,7 @@ class CheckoutService:
         cancel_url: str | None,
         claim: Claim | None,
     ) -> str:
-        """The address at which the caller's tenant subscribes to a plan of the catalog, other than ``free``."""
+        """Return the URL at which the caller's tenant subscribes to a plan of the catalog other than ``free``."""
         provider = self._configured()
         price_id = self._price_of(plan)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
@@ -98,7 +98,7 @@ class CheckoutService:
     async def create_portal(
         self, principal: Principal, author: Author, *, return_url: str | None, claim: Claim | None
     ) -> str:
-        """The address at which the caller's tenant manages its subscription. Raises `NoCustomerError` too."""
+        """Return the URL at which the caller's tenant manages its subscription. Raises `NoCustomerError` too."""
         provider = self._configured()
         _check_urls(returnUrl=return_url)
         tenant, kept = await self._read(principal, claim)
@@ -131,10 +131,10 @@ class CheckoutService:
         return plan.stripe_price_ids[0]
 
     async def _read(self, principal: Principal, claim: Claim | None) -> tuple[TenantRow, str | None]:
-        """The caller's tenant, and the answer that the same request got before.
+        """Return the caller's tenant, and the URL that the same request got before.
 
-        The provider keeps answers too, but by what we ask of it, and that changes: the tenant may be its customer by
-        now. So only a second request at the same time is left to the provider.
+        The provider detects repeated requests only if all parameters are the same, and ours may change: the tenant may
+        be its customer by now. So it handles only concurrent requests.
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             tenant = await find_tenant(connection, principal.org_id)
@@ -146,7 +146,7 @@ class CheckoutService:
         body_digest, answer = kept
         if body_digest != claim.body_digest:
             raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-        return tenant, msgspec.json.decode(answer, type=_Answer).url
+        return tenant, msgspec.json.decode(answer, type=_SessionUrl).url
 
     async def _keep(
         self,
@@ -157,16 +157,16 @@ class CheckoutService:
         url: str,
         details: _CheckoutPlan | None = None,
     ) -> None:
-        """Enter a session into the audit trail, without its address, and keep the answer for the same request."""
+        """Record a session in the audit trail, without its URL, and keep the URL for the same request."""
         now, org_id = self._clock(), principal.org_id
         async with self._database.transaction(of_tenant(org_id)) as connection:
             await audit.record(connection, author, action, org_id=org_id, target_id=org_id, after=details, now=now)
             if claim is not None:
-                await idempotency.keep(connection, claim, msgspec.json.encode(_Answer(url)), now)
+                await idempotency.keep(connection, claim, msgspec.json.encode(_SessionUrl(url)), now)
 
 
 def provider_key(claim: Claim | None) -> str | None:
-    """The idempotency key for the provider, where all of our callers share one account; at most 255 characters."""
+    """Return the idempotency key for the provider, unique among all callers; at most 255 characters."""
     if claim is None:
         return None
     return "tenantry-" + hashlib.sha256(f"{claim.principal}\x1f{claim.route}\x1f{claim.key}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""News of tenants' ledgers, for those who are looking at them at the moment."""
+"""The event feed: notifies open dashboard pages of new events in a tenant's ledger."""
 
 import asyncio
 import logging
@@ -8,13 +8,13 @@ from typing import Final
 
 import psycopg
 
-from tenantry.billing import event_feed_store as news
+from tenantry.billing import ledger_queries_store as store
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError, OverloadedError
 
 INTERVAL: Final = 1.0
-"""Seconds between looks at the ledgers that are watched."""
+"""Seconds between polls of the watched ledgers."""
 MOST: Final = 200
 MOST_OF_TENANT: Final = 50
 MOST_OF_ONE: Final = 10
@@ -22,44 +22,46 @@ MOST_OF_ONE: Final = 10
 logger = logging.getLogger(__name__)
 
 
-class Watch:
-    """Somebody who looks at a tenant's ledger, and has seen it up to an arrival number."""
+class FeedWatcher:
+    """A client that watches a tenant's ledger and has seen it up to an arrival number.
+
+    ``has_ended`` is set when the process stops: no more events follow.
+    """
 
     def __init__(self, tenant_id: str, seen: int) -> None:
         self.tenant_id = tenant_id
         self.seen = seen
         self.has_ended = False
-        """Whether there will be no more news, because this process stops."""
         self._newest = seen
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def wait(self, seconds: float) -> int | None:
-        """The arrival number of the newest event, as soon as there is one that was not seen; None if none comes."""
+        """Return the arrival number of the newest unseen event as soon as there is one; None after a timeout."""
         try:
             async with asyncio.timeout(seconds):
-                await self._told.wait()
+                await self._changed.wait()
         except TimeoutError:
             return None
-        self._told.clear()
-        news, self.seen = self._newest > self.seen, self._newest
-        return self._newest if news else None
+        self._changed.clear()
+        is_new, self.seen = self._newest > self.seen, self._newest
+        return self._newest if is_new else None
 
-    def tell(self, arrival: int) -> None:
-        """There is an event of this arrival number."""
+    def notify(self, arrival: int) -> None:
+        """Report an event with this arrival number."""
         if arrival > self._newest:
             self._newest = arrival
-            self._told.set()
+            self._changed.set()
 
     def end(self) -> None:
-        """There will be no more news."""
+        """End the watcher's wait."""
         self.has_ended = True
-        self._told.set()
+        self._changed.set()
 
 
-class LedgerNews:
-    """Who watches which ledger in this process. `run` asks the database for all of them together.
+class EventFeed:
+    """The watchers of this process. `run` polls the database for all of them together.
 
-    A process has at most ``most`` watches, ``most_of_tenant`` of one tenant, and ``most_of_one`` of one person.
+    A process has at most ``most`` watchers, ``most_of_tenant`` of one tenant, and ``most_of_one`` of one client.
     """
 
     def __init__(
@@ -74,64 +76,64 @@ class LedgerNews:
         self._most = most
         self._most_of_tenant = most_of_tenant
         self._most_of_one = most_of_one
-        self._watches: dict[Watch, bytes] = {}
-        self._somebody = asyncio.Event()
-        self._is_away = False
+        self._watchers: dict[FeedWatcher, bytes] = {}
+        self._is_watched = asyncio.Event()
+        self._is_unavailable = False
         self._has_ended = False
 
     def __len__(self) -> int:
-        """How many watches there are."""
-        return len(self._watches)
+        """Return the number of watchers."""
+        return len(self._watchers)
 
-    def check_room(self, watcher: bytes, tenant_id: str) -> None:
-        """Raise `OverloadedError` unless there is room for one more watch of this watcher, and of this tenant."""
-        of_one = sum(1 for other in self._watches.values() if other == watcher)
-        of_tenant = sum(1 for watch in self._watches if watch.tenant_id == tenant_id)
-        is_full = len(self._watches) >= self._most or of_tenant >= self._most_of_tenant
+    def check_room(self, client: bytes, tenant_id: str) -> None:
+        """Raise `OverloadedError` if this client or tenant cannot have another watcher."""
+        of_one = sum(1 for other in self._watchers.values() if other == client)
+        of_tenant = sum(1 for watcher in self._watchers if watcher.tenant_id == tenant_id)
+        is_full = len(self._watchers) >= self._most or of_tenant >= self._most_of_tenant
         if self._has_ended or is_full or of_one >= self._most_of_one:
             raise OverloadedError("Too many pages are being kept up to date at the moment. Reload this one instead.")
 
     @contextmanager
-    def watch(self, tenant_id: str, watcher: bytes, seen: int) -> Iterator[Watch]:
+    def watch(self, tenant_id: str, client: bytes, seen: int) -> Iterator[FeedWatcher]:
         """Watch a tenant's ledger during the block. Raises `OverloadedError`."""
-        self.check_room(watcher, tenant_id)
-        watch = Watch(tenant_id, seen)
-        self._watches[watch] = watcher
-        self._somebody.set()
+        self.check_room(client, tenant_id)
+        watcher = FeedWatcher(tenant_id, seen)
+        self._watchers[watcher] = client
+        self._is_watched.set()
         try:
-            yield watch
+            yield watcher
         finally:
-            del self._watches[watch]
+            del self._watchers[watcher]
 
     def end(self) -> None:
-        """End all watches: the process stops, and waits for nobody who only watches."""
+        """End all watchers, because the process stops."""
         self._has_ended = True
-        for watch in self._watches:
-            watch.end()
+        for watcher in self._watchers:
+            watcher.end()
 
     async def run(self) -> None:
-        """Look for news every `INTERVAL` seconds while somebody watches, until cancelled."""
+        """Poll every `INTERVAL` seconds while there are watchers, until canceled."""
         while True:
-            await self._somebody.wait()
-            if not self._watches:
-                self._somebody.clear()
+            await self._is_watched.wait()
+            if not self._watchers:
+                self._is_watched.clear()
                 continue
-            await self.look()
+            await self.poll()
             await asyncio.sleep(INTERVAL)
 
-    async def look(self) -> None:
-        """Ask for news of everything that is watched, and tell those who watch."""
+    async def poll(self) -> None:
+        """Query the watched ledgers for new events, and notify the watchers."""
         watched: dict[str, int] = {}
-        for watch in self._watches:
-            watched[watch.tenant_id] = min(watch.seen, watched.get(watch.tenant_id, watch.seen))
+        for watcher in self._watchers:
+            watched[watcher.tenant_id] = min(watcher.seen, watched.get(watcher.tenant_id, watcher.seen))
         try:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                found = await news.arrivals_after(connection, watched)
+                found = await store.arrivals_after(connection, watched)
         except (DatabaseUnavailableError, psycopg.Error) as error:
-            if not self._is_away:
-                logger.info("there is no news of ledgers: %s", error.__cause__ or error)
-            self._is_away = True
+            if not self._is_unavailable:
+                logger.info("the event feed is interrupted: %s", error.__cause__ or error)
+            self._is_unavailable = True
             return
-        self._is_away = False
-        for watch in self._watches:
-            watch.tell(found.get(watch.tenant_id, 0))
+        self._is_unavailable = False
+        for watcher in self._watchers:
+            watcher.notify(found.get(watcher.tenant_id, 0))

@@ -1,4 +1,4 @@
-"""Why a tenant's billing state is what it is: its ledger in the order of the fold."""
+"""Explaining a tenant's billing state: its ledger in the order of the fold."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -6,18 +6,17 @@ from itertools import groupby
 
 import msgspec
 
-from tenantry.billing import ledger_store as billing
-from tenantry.billing import replay_store as replay
-from tenantry.billing.ledger_store import LedgerRecord
-from tenantry.billing.reads import BillingEventView, BillingFields, view
-from tenantry.billing.replay import Field, compare
+from tenantry.billing import replay_store as store
+from tenantry.billing.ledger_queries import BillingEventView, BillingFields, view
+from tenantry.billing.ledger_queries_store import LedgerRecord, read_entries
+from tenantry.billing.ledger_store import customers_of
+from tenantry.billing.replay import FieldComparison, compare
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
-from tenantry.domain.billing.events import BillingEvent
-from tenantry.domain.billing.ledger import Account
-from tenantry.domain.billing.refold import Refold, Refolded
+from tenantry.domain.billing.fold import Fold, Folded
+from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.timeline import ReplayDepth
 from tenantry.domain.errors import NotFoundError
@@ -25,18 +24,18 @@ from tenantry.domain.tenants import Tenant, is_tenant_id
 
 
 class StateView(BillingFields, frozen=True):
-    """A tenant's whole billing state: what the API shows, and what the fold keeps beside it."""
+    """A tenant's whole billing state: the fields of the API, and those that only the fold needs."""
 
     provider_status: str | None
     subscription_id: str | None
     subscription_created: datetime | None
 
 
-class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """A tenant and how it came to be so: its entries as the API gives them, oldest first.
+class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """A tenant and its history: its ledger entries as the API shows them, oldest first.
 
-    ``earlier`` entries are left out. ``differences`` are where the present state is not what the fold of all its
-    ``events`` gives; ``parked`` events wait although the tenant is known.
+    ``earlier`` is the number of entries left out. ``differences`` are the stored fields that differ from the fold of
+    all ``events``; ``parked`` is the number of parked events that can be applied.
     """
 
     tenant: Tenant
@@ -48,77 +47,61 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     entries: tuple[BillingEventView, ...]
     state: StateView
     events: int
-    differences: tuple[Field, ...]
+    differences: tuple[FieldComparison, ...]
     parked: int
 
 
-class ExplainService:
-    """Reads a tenant's history, and folds it again."""
-
-    def __init__(self, database: Database, policy: BillingPolicy) -> None:
-        self._database = database
-        self._policy = policy
-
-    async def explain(self, tenant_id: str, limit: int) -> Explanation:
-        """The newest ``limit`` entries of a tenant, and its state. Raises `NotFoundError`."""
-        if not is_tenant_id(tenant_id):
+async def explain(database: Database, policy: BillingPolicy, tenant_id: str, limit: int) -> BillingExplanation:
+    """Return the newest ``limit`` entries of a tenant, and its state. Raises `NotFoundError`."""
+    if not is_tenant_id(tenant_id):
+        raise NotFoundError(f"tenant: {tenant_id}")
+    async with database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection:
+        found = await find_tenant(connection, tenant_id)
+        if found is None:
             raise NotFoundError(f"tenant: {tenant_id}")
-        async with self._database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection:
-            found = await find_tenant(connection, tenant_id)
-            if found is None:
-                raise NotFoundError(f"tenant: {tenant_id}")
-            [account] = await replay.read_accounts(connection, [tenant_id])
-            newest_first = await billing.read_entries(connection, tenant_id, limit, None)
-            records = newest_first[limit - 1 :: -1]
-            refolded, ranks = await self._fold(connection, account, {record.id for record in records})
-            async with connection.within(ACROSS_TENANTS):  # no tenant's yet
-                parked = await replay.parked_for(connection, [tenant_id])
-            return Explanation(
-                tenant=found.record,
-                base_plan=account.base_plan,
-                customers=tuple(await billing.customers_of(connection, tenant_id)),
-                suspended=found.suspended,
-                ended=found.deleted,
-                earlier=await replay.count_entries(connection, tenant_id) - len(records),
-                entries=tuple(view(record) for record in _in_order_of_fold(records, ranks)),
-                state=_state(account),
-                events=refolded.events,
-                differences=tuple(field for field in compare(account, refolded) if field.differs),
-                parked=parked.get(tenant_id, 0),
-            )
+        [account] = await store.read_accounts(connection, [tenant_id])
+        newest_first = await read_entries(connection, tenant_id, limit, None)
+        records = newest_first[limit - 1 :: -1]
+        folded, ranks = await _fold(connection, account, policy, {record.id for record in records})
+        async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
+            parked = await store.parked_for(connection, [tenant_id])
+        return BillingExplanation(
+            tenant=found.record,
+            base_plan=account.base_plan,
+            customers=tuple(await customers_of(connection, tenant_id)),
+            suspended=found.suspended,
+            ended=found.deleted,
+            earlier=await store.count_entries(connection, tenant_id) - len(records),
+            entries=tuple(view(record) for record in _in_order_of_fold(records, ranks)),
+            state=_state(account),
+            events=folded.events,
+            differences=tuple(field for field in compare(account, folded) if field.differs),
+            parked=parked.get(tenant_id, 0),
+        )
 
-    async def _fold(
-        self, connection: Connection, account: Account, wanted: set[str]
-    ) -> tuple[Refolded, dict[str, int]]:
-        """What the tenant's events lead to, and the places of the wanted ones in their order."""
-        fold = Refold(account.checkpoint(ReplayDepth.BEGINNING), self._policy)
-        ranks: dict[str, int] = {}
 
-        def rank(ordered: Sequence[BillingEvent]) -> None:
-            for event in ordered:
-                if event.id in wanted:
-                    ranks[event.id] = len(ranks)
-
-        async with replay.folded_events(connection, [account.tenant_id]) as events:
-            async for _, event in events:
-                rank(fold.take(event))
-        refolded, last = fold.end()
-        rank(last)
-        return refolded, ranks
+async def _fold(
+    connection: Connection, account: BillingAccount, policy: BillingPolicy, wanted: set[str]
+) -> tuple[Folded, dict[str, int]]:
+    """Fold the tenant's events; return also the places of the wanted ones in their order."""
+    fold, order = Fold(account.checkpoint(ReplayDepth.BEGINNING), policy), list[str]()
+    async with store.folded_events(connection, [account.tenant_id]) as events:
+        async for _, event in events:
+            order += [folded.id for folded, _ in fold.add(event) if folded.id in wanted]
+    result, last = fold.end()
+    order += [folded.id for folded, _ in last if folded.id in wanted]
+    return result, {event_id: rank for rank, event_id in enumerate(order)}
 
 
 def _in_order_of_fold(records: Sequence[LedgerRecord], ranks: dict[str, int]) -> Iterator[LedgerRecord]:
-    """Entries sorted by ``created`` and arrival, with those that were folded in the order of the fold.
-
-    The others, which the order says nothing of, keep their places.
-    """
+    """Sort entries of each second in the order of the fold; entries that were not folded keep their places."""
     for _, second in groupby(records, key=lambda record: record.created):
         together = list(second)
         folded = iter(sorted((one for one in together if one.id in ranks), key=lambda one: ranks[one.id]))
         yield from (next(folded) if record.id in ranks else record for record in together)
 
 
-def _state(account: Account) -> StateView:
+def _state(account: BillingAccount) -> StateView:
     state = account.state
     return StateView(
         plan=state.plan,

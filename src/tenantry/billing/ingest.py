@@ -1,4 +1,4 @@
-"""Taking in provider events: many requests, one transaction."""
+"""Ingesting provider events: many requests, one transaction."""
 
 import asyncio
 import logging
@@ -14,14 +14,14 @@ from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
 from tenantry.domain.billing.events import Anomaly, Outcome
-from tenantry.domain.billing.ledger import Arrival, Entry
+from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 
 FAILED: Final = "failed"
-"""The outcome of an event that could not be handled."""
+"""Shown as the outcome of an event whose handling failed."""
 DUPLICATE: Final = "duplicate"
-"""The outcome of an event that the ledger has already."""
+"""Shown as the outcome of an event that the ledger already has."""
 _TRIES: Final = 4
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, EntryTakenError)
 
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 
 class HandlingFailedError(Exception):
-    """The event could not be handled and nothing of it was kept; the provider should send it again."""
+    """Handling of the event failed and was rolled back; the provider should send it again."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What became of an event; the outcome is None where it had been handled before."""
+    """The result of an event; ``outcome`` is None for a duplicate."""
 
     outcome: Outcome | None
     anomalies: tuple[Anomaly, ...] = ()
@@ -47,14 +47,14 @@ class WebhookService:
     """Applies verified events in batches: locked, deduplicated, folded and committed together."""
 
     def __init__(self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock) -> None:
-        """As many batches are under way at a time as there are ``lanes``."""
+        """Run as many batches at a time as there are ``lanes``."""
         self._lanes = asyncio.LifoQueue[Lane]()
         for lane in lanes:
             self._lanes.put_nowait(lane)
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
-        self._batcher: Batcher[Arrival, Receipt] = Batcher(
+        self._batcher: Batcher[ReceivedEvent, Receipt] = Batcher(
             self.apply,
             max_concurrent=len(lanes),
             start_timeout=lanes[0].timeouts.batch_start,
@@ -62,61 +62,60 @@ class WebhookService:
             metrics=lanes[0].metrics,
         )
 
-    def receive(self, arrival: Arrival) -> Awaitable[Receipt]:
-        """Apply one event; to be awaited until after the commit.
+    def receive(self, received: ReceivedEvent) -> Awaitable[Receipt]:
+        """Apply one event; the result is available after the commit.
 
-        Raises `HandlingFailedError` or `DatabaseUnavailableError`; then nothing of it was kept.
+        Raises `HandlingFailedError` or `DatabaseUnavailableError`; then the event was rolled back.
         """
-        return self._batcher.submit(arrival)
+        return self._batcher.submit(received)
 
     async def close(self) -> None:
-        """Wait for the batches under way."""
+        """Wait for the running batches."""
         await self._batcher.close()
 
-    async def apply(self, arrivals: Sequence[Arrival]) -> list[Receipt | Exception]:
-        """Apply a batch. An event that cannot be handled fails alone: the batch is halved until it is found."""
+    async def apply(self, batch: Sequence[ReceivedEvent]) -> list[Receipt | Exception]:
+        """Apply a batch. If it fails, halve it, so that only the faulty event fails."""
         try:
-            return list(await self._apply_together(arrivals))
+            return list(await self._apply_together(batch))
         except DatabaseUnavailableError as error:
-            return [error for _ in arrivals]
+            return [error for _ in batch]
         except Exception as error:
-            if len(arrivals) == 1:
-                logger.exception("event %s could not be handled", arrivals[0].event.id)
+            if len(batch) == 1:
+                logger.exception("event %s could not be handled", batch[0].event.id)
                 return [HandlingFailedError(str(error))]
-            middle = len(arrivals) // 2
-            return [*await self.apply(arrivals[:middle]), *await self.apply(arrivals[middle:])]
+            middle = len(batch) // 2
+            return [*await self.apply(batch[:middle]), *await self.apply(batch[middle:])]
 
-    async def _apply_together(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
+    async def _apply_together(self, batch: Sequence[ReceivedEvent]) -> list[Receipt]:
         for _ in range(_TRIES - 1):
             try:
-                return await self._transact(arrivals)
+                return await self._transact(batch)
             except _RETRYABLE as error:
-                logger.info("batch of %d events is tried again: %s", len(arrivals), error)
-        return await self._transact(arrivals)
+                logger.info("batch of %d events is retried: %s", len(batch), error)
+        return await self._transact(batch)
 
-    async def _transact(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
+    async def _transact(self, batch: Sequence[ReceivedEvent]) -> list[Receipt]:
         now = self._clock()
         lane = await self._lanes.get()
         try:
             async with lane.use() as connection:
-                settlement = await ledger.settle(connection, arrivals, self._policy, now)
-                await ledger.write(connection, settlement, self._outbox, now, commit=True)
+                application = await ledger.apply_batch(connection, batch, self._policy, now)
+                await ledger.write(connection, application, self._outbox, now, commit=True)
         finally:
             self._lanes.put_nowait(lane)
-        for entry in (*settlement.entries, *settlement.unparked):
-            ledger.log_payment(entry)
-        receipts = {_key(entry.arrival): _receipt(entry) for entry in settlement.entries}
-        # one that was parked may have been healed by a later one
+        ledger.log_payments((*application.entries, *application.unparked))
+        receipts = {_key(entry.received): _receipt(entry) for entry in application.entries}
+        # a later event of the batch may have let a parked one be applied
         receipts |= {
-            _key(entry.arrival): _receipt(entry) for entry in settlement.unparked if _key(entry.arrival) in receipts
+            key: _receipt(entry) for entry in application.unparked if (key := _key(entry.received)) in receipts
         }
-        return [receipts.pop(_key(arrival), _DUPLICATE) for arrival in arrivals]
+        return [receipts.pop(_key(received), _DUPLICATE) for received in batch]
 
 
-def _key(arrival: Arrival) -> tuple[str, bool]:
-    """Which delivery of an event a receipt is for: a valid one and an invalid one may share an id and a batch."""
-    return arrival.event.id, arrival.event.problem is None
+def _key(received: ReceivedEvent) -> tuple[str, bool]:
+    """Tell apart a valid and an invalid event of one id in one batch."""
+    return received.event.id, received.event.problem is None
 
 
-def _receipt(entry: Entry) -> Receipt:
+def _receipt(entry: LedgerEntry) -> Receipt:
     return Receipt(entry.outcome, entry.anomalies, entry.tenant_id)

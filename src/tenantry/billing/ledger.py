@@ -1,4 +1,4 @@
-"""Preparing and writing what a batch of events, or a tenant's parked ones, come to."""
+"""Applying a batch of events, or a tenant's parked events, to the ledger."""
 
 import logging
 from collections import defaultdict
@@ -9,163 +9,158 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from tenantry.billing import ledger_store as billing
+from tenantry.billing import ledger_store as store
 from tenantry.db.connection import Connection
-from tenantry.domain import owner_mails as notices
 from tenantry.domain.billing.batch_application import (
     BatchApplication,
-    Gaps,
-    gaps,
-    gives_way,
+    MissingNames,
+    is_replaceable,
     may_link,
-    reaches,
+    missing_names,
+    rejection,
+    replay_needs,
     tenant_of,
-    useless,
     wants_link,
 )
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
-from tenantry.domain.billing.ledger import Arrival, BatchContext, Entry, Question
+from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
-from tenantry.notifications import notices_store as notice_store
+from tenantry.domain.owner_mails import payment_failed
+from tenantry.notifications import notices_store as notices
 
 logger = logging.getLogger(__name__)
 
 
 class Outbox(Protocol):
-    """What is to be done once a transaction is committed, deferred on that transaction's own connection."""
+    """Defers jobs in a transaction, on its connection: they run once it is committed."""
 
     async def defer_mail(
         self, connection: Connection, ids: Sequence[UUID], traces: Mapping[UUID, str] = ..., /
     ) -> None:
-        """Have these notifications delivered; ``traces`` are those that they belong to, where they are known."""
+        """Deliver these notifications; ``traces`` are the ``traceparent`` of those whose trace is known."""
 
-    async def defer_questions(
-        self, connection: Connection, questions: Sequence[Question], traces: Mapping[str, str] = ..., /
+    async def defer_snapshots(
+        self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] = ..., /
     ) -> None:
-        """Have the provider asked, where its API can be; ``traces`` likewise, by tenant."""
+        """Fetch snapshots from the provider, if its API is configured; ``traces`` by tenant."""
 
 
-async def settle(
-    connection: Connection, arrivals: Sequence[Arrival], policy: BillingPolicy, now: datetime
+async def apply_batch(
+    connection: Connection, received: Sequence[ReceivedEvent], policy: BillingPolicy, now: datetime
 ) -> BatchApplication:
-    """What these new events come to, their tenants locked; events that the ledger has already are left out.
+    """Lock the tenants of new events and apply the events in memory; skip events that the ledger has already.
 
-    Nothing is written: `write` it and commit, or roll back. Must come first in its transaction, unless the caller holds
-    the one tenant that the events name and that their customer belongs to.
+    `write` the result and commit, or roll back. Must be first in its transaction, unless the caller holds the one
+    tenant that the events name and that their customer belongs to.
     """
-    unique = {arrival.event.id: arrival for arrival in reversed(arrivals)}
-    if len(unique) < len(arrivals):
-        # of one id the first counts, but an invalid one only where all are
-        valid = [arrival for arrival in arrivals if not gives_way(arrival.event, policy)]
-        unique |= {arrival.event.id: arrival for arrival in reversed(valid)}
-    context = await _read(connection, [arrival.event for arrival in unique.values()], policy)
-    fresh = [arrival for arrival in arrivals if unique[arrival.event.id] is arrival]
-    fresh = [arrival for arrival in fresh if arrival.event.id not in context.seen]
+    unique = {each.event.id: each for each in reversed(received)}
+    if len(unique) < len(received):
+        # of one id the first valid event counts, or the first if none is valid
+        unique |= {each.event.id: each for each in reversed(received) if not is_replaceable(each.event, policy)}
+    context = await _lock_context(connection, [each.event for each in unique.values()], policy)
+    fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
     numbered = [
-        msgspec.structs.replace(
-            arrival, event=msgspec.structs.replace(arrival.event, arrival=context.first_arrival + number)
+        each  # a snapshot has the number that was taken when it was requested
+        if each.event.arrival
+        else msgspec.structs.replace(
+            each, event=msgspec.structs.replace(each.event, arrival=context.first_arrival + number)
         )
-        if not arrival.event.arrival  # an answer has its number from when the question was asked
-        else arrival
-        for number, arrival in enumerate(fresh)
+        for number, each in enumerate(fresh)
     ]
-    usable = [arrival.event for arrival in numbered if not useless(arrival.event, policy)]
+    usable = [each.event for each in numbered if not rejection(each.event, policy)]
     links = {(event.customer_id, event.org_id) for event in usable if wants_link(event, context)}
     customers = [customer_id for customer_id, _ in links if customer_id]
-    waiting = await billing.read_parked(connection, (), customers) if customers else []
+    waiting = await store.read_parked(connection, (), customers) if customers else []
     placed = [(tenant_of(event, context.tenant_of_customer), event) for event in usable]
     # an invoice event may have waited for its customer's link, or follow that link in this very batch
-    invoices = [arrival.event for arrival in waiting]
+    invoices = [each.event for each in waiting]
     invoices += [event for event in usable if event.type in INVOICE_TYPES]
     placed += [
         (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
     ]
-    settlement = await prepare(connection, context, policy, now, placed, waiting)
-    for arrival in numbered:
-        settlement.receive(arrival)
-    return settlement
+    application = await _begin(connection, context, policy, now, placed, waiting)
+    for each in numbered:
+        application.receive(each)
+    return application
 
 
-async def _read(connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy) -> BatchContext:
-    """Lock and read what the batch needs; what is missing is held, so that nobody adds it meanwhile.
+async def _lock_context(connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy) -> BatchContext:
+    """Lock and read what the batch needs, and lock missing names so that no other transaction adds them.
 
     Entries that one of these events replaces do not count as seen.
     """
-    usable = [event for event in events if not useless(event, policy)]
+    usable = [event for event in events if not rejection(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
     ids = [event.id for event in events]
-    held = Gaps()
+    held = MissingNames()
     while True:
-        context = await billing.read_standing(connection, tenants, customers, ids)
+        context = await store.read_context(connection, tenants, customers, ids)
         if context.replaceable:
-            replaced = context.replaceable & {event.id for event in events if not gives_way(event, policy)}
+            replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
-        wanted = held.union(gaps((event for event in usable if event.id not in context.seen), context))
+        wanted = held.union(missing_names((event for event in usable if event.id not in context.seen), context))
         if wanted == held:
             return context
         held = wanted
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
-        await billing.lock_names(
+        await store.lock_names(
             connection, claimed_customers=held.links, missing_tenants=held.tenants, missing_customers=held.customers
         )
 
 
-async def prepare(
+async def _begin(
     connection: Connection,
     context: BatchContext,
     policy: BillingPolicy,
     now: datetime,
     placed: Sequence[tuple[str | None, BillingEvent]],
-    waiting: Sequence[Arrival],
+    waiting: Sequence[ReceivedEvent],
 ) -> BatchApplication:
-    """A settlement with the histories that these events need, and the parked events that wait for a customer."""
-    needed = reaches(context, placed)
-    histories = await billing.read_events(connection, needed, full_state_types(policy)) if needed else {}
+    """Read the histories that these events need; ``waiting`` are parked events that wait for a customer."""
+    needs = replay_needs(context, placed)
+    histories = await store.read_events(connection, needs, full_state_types(policy)) if needs else {}
     parked = defaultdict(list)
-    for arrival in waiting:
-        parked[arrival.event.customer_id or ""].append(arrival)
-    return BatchApplication(context, policy, now, reaches=needed, histories=histories, parked=parked)
+    for each in waiting:
+        parked[each.event.customer_id or ""].append(each)
+    return BatchApplication(context, policy, now, needs=needs, histories=histories, parked=parked)
 
 
 async def write(
-    connection: Connection, settlement: BatchApplication, outbox: Outbox, now: datetime, *, commit: bool = False
+    connection: Connection, application: BatchApplication, outbox: Outbox, now: datetime, *, commit: bool = False
 ) -> None:
-    """Write everything that a settlement changed; with ``commit`` the transaction ends with it.
+    """Write all changes of a batch; with ``commit`` also end the transaction.
 
-    Raises `EntryTakenError` when another transaction has handled one of the events meanwhile: a new try will see it.
+    Raises `EntryTakenError` if another transaction has handled one of the events meanwhile: try again.
     """
     calls = [
-        *billing.delete_replaced(settlement.replaced, settlement.entries),
-        *billing.insert_entries(settlement.entries, now),
-        *billing.delete_entries(settlement.superseded),
-        *billing.update_accounts(settlement.changed_accounts(), now),
-        *billing.insert_links(settlement.links),
-        *billing.settle_parked(settlement.unparked),
+        *store.delete_replaced(application.replaced, application.entries),
+        *store.insert_entries(application.entries, now),
+        *store.delete_entries(application.superseded),
+        *store.update_accounts(application.changed_accounts(), now),
+        *store.insert_links(application.links),
+        *store.update_parked(application.unparked),
     ]
-    failures = settlement.failed_payments()
-    followed = bool(failures or settlement.questions)
-    await billing.write(connection, calls, commit=commit and not followed)
+    failures, requests = application.failed_payments(), application.snapshot_requests
+    followed = bool(failures or requests)
+    await store.write(connection, calls, commit=commit and not followed)
     if failures:
-        requests = [
-            (
-                notices.payment_failed(uuid4(), failure.tenant_id, failure.owner_id, failure.invoice_url),
-                failure.event_id,
-            )
+        mails = [
+            (payment_failed(uuid4(), failure.tenant_id, failure.owner_id, failure.invoice_url), failure.event_id)
             for failure in failures
         ]
-        traces = {entry.arrival.event.id: entry.arrival.trace for entry in settlement.entries}
-        added = await notice_store.insert(connection, requests, now)
-        of_mails = {notice.id: trace for notice, event_id in requests if (trace := traces.get(event_id))}
+        added = await notices.insert(connection, mails, now)
+        traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
+        of_mails = {mail.id: trace for mail, event_id in mails if (trace := traces.get(event_id))}
         await outbox.defer_mail(connection, added, of_mails)
-    if settlement.questions:
+    if requests:
         of_tenants = {
-            entry.tenant_id: entry.arrival.trace
-            for entry in settlement.entries
-            if entry.tenant_id and entry.arrival.trace
+            entry.tenant_id: entry.received.trace
+            for entry in application.entries
+            if entry.tenant_id and entry.received.trace
         }
-        await outbox.defer_questions(connection, settlement.questions, of_tenants)
+        await outbox.defer_snapshots(connection, requests, of_tenants)
     if commit and followed:
         await connection.commit()
 
@@ -175,40 +170,37 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
 
     Call it before `apply_parked`, and before the transaction locks any tenant.
     """
-    await billing.lock_names(connection, claimed_tenants=[tenant_id])
-    waiting = await billing.read_parked(connection, [tenant_id], ())
-    links = {arrival.event.customer_id for arrival in waiting if may_link(arrival.event)} - {None}
-    await billing.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
+    await store.lock_names(connection, claimed_tenants=[tenant_id])
+    waiting = await store.read_parked(connection, [tenant_id], ())
+    links = {each.event.customer_id for each in waiting if may_link(each.event)} - {None}
+    await store.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
 
 
 async def apply_parked(
     connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox, now: datetime
 ) -> None:
-    """Let the events that waited for this tenant, or for customers linked to it, take their place.
-
-    The caller has called `claim`, so that no event is parked for them meanwhile, and commits.
-    """
-    customers = await billing.customers_of(connection, tenant_id)
-    waiting = await billing.read_parked(connection, [tenant_id], customers)
+    """Apply the parked events of this tenant and of the customers linked to it. Call `claim` before; then commit."""
+    customers = await store.customers_of(connection, tenant_id)
+    waiting = await store.read_parked(connection, [tenant_id], customers)
     if not waiting:
         return
-    named = {arrival.event.customer_id for arrival in waiting if arrival.event.customer_id}
-    context = await billing.read_standing(connection, [tenant_id], named, ())
-    links = {arrival.event.customer_id for arrival in waiting if wants_link(arrival.event, context)}
-    waiting_for_link = await billing.read_parked(connection, (), [link for link in links if link])
-    placed = [(tenant_id, arrival.event) for arrival in (*waiting, *waiting_for_link)]
-    settlement = await prepare(connection, context, policy, now, placed, waiting_for_link)
-    settlement.apply_parked(tenant_id, waiting)
-    await write(connection, settlement, outbox, now)
-    for entry in settlement.unparked:
-        log_payment(entry)
+    named = {each.event.customer_id for each in waiting if each.event.customer_id}
+    context = await store.read_context(connection, [tenant_id], named, ())
+    links = {each.event.customer_id for each in waiting if wants_link(each.event, context)}
+    waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
+    placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
+    application = await _begin(connection, context, policy, now, placed, waiting_for_link)
+    application.apply_parked(tenant_id, waiting)
+    await write(connection, application, outbox, now)
+    log_payments(application.unparked)
 
 
-def log_payment(entry: Entry) -> None:
-    """Log a payment (SPEC 3)."""
-    event = entry.arrival.event
-    if event.type == PAYMENT_SUCCEEDED and entry.tenant_id is not None:
-        logger.info(
-            "payment received: tenant=%s invoice=%s event=%s status=%s",
-            entry.tenant_id, event.invoice_id, event.id, entry.after.subscription_status if entry.after else None,
-        )  # fmt: skip
+def log_payments(entries: Sequence[LedgerEntry]) -> None:
+    """Log the successful payments of tenants (SPEC 3)."""
+    for entry in entries:
+        event = entry.received.event
+        if event.type == PAYMENT_SUCCEEDED and entry.tenant_id is not None:
+            logger.info(
+                "payment received: tenant=%s invoice=%s event=%s status=%s",
+                entry.tenant_id, event.invoice_id, event.id, entry.after.subscription_status if entry.after else None,
+            )  # fmt: skip

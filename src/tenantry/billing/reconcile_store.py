@@ -1,4 +1,4 @@
-"""Which tenants are to be compared with the provider, what the ledger lacks, and who should have had news."""
+"""Queries of reconcile and backfill: linked tenants, known events, stale tenants and findings."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -6,12 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.billing.ledger_store import FORMER_AMBIGUOUS_ORDER, REPLACEABLE
+from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
+from tenantry.billing.ledger_store import REPLACEABLE
 from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 
-# The subqueries of what is selected are evaluated for the tenants of the page alone.
+# PostgreSQL evaluates the subqueries of the select list for the tenants of the page alone.
 _LINKED_TENANTS: Final = """
 SELECT t.id,
        ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
@@ -38,14 +39,14 @@ COUNT_LINKED: Final = """
 SELECT count(*) FROM tenants t
  WHERE t.deleted_at IS NULL AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
 """
-BEGIN_QUESTION: Final = (
+READ_POSITION: Final = (
     "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
 )
-COMPARED: Final = "UPDATE tenants SET reconciled_at = %s WHERE id = %s"
+MARK_COMPARED: Final = "UPDATE tenants SET reconciled_at = %s WHERE id = %s"
 TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
 KNOWN_EVENTS: Final = f"SELECT id, coalesce({REPLACEABLE}, false) FROM billing_events WHERE id = ANY(%s)"  # noqa: S608
-SILENT: Final = """
-SELECT id, subscription_status, current_period_end, count(*) OVER ()
+STALE: Final = """
+SELECT id, count(*) OVER ()
   FROM tenants
  WHERE deleted_at IS NULL AND current_period_end < %(ended_until)s AND subscription_status <> ALL(%(over)s)
  ORDER BY current_period_end, id
@@ -58,41 +59,38 @@ INSERT INTO billing_findings (name, number, found_at) VALUES (%s, %s, %s)
 
 
 class LinkedTenant(msgspec.Struct, frozen=True):
-    """A tenant and the provider's customers that belong to it.
+    """A tenant and its customers at the provider.
 
-    ``stranger`` is the customer whose subscription the tenant's state came from, where that is not one of them.
+    ``unlinked`` is the customer whose subscription the tenant's state is from, if that is not one of them.
     ``compared_at`` is when the tenant was last compared with the provider.
     """
 
     id: str
     customers: list[str]
-    stranger: str | None = None
+    unlinked: str | None = None
     compared_at: datetime | None = None
 
+    @property
+    def all_customers(self) -> list[str]:
+        """All customers whose subscriptions may be the tenant's."""
+        return self.customers if self.unlinked is None else [*self.customers, self.unlinked]
 
-class Asked(msgspec.Struct, frozen=True):
-    """Where the ledger was when a question was asked.
 
-    ``arrival`` is greater than the arrival numbers of all events that had come in, ``newest`` the second of the
-    tenant's newest.
+class LedgerPosition(msgspec.Struct, frozen=True):
+    """The state of the ledger at a moment.
+
+    ``arrival`` is greater than the numbers of all events that had arrived, ``newest`` the second of the tenant's newest
+    event.
     """
 
     arrival: int
     newest: int | None
 
 
-class SilentTenant(msgspec.Struct, frozen=True):
-    """A tenant whose paid period has ended (Unix seconds) without a word of what comes next."""
-
-    id: str
-    subscription_status: str
-    current_period_end: int
-
-
 async def linked_tenants(
     connection: Connection, after: str, only: Sequence[str] | None, most: int
 ) -> list[LinkedTenant]:
-    """A page of the living tenants that have a customer, by id, ``after`` one; of ``only`` these, if given."""
+    """Return a page of the living tenants with a customer, by id, ``after`` one; of ``only`` these, if given."""
     cursor = await connection.execute(
         LINKED, {"after": after, "only": None if only is None else list(only), "most": most}
     )
@@ -100,13 +98,13 @@ async def linked_tenants(
 
 
 async def linked_tenant(connection: Connection, tenant_id: str) -> LinkedTenant | None:
-    """A living tenant that has a customer."""
+    """Return a living tenant with a customer."""
     found = await linked_tenants(connection, "", [tenant_id], 1)
     return found[0] if found else None
 
 
 async def count_linked_tenants(connection: Connection) -> int:
-    """How many living tenants have a customer."""
+    """Count the living tenants with a customer."""
     cursor = await connection.execute(COUNT_LINKED)
     [(number,)] = await cursor.fetchall()
     return int(number)
@@ -115,56 +113,59 @@ async def count_linked_tenants(connection: Connection) -> int:
 async def due_tenants(
     connection: Connection, until: datetime, most: int, *, without: Collection[str] = ()
 ) -> list[LinkedTenant]:
-    """Living tenants with a customer that were last compared at ``until`` or before, the longest ago first."""
+    """Return living tenants with a customer that were last compared at ``until`` or before, the longest ago first."""
     cursor = await connection.execute(DUE, {"until": until, "most": most, "without": list(without)})
     return [_linked(row) for row in await cursor.fetchall()]
 
 
 def _linked(row: Sequence[Any]) -> LinkedTenant:
-    tenant_id, customers, told, compared_at = row
-    return LinkedTenant(tenant_id, customers, None if told in customers else told, compared_at)
+    tenant_id, customers, customer, compared_at = row
+    return LinkedTenant(tenant_id, customers, None if customer in customers else customer, compared_at)
 
 
-async def begin_question(connection: Connection, tenant_id: str) -> Asked:
-    """Note where the ledger is, before the provider is asked."""
-    cursor = await connection.execute(BEGIN_QUESTION, (tenant_id,))
+async def read_position(connection: Connection, tenant_id: str) -> LedgerPosition:
+    """Return the position of the ledger before a request to the provider."""
+    cursor = await connection.execute(READ_POSITION, (tenant_id,))
     [row] = await cursor.fetchall()
-    return Asked(*row)
+    return LedgerPosition(*row)
 
 
 async def mark_compared(connection: Connection, tenant_id: str, now: datetime) -> None:
-    """Note that a tenant was compared with the provider."""
-    await connection.execute(COMPARED, (now, tenant_id))
+    """Record that a tenant was compared with the provider."""
+    await connection.execute(MARK_COMPARED, (now, tenant_id))
 
 
 async def tenants_of_customers(connection: Connection, customers: Collection[str]) -> dict[str, str]:
-    """Which tenants these customers belong to; customers that nobody has are left out."""
+    """Return the tenants of customers, by customer; unlinked customers are left out."""
     cursor = await connection.execute(TENANTS_OF_CUSTOMERS, (list(customers),))
     return dict(await cursor.fetchall())
 
 
 async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
-    """Those of these event ids that the ledger has, and whether the entry gives way to a valid event."""
+    """Return which of these events the ledger has, and whether a valid event of the same id replaces the entry."""
     cursor = await connection.execute(KNOWN_EVENTS, (list(ids),))
     return dict(await cursor.fetchall())
 
 
-async def silent_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[SilentTenant], int]:
-    """Living tenants whose period ended before a second, their subscription not over; the longest ago; their number."""
+async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:
+    """Return living tenants whose period ended before a second while their subscription has not, and their number.
+
+    At most ``most``, the longest ago first.
+    """
     cursor = await connection.execute(
-        SILENT, {"ended_until": ended_until, "over": [*ENDED, NO_SUBSCRIPTION], "most": most}
+        STALE, {"ended_until": ended_until, "over": [*ENDED, NO_SUBSCRIPTION], "most": most}
     )
     rows = await cursor.fetchall()
-    return [SilentTenant(*row[:3]) for row in rows], rows[0][3] if rows else 0
+    return [row[0] for row in rows], rows[0][1] if rows else 0
 
 
 async def record_finding(connection: Connection, name: str, number: int, now: datetime) -> None:
-    """Keep what a check counted, for whoever looks at the metrics."""
+    """Store the number that a check counted, for the metrics."""
     await connection.execute(RECORD_FINDING, (name, number, now))
 
 
 async def read_findings(connection: Connection) -> dict[str, int]:
-    """What the checks last counted."""
+    """Return the numbers that the checks last counted."""
     cursor = await connection.execute("SELECT name, number FROM billing_findings")
     return dict(await cursor.fetchall())
 
@@ -178,7 +179,7 @@ SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
 
 
 async def count_drift_and_ambiguity(connection: Connection) -> tuple[int, int]:
-    """How many tenants had drifted from the provider, and how many events were ambiguous, in the last 24 h."""
+    """Count the tenants that drifted and the events in an ambiguous order, in the last 24 h."""
     kinds = {"drift": Anomaly.DRIFT.value, "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]}
     cursor = await connection.execute(DRIFT_AND_AMBIGUITY, kinds)
     [(drifted, ambiguous)] = await cursor.fetchall()

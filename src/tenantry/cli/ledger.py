@@ -12,9 +12,17 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.billing.explain import ExplainService, Explanation
-from tenantry.billing.reads import BillingEventView, BillingFields, raw_body
-from tenantry.billing.replay import Checked, Field, ReadAgain, ReplayService, Reread, Selection
+from tenantry.billing import explain as billing_explain
+from tenantry.billing.explain import BillingExplanation
+from tenantry.billing.ledger_queries import BillingEventView, BillingFields, raw_body
+from tenantry.billing.replay import (
+    FieldComparison,
+    ReplayService,
+    ReprocessedChunk,
+    ReprocessedEvent,
+    Selection,
+    TenantReplay,
+)
 from tenantry.cli.database import on_database
 from tenantry.cli.output import counted, own_command, parse_time, printable, progress, shown
 from tenantry.common.clock import system_clock
@@ -37,7 +45,7 @@ Line = tuple[int, Text]
 _BLANK: Final[Line] = (0, Text())
 
 
-def show(explanation: Explanation, console: Console | None = None) -> None:
+def show(explanation: BillingExplanation, console: Console | None = None) -> None:
     """Print a tenant's history."""
     console = console or Console(highlight=False)
     for indent, text in _lines(explanation):
@@ -47,7 +55,7 @@ def show(explanation: Explanation, console: Console | None = None) -> None:
             console.print(Text(" " * indent) + part, soft_wrap=True)
 
 
-def _lines(explanation: Explanation) -> Iterator[Line]:
+def _lines(explanation: BillingExplanation) -> Iterator[Line]:
     yield from _header(explanation)
     yield _BLANK
     if explanation.earlier:
@@ -59,7 +67,7 @@ def _lines(explanation: Explanation) -> Iterator[Line]:
     yield from _ending(explanation)
 
 
-def _header(explanation: Explanation) -> Iterator[Line]:
+def _header(explanation: BillingExplanation) -> Iterator[Line]:
     tenant = explanation.tenant
     yield 0, Text.assemble((tenant.id, "bold"), "  ", printable(tenant.name))
     facts = [f"plan {shown(tenant.plan)}", f"status {shown(tenant.subscription_status)}"]
@@ -94,7 +102,7 @@ def _changes(before: BillingFields | None, after: BillingFields | None) -> Itera
             yield shown_as, shown(old), shown(new)
 
 
-def _ending(explanation: Explanation) -> Iterator[Line]:
+def _ending(explanation: BillingExplanation) -> Iterator[Line]:
     yield 0, Text("The state now", "bold")
     fields = dict(
         zip(explanation.state.__struct_encode_fields__, msgspec.structs.astuple(explanation.state), strict=True)
@@ -149,15 +157,15 @@ class Report(msgspec.Struct, rename="camel"):
     seconds: float = 0.0
     differing: int = 0
     repaired: int = 0
-    read_again: list[ReadAgain] = msgspec.field(default_factory=list)
+    read_again: list[ReprocessedEvent] = msgspec.field(default_factory=list)
     unreadable: int = 0
-    details: list[Checked] = msgspec.field(default_factory=list)
+    details: list[TenantReplay] = msgspec.field(default_factory=list)
 
 
 def run(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) -> None:
     """Fold the selected tenants again and print what differs, or ``in_full`` every tenant with all its fields."""
 
-    def tell(report: Report, checked: Checked) -> None:
+    def tell(report: Report, checked: TenantReplay) -> None:
         detail = checked if in_full else msgspec.structs.replace(checked, fields=checked.differences)
         if as_json:
             report.details.append(detail)
@@ -169,7 +177,7 @@ def run(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) ->
         service = ReplayService(database, settings.billing, system_clock)
         report, begun = Report(dry_run), time.monotonic()
         number = await service.count(selection)
-        async with aclosing(service.read_again(selection, dry_run=dry_run)) as parts:
+        async with aclosing(service.reprocess(selection, dry_run=dry_run)) as parts:
             async for part in parts:
                 _add_read_again(report, part, as_json=as_json)
         with progress("folding tenants", number) as advance:
@@ -190,19 +198,19 @@ def run(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) ->
     sys.exit(DIFFERENCES if dry_run and (report.differing or report.read_again) else 0)
 
 
-def _add(report: Report, checked: Checked) -> None:
+def _add(report: Report, checked: TenantReplay) -> None:
     report.tenants += 1
     report.events += checked.events
     report.differing += not checked.is_right
     report.repaired += checked.repaired
 
 
-def _reread(event: ReadAgain) -> str:
+def _reread(event: ReprocessedEvent) -> str:
     done = event.outcome or "would take its place"
     return f"{printable(event.tenant_id or '-')}  {printable(event.id)} {printable(event.type)}, read again: {done}"
 
 
-def _add_read_again(report: Report, part: Reread, *, as_json: bool) -> None:
+def _add_read_again(report: Report, part: ReprocessedChunk, *, as_json: bool) -> None:
     report.read_again += part.events
     report.unreadable += part.unreadable
     if not as_json:
@@ -210,14 +218,14 @@ def _add_read_again(report: Report, part: Reread, *, as_json: bool) -> None:
             click.echo(_reread(event))
 
 
-def _in_short(checked: Checked) -> str:
+def _in_short(checked: TenantReplay) -> str:
     lines = [f"{checked.tenant_id}  {field.field}: {_change(field)}" for field in checked.fields]
     if checked.parked:
         lines.append(f"{checked.tenant_id}  {_parked(checked)}")
     return "\n".join(lines)
 
 
-def _in_full(checked: Checked) -> str:
+def _in_full(checked: TenantReplay) -> str:
     what = "right as it is" if checked.is_right else "repaired" if checked.repaired else "differs"
     lines = [f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {what}"]
     lines += [
@@ -228,19 +236,19 @@ def _in_full(checked: Checked) -> str:
     return "\n".join(lines)
 
 
-def _is_of_interest(field: Field) -> bool:
+def _is_of_interest(field: FieldComparison) -> bool:
     return field.differs or not field.is_of_checkpoint
 
 
-def _width(checked: Checked) -> int:
+def _width(checked: TenantReplay) -> int:
     return max(len(field.field) for field in checked.fields if _is_of_interest(field))
 
 
-def _change(field: Field) -> str:
+def _change(field: FieldComparison) -> str:
     return f"{shown(field.stored)} -> {shown(field.folded)}" if field.differs else shown(field.stored)
 
 
-def _parked(checked: Checked) -> str:
+def _parked(checked: TenantReplay) -> str:
     done = "took" if checked.repaired else "could take"
     return f"{counted(checked.parked, 'parked event')} {done} their place"
 
@@ -268,8 +276,8 @@ MOST_ENTRIES: Final = 100
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
     """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
 
-    async def act(settings: Settings, database: Database) -> Explanation:
-        return await ExplainService(database, settings.billing).explain(org_id, limit)
+    async def act(settings: Settings, database: Database) -> BillingExplanation:
+        return await billing_explain.explain(database, settings.billing, org_id, limit)
 
     explanation = on_database(act)
     if as_json:

@@ -10,11 +10,11 @@ from typing import Final, NoReturn
 import click
 import msgspec
 
+from tenantry.billing.backfill import BackfillResult, MissedEvent
 from tenantry.billing.ingest import FAILED as NOT_HANDLED
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.missed_events import MissedEvent
-from tenantry.billing.reads import BillingFields
-from tenantry.billing.reconcile import EVENTS_KEPT, Backfill, Comparison, Reconciler, Reconciliation
+from tenantry.billing.ledger_queries import BillingFields
+from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
 from tenantry.cli.database import exit_code, on_database
 from tenantry.cli.output import FAILED, Value, counted, fail, parse_time, printable, progress, shown
 from tenantry.common import logs
@@ -163,10 +163,10 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
         else:
             click.echo(f"{_event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}")
 
-    async def act(settings: Settings, database: Database) -> Backfill:
+    async def act(settings: Settings, database: Database) -> BackfillResult:
         async with _reconciler(settings, database) as reconciler:
             second = None if until is None else int(until.timestamp())
-            return await reconciler.backfill(int(since.timestamp()), until=second, dry_run=dry_run, tell=tell)
+            return await reconciler.backfill.run(int(since.timestamp()), until=second, dry_run=dry_run, observer=tell)
 
     logs.configure("console", logging.WARNING)
     done = on_database(act, pool_size=_CONNECTIONS)
@@ -201,7 +201,7 @@ async def _reconciler(settings: Settings, database: Database) -> AsyncIterator[R
             await webhooks.close()
 
 
-def _where(done: Backfill, since: datetime, until: datetime | None, *, dry_run: bool) -> tuple[str, str]:
+def _where(done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool) -> tuple[str, str]:
     """Where a backfill was stopped, and how to go on."""
     if done.reached is None:
         return "before the first event", ""
@@ -297,7 +297,7 @@ def _summary(found: Reconciliation, *, dry_run: bool) -> str:
     return f"{counted(found.compared, 'tenant')} compared: {', '.join(parts)}"
 
 
-def _backfill_summary(done: Backfill, *, dry_run: bool) -> str:
+def _backfill_summary(done: BackfillResult, *, dry_run: bool) -> str:
     outcomes = [f"{number:,} {outcome}" for outcome, number in sorted(done.outcomes.items())]
     then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
     return f"{counted(done.listed, 'event')} listed, {done.missed:,} missed: {then}"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Final
+from typing import Final, overload
 
 import msgspec
 
@@ -22,6 +22,10 @@ def system_clock() -> datetime:
     return datetime.now(UTC)
 
 
+@overload
+def from_epoch(seconds: int) -> datetime: ...
+@overload
+def from_epoch(seconds: int | None) -> datetime | None: ...
 def from_epoch(seconds: int | None) -> datetime | None:
     """Convert seconds since the Unix epoch."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -12,7 +12,7 @@ from litestar.params import QueryParameter
 from tenantry.accounts.overview import OverviewService
 from tenantry.api.guards import AnyRequest, principal_author
 from tenantry.billing.checkout import CheckoutService
-from tenantry.billing.reads import BillingService
+from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.dashboard.flash_messages import Notice, Notices
 from tenantry.dashboard.forms import form_claim, once_token, retry_while_in_flight
 from tenantry.dashboard.guards import ORG, Sent, SessionGuard, SignedIn, Visitor
@@ -59,7 +59,7 @@ class BillingPages:
     def __init__(
         self,
         overview: OverviewService,
-        ledger: BillingService,
+        ledger: LedgerQueries,
         checkout: CheckoutService,
         catalog: Catalog,
         notices: Notices,

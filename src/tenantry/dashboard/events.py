@@ -16,9 +16,9 @@ from litestar.response import Stream
 
 from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
-from tenantry.billing.event_feed import LedgerNews, Watch
-from tenantry.billing.reads import BillingService
-from tenantry.billing.replay import MOST_AT_ONCE, Recent, ReplayService
+from tenantry.billing.event_feed import EventFeed, FeedWatcher
+from tenantry.billing.ledger_queries import LedgerQueries
+from tenantry.billing.replay import MOST_AT_ONCE, RecentReplay, ReplayService
 from tenantry.common.encoding import NOT_JSON
 from tenantry.dashboard.guards import BY_SCRIPT, ORG, SessionGuard, SessionState, SignedIn, Visitor
 from tenantry.dashboard.labels import TYPES, LedgerWords, difference
@@ -41,7 +41,7 @@ def is_stream(path: str) -> bool:
 
 
 def event_stream(
-    news: LedgerNews, door: SessionGuard, look: Renderer, heartbeat: float = HEARTBEAT
+    news: EventFeed, door: SessionGuard, look: Renderer, heartbeat: float = HEARTBEAT
 ) -> Sequence[HTTPRouteHandler]:
     """The route of the stream.
 
@@ -72,7 +72,7 @@ def event_stream(
 
 
 async def messages_of(
-    watch: Watch, standing: Callable[[], Awaitable[SessionState]], heartbeat: float
+    watch: FeedWatcher, standing: Callable[[], Awaitable[SessionState]], heartbeat: float
 ) -> AsyncIterator[str]:
     """What a stream says, until whoever listens is not welcome any more, or the process stops.
 
@@ -113,7 +113,7 @@ EventId = Annotated[str, PathParameter(name="event_id", max_length=255)]
 class EventPages:
     """The pages of the ledger."""
 
-    def __init__(self, billing: BillingService, replay: ReplayService, catalog: Catalog, look: Renderer) -> None:
+    def __init__(self, billing: LedgerQueries, replay: ReplayService, catalog: Catalog, look: Renderer) -> None:
         self._billing = billing
         self._replay = replay
         self._catalog = catalog
@@ -203,7 +203,7 @@ class EventPages:
         return [show_replay, replay_as_dry_run]
 
     def _replay_page(
-        self, visitor: Visitor, found: Recent | None = None, problem: DomainError | None = None
+        self, visitor: Visitor, found: RecentReplay | None = None, problem: DomainError | None = None
     ) -> Response[str]:
         differences = found.checked.differences if found and found.checked else ()
         return self._look.page(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from tenantry.billing.reads import BillingEventView, BillingFields
-from tenantry.billing.replay import Field, Value
+from tenantry.billing.ledger_queries import BillingEventView, BillingFields
+from tenantry.billing.replay import FieldComparison, Value
 from tenantry.domain.access import AccessLevel, Principal, Role, covers, is_scope, role_grants
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import Anomaly, Outcome
@@ -280,7 +280,7 @@ def _field(state: BillingFields, name: str, catalog: Catalog) -> Shown:
     return "yes" if state.cancel_at_period_end else "no"
 
 
-def difference(field: Field, catalog: Catalog) -> Change:
+def difference(field: FieldComparison, catalog: Catalog) -> Change:
     """A field as it is stored, and as the events have it."""
     name = field.field.removeprefix(_CHECKPOINT)
     label = _FOLDED_FIELDS.get(name, name)

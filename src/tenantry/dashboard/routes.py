@@ -22,8 +22,8 @@ from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.authentication import Authenticator
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
-from tenantry.billing.event_feed import LedgerNews
-from tenantry.billing.reads import BillingService
+from tenantry.billing.event_feed import EventFeed
+from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
 from tenantry.dashboard.api_keys import api_key_pages
@@ -71,10 +71,10 @@ class DashboardParts(msgspec.Struct, frozen=True, kw_only=True):
     memberships: MembershipService
     projects: ProjectService
     trail: AuditService
-    billing: BillingService
+    billing: LedgerQueries
     checkout: CheckoutService
     overview: OverviewService
-    news: LedgerNews
+    news: EventFeed
     replay: ReplayService
     catalog: Catalog
     base_url: str

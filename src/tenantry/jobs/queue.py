@@ -13,16 +13,15 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.types import JSONDict
 
-from tenantry.common import clock as backoff
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.common.tracing import Tracing
 from tenantry.db.connection import Connection
 from tenantry.db.database import OUTGROWN, PoolUsage, new_pool, take_role, usage_of, with_statement_timeout
 from tenantry.db.failover_detection import FailoverDetector
-from tenantry.domain.billing.ledger import Question
+from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.jobs import runs_store as jobs
-from tenantry.jobs.tasks import ASK_PROVIDER, DELIVER_MAIL, LONGEST_JOB, MAIL, PROVIDER, Work, register
+from tenantry.jobs import runs_store
+from tenantry.jobs.tasks import DELIVER_MAIL, FETCH_SNAPSHOT, LONGEST_JOB, MAIL, PROVIDER, Work, register
 from tenantry.notifications import notices_store as notices
 
 _HEARTBEAT: Final = 10.0
@@ -30,7 +29,7 @@ _STALLED_AFTER: Final = 30.0
 _POOL_SIZE: Final = 2
 _SOUND: Final = 60.0
 _A_MOMENT: Final = timedelta(seconds=2)
-_MOST_FORSAKEN: Final = 1000
+_MOST_ORPHANED: Final = 1000
 
 NO_TRACES: Final[Mapping[Any, str]] = MappingProxyType({})
 
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Of a job that met no database there is nothing to say but that."""
+    """Log a job that found the database unavailable without a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, DatabaseUnavailableError):
         record.msg, record.exc_info = f"{record.msg}: {error}", None
@@ -46,11 +45,10 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 
 class JobQueue:
-    """The job queue of one process. Deferring needs nothing; `open` it before running a worker, once.
+    """The job queue of one process. `open` it once before running a worker; deferring works without.
 
-    Without ``asks_provider`` questions to the provider are let go: nobody could answer them. With ``tracing`` a job
-    takes along the trace in which it was deferred. ``failover`` is what the process knows of its database, where
-    others know it too.
+    Without ``asks_provider`` it drops requests for snapshots. With ``tracing`` a job continues the trace that deferred
+    it. ``failover`` is the process's failover detector, if it has one.
     """
 
     def __init__(
@@ -64,7 +62,7 @@ class JobQueue:
     ) -> None:
         self._asks_provider = asks_provider
         self._tracing = tracing
-        self._app = App(connector=PsycopgConnector(configure=take_role))  # of the connection that listens
+        self._app = App(connector=PsycopgConnector(configure=take_role))  # for the listening connection
         logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
         register(self._app, self.requeue_stalled)
         failover = failover or FailoverDetector(with_statement_timeout(conninfo, timeouts))
@@ -80,7 +78,7 @@ class JobQueue:
         await self._pool.close()
 
     def usage(self) -> PoolUsage:
-        """How its connections are used; what is counted is counted since it was last asked."""
+        """Return the pool's usage since the last call."""
         return usage_of(self._pool)
 
     async def defer_mail(
@@ -91,14 +89,13 @@ class JobQueue:
         *,
         delay: timedelta | None = None,
     ) -> None:
-        """Have these mails delivered as soon as the connection's transaction is committed, or after ``delay``.
+        """Deliver these mails once the connection's transaction is committed, or after ``delay``.
 
-        ``traces`` are those that their delivery belongs to, as ``traceparent``; of others it is that under way.
-        Raises what psycopg raises.
+        ``traces`` has the ``traceparent`` of deliveries that do not belong to the current trace. Raises psycopg errors.
         """
         if not ids:
             return
-        later = None if delay is None else await jobs.now(connection) + delay
+        later = None if delay is None else await runs_store.now(connection) + delay
         deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later)
         arguments = [
             self._with_trace({"notification_id": str(notification_id)}, traces.get(notification_id))
@@ -106,30 +103,29 @@ class JobQueue:
         ]
         await _deferred(deferrer.batch_defer_async(*arguments))
 
-    async def defer_questions(
-        self, connection: Connection, questions: Sequence[Question], traces: Mapping[str, str] = NO_TRACES
+    async def defer_snapshots(
+        self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] = NO_TRACES
     ) -> None:
-        """Have the provider asked about tenants, whom the transaction has locked, once it is committed.
+        """Fetch snapshots of tenants, which the transaction has locked, once it is committed.
 
-        A question that waits already is not asked twice. ``traces`` as in `defer_mail`, by tenant. Raises what psycopg
-        raises.
+        A tenant whose job waits already gets no second one. ``traces`` as in `defer_mail`, by tenant.
         """
-        if not self._asks_provider or not questions:
+        if not self._asks_provider or not requests:
             return
-        unasked = {question.tenant_id: question.later for question in questions}
-        now, waiting = await jobs.waiting(connection, ASK_PROVIDER, unasked)
+        wanted = {request.tenant_id: request.later for request in requests}
+        now, waiting = await runs_store.waiting(connection, FETCH_SNAPSHOT, wanted)
         for tenant_id in waiting:
-            del unasked[tenant_id]  # what is asked later than now has an answer to this too
-        for tenant_id, later in unasked.items():
+            del wanted[tenant_id]  # a snapshot of a later moment serves this request too
+        for tenant_id, later in wanted.items():
             deferrer = self._app.configure_task(
-                ASK_PROVIDER, queue=PROVIDER, connection=connection, lock=f"{ASK_PROVIDER} {tenant_id}",
+                FETCH_SNAPSHOT, queue=PROVIDER, connection=connection, lock=f"{FETCH_SNAPSHOT} {tenant_id}",
                 schedule_at=now + _A_MOMENT if later else None,
             )  # fmt: skip
             arguments = self._with_trace({"tenant_id": tenant_id}, traces.get(tenant_id))
             await _deferred(deferrer.defer_async(**arguments))
 
     def _with_trace(self, arguments: JSONDict, trace: str | None) -> JSONDict:
-        """A job's arguments, with the trace that it belongs to if there is one."""
+        """Add the trace to a job's arguments, if there is one."""
         if self._tracing is None:
             return arguments
         trace = trace or self._tracing.traceparent()
@@ -138,10 +134,10 @@ class JobQueue:
     async def run_worker(
         self, work: Work, *, concurrency: int = 4, polling_interval: float = 2.0, grace: float = 15.0
     ) -> None:
-        """Run jobs until cancelled; then begun ones get ``grace`` seconds to end, and are put back if they don't.
+        """Run jobs until canceled; then running jobs get ``grace`` seconds to end, or are requeued.
 
-        New jobs are announced by the database; retries and what an announcement missed are found within
-        ``polling_interval`` seconds. A database that goes away is waited for.
+        The database announces new jobs; retries and missed announcements are found within ``polling_interval`` seconds.
+        While the database is unavailable, the worker retries.
         """
         failures = 0
         while True:
@@ -149,7 +145,7 @@ class JobQueue:
             try:
                 await self._app.check_connection_async()
                 if failures:
-                    logger.info("the job worker goes on")
+                    logger.info("the job worker continues")
                 await self._app.run_worker_async(
                     queues=work.queues,
                     concurrency=concurrency,
@@ -162,43 +158,43 @@ class JobQueue:
                     stalled_worker_timeout=_STALLED_AFTER,
                 )
                 trouble: object = "it stopped by itself"
-            except Exception as error:  # noqa: BLE001  # a worker goes on, whatever has happened to it
+            except Exception as error:  # noqa: BLE001  # a worker continues after any error
                 trouble = error.__cause__ or error
                 if isinstance(trouble, OUTGROWN):
                     await self._pool.drain()
-            if _is_cancelled():  # a worker that loses its database while stopping reports that instead
+            if _is_cancelled():  # a worker that loses its database while it stops raises that error instead
                 raise asyncio.CancelledError
             if asyncio.get_running_loop().time() - began > _SOUND:
                 failures = 0
             failures += 1
             if failures == 1:
-                logger.error("the job worker was interrupted and will go on when it can: %s", trouble)
-            await asyncio.sleep(backoff.exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
+                logger.error("the job worker was interrupted and will retry: %s", trouble)
+            await asyncio.sleep(exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
 
     async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:
-        """Put back the jobs of workers without a sign of life for so many seconds, and those that take too long.
+        """Requeue the jobs of workers without a heartbeat for so many seconds, and jobs that take too long.
 
-        A mail whose job is gone gets another: after a failover to a standby that had not received everything, or a
-        crash with ``synchronous_commit = off``.
+        Also give a mail whose job was lost another one: after a failover to a standby that lagged behind, or a crash
+        with ``synchronous_commit = off``.
         """
         stalled = await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after)
         async with self._pool.connection() as connection:
-            overdue = await jobs.overdue(connection, timedelta(seconds=2 * LONGEST_JOB))
-            now = await jobs.now(connection)
+            overdue = await runs_store.overdue(connection, timedelta(seconds=2 * LONGEST_JOB))
+            now = await runs_store.now(connection)
         for job_id in {job.id for job in stalled if job.id is not None}.union(overdue):
             try:
                 await self._app.job_manager.retry_job_by_id_async(job_id, retry_at=now)
             except ConnectorException as error:
                 if not isinstance(error.__cause__, psycopg.errors.RaiseException):
                     raise
-                # It has ended in the meantime.
+                # It has ended meanwhile.
             else:
-                logger.warning("job %d was begun and not ended; it is put back", job_id)
+                logger.warning("job %d was started and has not ended; it is requeued", job_id)
         async with self._pool.connection() as connection:
-            orphaned = await notices.orphaned(connection, DELIVER_MAIL, _MOST_FORSAKEN)
+            orphaned = await notices.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)
             await self.defer_mail(connection, orphaned)
         for notification_id in orphaned:
-            logger.warning("mail %s had lost its job; it has another", notification_id)
+            logger.warning("mail %s had lost its job; it has a new one", notification_id)
 
 
 async def _deferred(deferring: Awaitable[object]) -> None:

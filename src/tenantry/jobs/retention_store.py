@@ -1,67 +1,102 @@
-"""Removing what is past its time, a bounded number of rows a statement."""
+"""Removing expired data: a bounded number of rows with each statement."""
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.domain.sessions import ABSOLUTE as SESSION_LENGTH
 
-PARKED_KEPT: Final = timedelta(days=30)
-DELETED_TENANTS_KEPT: Final = timedelta(days=30)  # the database's functions for it say so too
-# Far longer than they count: so a process whose clock is slow loses none that it still needs.
-REQUEST_COUNTS_KEPT: Final = timedelta(hours=1)
-OWNER_MAILS_KEPT: Final = timedelta(days=30)
-NAMES_KEPT: Final = timedelta(days=365)
+DELETED_TENANTS_KEPT: Final = timedelta(days=30)  # as in the database's functions
 ROWS_PER_STATEMENT: Final = 1000
+PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 
-DELETE_IDEMPOTENCY_KEYS: Final = """
+
+class RetentionRule(NamedTuple):
+    """How long data of a kind is kept, and the statement that removes up to ``most`` rows of ``until`` or before."""
+
+    kind: str
+    kept: timedelta
+    statement: str
+
+
+RULES: Final = (
+    RetentionRule(
+        "idempotency keys",
+        IDEMPOTENCY_KEPT,
+        """
 DELETE FROM idempotency_keys
  WHERE (principal, route, key) IN (
          SELECT principal, route, key FROM idempotency_keys
-          WHERE created_at <= %s ORDER BY created_at LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
-# Rows that somebody settles now are skipped; whoever waited for one finds it no longer parked.
-EXPIRE_PARKED: Final = """
+          WHERE created_at <= %(until)s ORDER BY created_at LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+""",
+    ),
+    # Skips rows that another transaction applies now; one that waits for a row finds it no longer parked.
+    RetentionRule(
+        "parked events",
+        timedelta(days=30),
+        f"""
 UPDATE billing_events
-   SET outcome = 'ignored', reason = %s
+   SET outcome = 'ignored', reason = '{PARKED_TOO_LONG}'
  WHERE id IN (
          SELECT id FROM billing_events
-          WHERE outcome = 'parked' AND received_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
-# Arrival numbers grow with time, so only the oldest are looked at, however many there are.
+          WHERE outcome = 'parked' AND received_at <= %(until)s LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+""",  # noqa: S608  # our own text
+    ),
+    # Processes remove their own counts; this removes those of killed processes. Counts are kept far longer than they
+    # are needed, in case a process has a slow clock.
+    RetentionRule(
+        "request counts",
+        timedelta(hours=1),
+        """
+DELETE FROM request_counts
+ WHERE ctid = ANY (ARRAY (
+         SELECT ctid FROM request_counts
+          WHERE second < floor(extract(epoch FROM %(until)s::timestamptz))::bigint
+          LIMIT %(most)s FOR UPDATE SKIP LOCKED))
+""",
+    ),
+    RetentionRule(
+        "names",
+        timedelta(days=365),
+        """
+DELETE FROM dashboard_names
+ WHERE (org_id, issuer, subject) IN (
+         SELECT org_id, issuer, subject FROM dashboard_names
+          WHERE seen_at <= %(until)s ORDER BY seen_at LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+""",
+    ),
+    RetentionRule(
+        "sessions",
+        SESSION_LENGTH,
+        """
+DELETE FROM dashboard_sessions
+ WHERE digest IN (
+         SELECT digest FROM dashboard_sessions
+          WHERE started_at <= %(until)s ORDER BY started_at LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+""",
+    ),
+    RetentionRule(
+        "mails",
+        timedelta(days=30),
+        """
+DELETE FROM owner_mails
+ WHERE id IN (
+         SELECT id FROM owner_mails
+          WHERE status IN ('sent', 'dropped', 'failed') AND created_at <= %(until)s
+          LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+""",
+    ),
+)
+# Arrival numbers grow with time, so the statement looks at the oldest alone.
 DELETE_BODIES: Final = """
 WITH oldest AS (SELECT arrival, received_at FROM billing_bodies ORDER BY arrival LIMIT %(most)s)
 DELETE FROM billing_bodies b
  USING oldest
  WHERE b.arrival = oldest.arrival AND oldest.received_at <= %(until)s
 """
-# Processes remove what is past themselves; this is what those leave that are killed.
-DELETE_REQUEST_COUNTS: Final = """
-DELETE FROM request_counts
- WHERE ctid = ANY (ARRAY (SELECT ctid FROM request_counts WHERE second < %s LIMIT %s FOR UPDATE SKIP LOCKED))
-"""
-DELETE_NAMES: Final = """
-DELETE FROM dashboard_names
- WHERE (org_id, issuer, subject) IN (
-         SELECT org_id, issuer, subject FROM dashboard_names
-          WHERE seen_at <= %s ORDER BY seen_at LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
-DELETE_SESSIONS: Final = """
-DELETE FROM dashboard_sessions
- WHERE digest IN (
-         SELECT digest FROM dashboard_sessions
-          WHERE started_at <= %s ORDER BY started_at LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
-DELETE_OWNER_MAILS: Final = """
-DELETE FROM owner_mails
- WHERE id IN (
-         SELECT id FROM owner_mails
-          WHERE status IN ('sent', 'dropped', 'failed') AND created_at <= %s LIMIT %s FOR UPDATE SKIP LOCKED)
-"""
-PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
-# What a tenant has many of, biggest first; the rest goes with the tenant's own row.
+# The tables that may have many rows of a tenant, biggest first; the other rows go with the tenant's own.
 PURGE_ROWS: Final = (
     "DELETE FROM owner_mails WHERE id IN (SELECT id FROM owner_mails WHERE tenant_id = %s LIMIT %s)",
     "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications WHERE tenant_id = %s LIMIT %s)",
@@ -76,62 +111,25 @@ PURGE_ROWS: Final = (
     "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s LIMIT %s)",
     "SELECT purge_audit_events(%s, %s)",
 )
-# Events that come in lock their tenant: once the row is held, the tenant gets no more of anything.
+# New events lock their tenant: while this row is locked, the tenant gets no more rows.
 LOCK_DELETED: Final = "SELECT 1 FROM tenants WHERE id = %s AND deleted_at <= %s FOR UPDATE SKIP LOCKED"
 DELETE_TENANT: Final = "SELECT purge_tenant(%s)"
 
 
-async def delete_idempotency_keys(connection: Connection, now: datetime) -> int:
-    """Delete kept answers that are older than 24 h; returns how many, at most `ROWS_PER_STATEMENT`."""
-    cursor = await connection.execute(DELETE_IDEMPOTENCY_KEYS, (now - IDEMPOTENCY_KEPT, ROWS_PER_STATEMENT))
-    return cursor.rowcount
-
-
-async def expire_parked(connection: Connection, now: datetime) -> int:
-    """Let go of events parked for 30 days; returns how many, at most `ROWS_PER_STATEMENT`."""
-    cursor = await connection.execute(EXPIRE_PARKED, (PARKED_TOO_LONG, now - PARKED_KEPT, ROWS_PER_STATEMENT))
-    return cursor.rowcount
-
-
-async def delete_bodies(connection: Connection, until: datetime) -> int:
-    """Let go of raw bodies received at ``until`` or before; returns how many, at most `ROWS_PER_STATEMENT`."""
-    cursor = await connection.execute(DELETE_BODIES, {"until": until, "most": ROWS_PER_STATEMENT})
-    return cursor.rowcount
-
-
-async def delete_request_counts(connection: Connection, now: datetime) -> int:
-    """Let go of counts of requests an hour old; returns how many, at most `ROWS_PER_STATEMENT`."""
-    until = int((now - REQUEST_COUNTS_KEPT).timestamp())
-    cursor = await connection.execute(DELETE_REQUEST_COUNTS, (until, ROWS_PER_STATEMENT))
-    return cursor.rowcount
-
-
-async def delete_names(connection: Connection, now: datetime) -> int:
-    """Forget the names of people not seen for a year; returns how many, at most `ROWS_PER_STATEMENT`."""
-    cursor = await connection.execute(DELETE_NAMES, (now - NAMES_KEPT, ROWS_PER_STATEMENT))
-    return cursor.rowcount
-
-
-async def delete_sessions(connection: Connection, now: datetime) -> int:
-    """Delete sessions of the dashboard that have ended; returns how many, at most `ROWS_PER_STATEMENT`."""
-    cursor = await connection.execute(DELETE_SESSIONS, (now - SESSION_LENGTH, ROWS_PER_STATEMENT))
-    return cursor.rowcount
-
-
-async def delete_owner_mails(connection: Connection, now: datetime) -> int:
-    """Delete security notices and confirmations of 30 days ago, at most 1,000, that do not wait; returns how many."""
-    cursor = await connection.execute(DELETE_OWNER_MAILS, (now - OWNER_MAILS_KEPT, ROWS_PER_STATEMENT))
+async def remove_until(connection: Connection, statement: str, until: datetime) -> int:
+    """Run a statement of a rule; return how many rows it removed, at most `ROWS_PER_STATEMENT`."""
+    cursor = await connection.execute(statement, {"until": until, "most": ROWS_PER_STATEMENT})
     return cursor.rowcount
 
 
 async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:
-    """Tenants that were deleted 30 days ago or earlier, at most `ROWS_PER_STATEMENT`."""
+    """Return the tenants that were deleted 30 days ago or earlier, at most `ROWS_PER_STATEMENT`."""
     cursor = await connection.execute(PURGEABLE, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT))
     return [row[0] for row in await cursor.fetchall()]
 
 
 async def purge_rows(connection: Connection, tenant_id: str) -> int:
-    """Delete some of what a tenant has; returns how many rows, 0 when nothing is left but the tenant itself."""
+    """Delete some of a tenant's rows; return how many, 0 when only the tenant itself remains."""
     deleted = 0
     for statement in PURGE_ROWS:
         cursor = await connection.execute(statement, (tenant_id, ROWS_PER_STATEMENT))
@@ -140,11 +138,11 @@ async def purge_rows(connection: Connection, tenant_id: str) -> int:
 
 
 async def lock_deleted_tenant(connection: Connection, tenant_id: str, now: datetime) -> bool:
-    """Hold the row of a tenant deleted 30 days ago; False if it is not (any more), or is in use just now."""
+    """Lock a tenant deleted 30 days ago; return False if it is not deleted, or locked by another transaction."""
     cursor = await connection.execute(LOCK_DELETED, (tenant_id, now - DELETED_TENANTS_KEPT))
     return await cursor.fetchone() is not None
 
 
 async def delete_tenant(connection: Connection, tenant_id: str) -> None:
-    """Delete a tenant's row and, with it, its members, customers and whatever else refers to it."""
+    """Delete a tenant's row and all rows that refer to it."""
     await connection.execute(DELETE_TENANT, (tenant_id,))

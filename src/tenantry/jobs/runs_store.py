@@ -1,4 +1,4 @@
-"""The job queue's tables (procrastinate's), for what its own interface does not answer."""
+"""Queries of the job queue's tables (procrastinate's) that its own interface lacks, and counts of runs."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, cast
 
 from tenantry.db.connection import Connection
 
-# A worker that lives may still have lost a job: when the database went away just as the job's end was to be written.
+# A live worker may still have lost a job: if the database was unreachable when the worker recorded the job's end.
 OVERDUE: Final = """
 SELECT job.id
   FROM procrastinate_jobs job
@@ -15,7 +15,7 @@ SELECT job.id
          WHERE event.job_id = job.id AND event.type = 'started') < now() - %s
 """
 
-# By their locks; a queueing lock would refuse a job that is to be tried again while another waits. So several may.
+# By their locks: a queueing lock would reject the retry of a job while another one waits.
 WAITING: Final = """
 SELECT clock_timestamp(),
        ARRAY (SELECT asked.tenant_id
@@ -39,8 +39,7 @@ SELECT queue_name, status::text, count(*)
  WHERE status <> 'succeeded'
  GROUP BY queue_name, status
 """
-# A job that is tried again is due from when it is scheduled for; any other from when it was deferred, in the order of
-# the ids.
+# A retried job is due from its scheduled time; any other from when it was deferred, in the order of the ids.
 LONGEST_DUE: Final = """
 SELECT queue_name, extract(epoch FROM now() - min(due))
   FROM (SELECT queue_name, min(scheduled_at) AS due
@@ -57,35 +56,32 @@ SELECT queue_name, extract(epoch FROM now() - min(due))
  GROUP BY queue_name
 """
 
-# A worker gives a sign of life every ten seconds.
+# A worker sends a heartbeat every ten seconds.
 WORKERS: Final = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - interval '1 minute'"
 
 
 async def waiting(connection: Connection, task: str, tenants: Collection[str]) -> tuple[datetime, list[str]]:
-    """Those of these tenants for whom a job of this name waits, by its lock: ``<task> <tenant>``.
-
-    Before them the time by the database's clock, by which jobs are fetched.
-    """
+    """Return the database's time, and those of these tenants that have a waiting job of this task."""
     cursor = await connection.execute(WAITING, (list(tenants), task))
     [(now, found)] = await cursor.fetchall()
     return now, found
 
 
 async def now(connection: Connection) -> datetime:
-    """The time by the database's clock, by which jobs are fetched."""
+    """Return the time by the database's clock, by which workers fetch jobs."""
     cursor = await connection.execute("SELECT clock_timestamp()")
     [(moment,)] = await cursor.fetchall()
     return cast("datetime", moment)
 
 
 async def overdue(connection: Connection, longest: timedelta) -> list[int]:
-    """The ids of the jobs that were begun longer ago than any job may take."""
+    """Return the ids of the jobs that started longer ago than any job may take."""
     cursor = await connection.execute(OVERDUE, (longest,))
     return [row[0] for row in await cursor.fetchall()]
 
 
 class JobRuns(NamedTuple):
-    """How often a task has run, and when it last went well; None if it never has."""
+    """How often a task has run, and when it last succeeded."""
 
     task: str
     succeeded: int
@@ -94,30 +90,30 @@ class JobRuns(NamedTuple):
 
 
 async def record_run(connection: Connection, task: str, *, succeeded: bool) -> None:
-    """Count a run of a task that has ended now."""
+    """Count a run of a task that has just ended."""
     await connection.execute(RECORD_RUN, {"task": task, "succeeded": succeeded})
 
 
 async def read_runs(connection: Connection) -> list[JobRuns]:
-    """What has been counted of each task that has run."""
+    """Return the counts of each task that has run."""
     cursor = await connection.execute(RUNS)
     return [JobRuns(*row) for row in await cursor.fetchall()]
 
 
 async def count_by_status(connection: Connection) -> dict[tuple[str, str], int]:
-    """How many jobs there are that have not gone well yet, by queue and status."""
+    """Count the jobs that have not succeeded yet, by queue and status."""
     cursor = await connection.execute(BY_STATUS)
     return {(queue, status): number for queue, status, number in await cursor.fetchall()}
 
 
 async def longest_due(connection: Connection) -> dict[str, float]:
-    """For how many seconds the job has been due that waits longest, by queue; queues without one are left out."""
+    """Return for how many seconds the longest waiting job of each queue has been due."""
     cursor = await connection.execute(LONGEST_DUE)
     return {queue: float(seconds) for queue, seconds in await cursor.fetchall()}
 
 
 async def count_workers(connection: Connection) -> int:
-    """How many workers gave a sign of life in the last minute."""
+    """Count the workers with a heartbeat in the last minute."""
     cursor = await connection.execute(WORKERS)
     [(number,)] = await cursor.fetchall()
     return int(number)

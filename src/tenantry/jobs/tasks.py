@@ -1,4 +1,4 @@
-"""Counting how jobs go, for the metrics: in the database, since whoever runs jobs may answer no requests."""
+"""The worker's tasks: deliver mail, fetch snapshots, reconcile, and housekeeping. Runs are counted for the metrics."""
 
 import asyncio
 import logging
@@ -13,140 +13,120 @@ import psycopg
 from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
 from procrastinate.jobs import Job
 
-from tenantry.billing.reconcile import Reconciler, SilenceWatch
-from tenantry.common import clock as backoff
+from tenantry.billing.reconcile import Reconciler
+from tenantry.common.clock import exponential
 from tenantry.common.tracing import Tracing
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
-from tenantry.jobs import runs_store as jobs
+from tenantry.jobs import runs_store
 from tenantry.jobs.retention import RetentionService
 from tenantry.notifications.delivery import MailDeferredError, MailService
 
 logger = logging.getLogger(__name__)
 
-
-class JobRuns:
-    """Counts runs of tasks."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @asynccontextmanager
-    async def of(self, task: str) -> AsyncIterator[None]:
-        """Count the block as a run of this task; it goes as it goes, whether or not it can be counted.
-
-        One that is cancelled counts as none.
-        """
-        try:
-            yield
-        except Exception:
-            await self._record(task, succeeded=False)
-            raise
-        await self._record(task, succeeded=True)
-
-    async def _record(self, task: str, *, succeeded: bool) -> None:
-        try:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
-                await jobs.record_run(connection, task, succeeded=succeeded)
-        except (DatabaseUnavailableError, psycopg.Error) as error:
-            logger.info("a run of %s is not counted: %s", task, error.__cause__ or error)
-
-
-# The tasks: what a job's name means
-
-
 MAIL: Final = "mail"
 MAINTENANCE: Final = "maintenance"
 PROVIDER: Final = "provider"
 DELIVER_MAIL: Final = "deliver_mail"
-ASK_PROVIDER: Final = "ask_provider"
+FETCH_SNAPSHOT: Final = "ask_provider"
 RECONCILE: Final = "reconcile_due_tenants"
-SILENCE: Final = "look_for_silent_tenants"
+COUNT_STALE: Final = "look_for_silent_tenants"
 REQUEUE: Final = "requeue_stalled_jobs"
 RETENTION: Final = "remove_old_data"
-PERIODIC: Final = (RECONCILE, SILENCE, REQUEUE, RETENTION)
-"""What runs by itself."""
-TASKS: Final = (*PERIODIC, DELIVER_MAIL, ASK_PROVIDER)
+PERIODIC: Final = (RECONCILE, COUNT_STALE, REQUEUE, RETENTION)
+"""The tasks that run on a schedule."""
+TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT)
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
 
 _WORK: Final = "work"
-_MOST_QUESTIONS: Final = 30
+_MOST_FETCHES: Final = 30
 _MOST_COMPARED: Final = 1000
-"""How many tenants are compared in one run; all, many times a day, up to some 100,000."""
+"""How many tenants one run compares: enough for some 100,000 tenants several times a day."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What the tasks work with. Without ``mail`` the worker leaves mails in the queue.
+    """The services that the tasks use. Without ``mail`` the worker leaves mails in the queue.
 
-    With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``, never where that is 0.
-    ``runs`` counts how the jobs go; with ``tracing`` each is a span.
+    With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means never. Runs are
+    counted in ``counted_in``; with ``tracing`` each is a span.
     """
 
     mail: MailService | None
     retention: RetentionService
-    silence: SilenceWatch | None = None
+    count_stale_tenants: Callable[[], Awaitable[int]] | None = None
     reconciler: Reconciler | None = None
     reconcile_hours: int = 0
-    runs: JobRuns | None = None
+    counted_in: Database | None = None
     tracing: Tracing | None = None
 
     @property
     def queues(self) -> list[str]:
-        """The queues that a worker with this serves."""
-        queues = [] if self.mail is None else [MAIL]
-        if self.reconciler is not None:
-            queues.append(PROVIDER)
-        return [*queues, MAINTENANCE]
+        """The queues that a worker with these services serves."""
+        served = {MAIL: self.mail is not None, PROVIDER: self.reconciler is not None, MAINTENANCE: True}
+        return [queue for queue, is_served in served.items() if is_served]
 
     def as_context(self) -> dict[str, object]:
-        """What the worker hands to each task."""
+        """Return the context that the worker passes to each task."""
         return {_WORK: self}
 
 
-def _work(context: JobContext) -> Work:
-    return cast("Work", context.additional_context[_WORK])
+@asynccontextmanager
+async def counted(database: Database, task: str) -> AsyncIterator[None]:
+    """Count the block as a run of this task, unless it is canceled; a failure to count is only logged."""
+    try:
+        yield
+    except Exception:
+        await _record(database, task, succeeded=False)
+        raise
+    await _record(database, task, succeeded=True)
+
+
+async def _record(database: Database, task: str, *, succeeded: bool) -> None:
+    try:
+        async with database.transaction(ACROSS_TENANTS) as connection:
+            await runs_store.record_run(connection, task, succeeded=succeeded)
+    except (DatabaseUnavailableError, psycopg.Error) as error:
+        logger.info("a run of %s is not counted: %s", task, error.__cause__ or error)
 
 
 @asynccontextmanager
 async def _run(context: JobContext, task: str, traceparent: str | None = None) -> AsyncIterator[Work]:
-    """What a run of this task works with; it is stopped when it takes too long, and counted."""
-    work = _work(context)
-    queue = context.job.queue
-    with work.tracing.job(task, queue, traceparent) if work.tracing else nullcontext():
-        async with work.runs.of(task) if work.runs else nullcontext(), asyncio.timeout(LONGEST_JOB):
+    """Yield the services for a run of a task; stop it when it takes too long, and count it."""
+    work = cast("Work", context.additional_context[_WORK])
+    with work.tracing.job(task, context.job.queue, traceparent) if work.tracing else nullcontext():
+        async with counted(work.counted_in, task) if work.counted_in else nullcontext(), asyncio.timeout(LONGEST_JOB):
             yield work
 
 
 class MailRetry(BaseRetryStrategy):
-    """A mail is tried until it is taken or given up, which `MailService` decides; a job is never dropped."""
+    """Retries a mail until it is sent or given up, which `MailService` decides; never drops a job."""
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
         if isinstance(exception, MailDeferredError):
             delay = exception.delay
-        elif isinstance(exception, asyncio.CancelledError):  # the worker stops: whoever comes next may go on at once
+        elif isinstance(exception, asyncio.CancelledError):  # the worker stops: another may continue at once
             delay = 0.0
         else:
-            delay = backoff.exponential(min(job.attempts, 20) + 1, first=10, factor=2, ceiling=3600)
+            delay = exponential(min(job.attempts, 20) + 1, first=10, factor=2, ceiling=3600)
         return RetryDecision(retry_in={"milliseconds": round(delay * 1000)})
 
 
 class ProviderRetry(BaseRetryStrategy):
-    """The provider is asked again for about a day, then the next comparison has to do; not after a refusal."""
+    """Retries a request to the provider for about a day, but not after a refusal; then reconcile repairs the tenant."""
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         if isinstance(exception, asyncio.CancelledError):
             return RetryDecision(retry_in={"seconds": 0})
-        if isinstance(exception, ProviderRefusedError) or job.attempts >= _MOST_QUESTIONS:
+        if isinstance(exception, ProviderRefusedError) or job.attempts >= _MOST_FETCHES:
             return None
-        return RetryDecision(
-            retry_in={"seconds": round(backoff.exponential(job.attempts + 1, first=2, factor=2, ceiling=3600))}
-        )
+        delay = exponential(job.attempts + 1, first=2, factor=2, ceiling=3600)
+        return RetryDecision(retry_in={"seconds": round(delay)})
 
 
 def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
-    """Give the app its tasks."""
+    """Register the tasks with the app."""
     _register_deferred(app)
     _register_periodic(app, requeue_stalled)
 
@@ -160,12 +140,12 @@ def _register_deferred(app: App) -> None:
                 raise RuntimeError("a worker without a mail service serves the mail queue")
             await work.mail.deliver(UUID(notification_id))
 
-    @app.task(name=ASK_PROVIDER, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
-    async def ask_provider(context: JobContext, tenant_id: str, traceparent: str | None = None) -> None:
-        async with _run(context, ASK_PROVIDER, traceparent) as work:
+    @app.task(name=FETCH_SNAPSHOT, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
+    async def fetch_snapshot(context: JobContext, tenant_id: str, traceparent: str | None = None) -> None:
+        async with _run(context, FETCH_SNAPSHOT, traceparent) as work:
             if work.reconciler is None:
                 raise RuntimeError("a worker without the provider's API serves the provider's queue")
-            await work.reconciler.ask(tenant_id)
+            await work.reconciler.fetch_snapshot(tenant_id)
 
 
 def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
@@ -177,11 +157,11 @@ def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]])
                 await work.reconciler.run_due(timedelta(hours=work.reconcile_hours), _MOST_COMPARED)
 
     @app.periodic(cron="41 * * * *")
-    @app.task(name=SILENCE, queue=MAINTENANCE, pass_context=True)
-    async def look_for_silent_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
-        async with _run(context, SILENCE) as work:
-            if work.silence is not None:
-                await work.silence.look()
+    @app.task(name=COUNT_STALE, queue=MAINTENANCE, pass_context=True)
+    async def count_stale_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
+        async with _run(context, COUNT_STALE) as work:
+            if work.count_stale_tenants is not None:
+                await work.count_stale_tenants()
 
     @app.periodic(cron="* * * * *")
     @app.task(name=REQUEUE, queue=MAINTENANCE, pass_context=True)

@@ -9,14 +9,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 
 from tenantry.common.openapi import doc
-from tenantry.jobs.database_metrics import Known
+from tenantry.jobs.database_metrics import DatabaseMetric
 from tenantry.server.metrics import Metrics, render_known
 from tenantry.server.shutdown import Shutdown
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns the problem, or None."""
 
-Gauges = Callable[[], Awaitable[Sequence[Known] | None]]
+Gauges = Callable[[], Awaitable[Sequence[DatabaseMetric] | None]]
 """Returns the metrics kept in the database: none if it answers with an error, None if it is unreachable."""
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

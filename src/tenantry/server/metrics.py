@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from tenantry import __version__
 from tenantry.db.batcher import BatchObserver
 from tenantry.db.database import PoolUsage
-from tenantry.jobs.database_metrics import Known
+from tenantry.jobs.database_metrics import DatabaseMetric
 
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -107,13 +107,13 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-def render_known(known: Sequence[Known] | None) -> bytes:
+def render_known(known: Sequence[DatabaseMetric] | None) -> bytes:
     """Render the metrics kept in the database; None while it is unreachable."""
     return generate_latest(_DatabaseCollector(known))
 
 
 class _DatabaseCollector(CollectorRegistry):
-    def __init__(self, known: Sequence[Known] | None) -> None:
+    def __init__(self, known: Sequence[DatabaseMetric] | None) -> None:
         super().__init__()
         up = GaugeMetricFamily("tenantry_database_up", "Whether the database answers.", float(known is not None))
         self._families = [up, *map(_family, known or ())]
@@ -122,7 +122,7 @@ class _DatabaseCollector(CollectorRegistry):
         yield from self._families
 
 
-def _family(known: Known) -> GaugeMetricFamily | CounterMetricFamily:
+def _family(known: DatabaseMetric) -> GaugeMetricFamily | CounterMetricFamily:
     kind = CounterMetricFamily if known.counts else GaugeMetricFamily
     family = kind(known.name, known.text, labels=known.labels)
     for labels, value in known.values:

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from tenantry.billing.event_feed import MOST_OF_ONE
-from tenantry.billing.event_feed_store import arrivals_after
+from tenantry.billing.ledger_queries_store import arrivals_after
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Role
 from tenantry.server.overload_detection import OVERLOAD_DETECTOR

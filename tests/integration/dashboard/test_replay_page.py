@@ -106,7 +106,7 @@ async def test_one_replay_at_a_time_is_carried_out_and_none_goes_on_for_long(
         assert "Another replay is under way. Try again in a moment." in second.text
         overdue = await first
         assert (overdue.status, overdue.headers["content-type"]) == (503, "text/html; charset=utf-8")
-        assert "The replay took too long, and was left." in overdue.text
+        assert "The replay took too long." in overdue.text
     assert "No difference." in (await owner.send(overdue)).text
 
 

@@ -91,7 +91,7 @@ async def test_used_states_are_deleted_once_their_sign_ins_have_ended(browser: B
     await database.open()
     retention = RetentionService(database, timedelta(days=90), browser.clock)
     browser.clock.now += timedelta(minutes=10)
-    assert (await retention.run()).idempotency_keys == 0
+    assert (await retention.run())["idempotency keys"] == 0
     browser.clock.now += timedelta(hours=1)
-    assert (await retention.run()).idempotency_keys == 1
+    assert (await retention.run())["idempotency keys"] == 1
     await database.close()

@@ -14,7 +14,7 @@ from tenantry.accounts import tenants_store as tenant_store
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService, TenantWishes
 from tenantry.auth.api_keys import OPERATOR, ApiKeyService
-from tenantry.billing import ledger_store as billing
+from tenantry.billing import ledger_queries_store as billing
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database

@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 from rich.text import Text
 
-from tenantry.billing.reads import BillingFields
+from tenantry.billing.ledger_queries import BillingFields
 from tenantry.cli.output import FAILED, Value, counted, own_command, printable, progress, shown
 from tenantry.common.clock import from_epoch
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent, Fact

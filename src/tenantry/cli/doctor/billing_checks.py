@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.billing import ledger_store as billing
+from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing import reconcile_store as reconcile
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.doctor_store import Ambiguities, Anomalies, Listed
@@ -179,10 +179,10 @@ async def check_ledger(connection: Connection, terms: BillingTerms, now: datetim
 
 async def check_tenants(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
     """Tenants without billing events, with unknown plans, and not compared with the provider."""
-    silent, number = await reconcile.silent_tenants(
+    ids, number = await reconcile.stale_tenants(
         connection, int((now - terms.period_news).timestamp()), store.MOST_LISTED
     )
-    stale = _counted(Listed([tenant.id for tenant in silent], number))
+    stale = _counted(Listed(ids, number))
     found = _STALE.found_if(number, hours=_hours(terms.period_news), listed=stale)
     known = [plan.id for plan in terms.policy.catalog.plans]
     found += [

@@ -13,21 +13,20 @@ PAYMENT_FAILED: Final = "invoice.payment_failed"
 CHECKOUT_COMPLETED: Final = "checkout.session.completed"
 
 PAID: Final = "paid"
-"""The status of an invoice that is paid."""
 
 SNAPSHOT: Final = "tenantry.subscription.snapshot"
-"""Not an event of the provider's: what its API answered, entered by ourselves."""
+"""Not a provider event: state that the service fetched from the provider's API."""
 
 SUBSCRIPTION_TYPES: Final = frozenset({SUBSCRIPTION_UPDATED, SUBSCRIPTION_DELETED})
 INVOICE_TYPES: Final = frozenset({PAYMENT_SUCCEEDED, PAYMENT_FAILED})
 HANDLED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | {CHECKOUT_COMPLETED}
 """The five types of SPEC 6.2."""
 FOLDED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | {SNAPSHOT}
-"""The types that a tenant's billing state is made of."""
+"""The types that the fold applies."""
 
 
 class Outcome(StrEnum):
-    """What became of an event on arrival."""
+    """The outcome of an event on arrival."""
 
     APPLIED = "applied"
     LATE = "late"
@@ -38,7 +37,7 @@ class Outcome(StrEnum):
 
 
 class Anomaly(StrEnum):
-    """What is unexpected about an event, and somebody's to mend."""
+    """Something unexpected about an event that the operator should look into."""
 
     UNUSABLE_OBJECT = "unusable_object"
     MISSING_ORG_ID = "missing_org_id"
@@ -59,10 +58,11 @@ Fact = str | int | bool | None
 class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one provider event. Times are seconds since the Unix epoch.
 
-    ``previous`` holds the tracked values that the event says it replaced (the provider's
-    ``previous_attributes``); where it is empty, the event says that it left them all as they were, and where it is
-    None, it says nothing. ``status`` is the subscription's or the invoice's. ``arrival`` counts events in the order in
-    which they came in.
+    ``previous`` holds the tracked values that the event replaced (the provider's ``previous_attributes``). Empty means
+    that it replaced none of them; None means unknown. ``status`` is the subscription's or the invoice's. ``arrival``
+    numbers events in the order in which they came in. ``problem`` is why the event's object is malformed, if it is.
+    ``account`` is the connected account (Stripe Connect) of the event; None for the platform's own. ``is_thin`` marks a
+    thin (v2) event, which has no object; the ledger does not store this flag.
     """
 
     id: str
@@ -88,11 +88,8 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     currency: str | None = None
     checkout_mode: str | None = None
     problem: str | None = None
-    """Why the event's object cannot be used, if it cannot."""
     account: str | None = None
-    """The connected account (Stripe Connect) that the event is about; None for the platform's own."""
     is_thin: bool = False
-    """Whether it is a thin (v2) event, which has no object. Not kept in the ledger; the reason says it."""
 
 
 TRACKED: Final = ("status", "price_id", "current_period_end", "cancel_at_period_end")

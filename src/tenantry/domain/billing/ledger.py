@@ -1,4 +1,4 @@
-"""What the ledger and the tenants' billing accounts hold."""
+"""The contents of the ledger and of the tenants' billing accounts."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -7,15 +7,16 @@ from typing import NamedTuple
 import msgspec
 
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.fold import Folded
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import ReplayDepth
 
 
-class Account(msgspec.Struct, frozen=True):
-    """A tenant as billing sees it.
+class BillingAccount(msgspec.Struct, frozen=True):
+    """The billing state of a tenant.
 
     ``tip_created`` is the second of its newest folded event, ``tip_state`` the state before that second. Without
-    ``is_whole`` the release before wrote the account: what it says of other subscriptions may be out of date.
+    ``is_whole`` the previous release wrote the account: its facts of other subscriptions may be out of date.
     """
 
     tenant_id: str
@@ -28,19 +29,25 @@ class Account(msgspec.Struct, frozen=True):
     tip_state: BillingState | None = None
     is_whole: bool = True
 
-    def checkpoint(self, reach: ReplayDepth) -> BillingState:
-        """The state before the events that a timeline of this reach holds."""
-        if reach is ReplayDepth.TIP:
+    def checkpoint(self, depth: ReplayDepth) -> BillingState:
+        """Return the state before the events of a timeline of this depth."""
+        if depth is ReplayDepth.TIP:
             return self.state
-        if reach is ReplayDepth.TIP_SECOND and self.tip_state is not None:
+        if depth is ReplayDepth.TIP_SECOND and self.tip_state is not None:
             return self.tip_state
         return BillingState(plan=self.base_plan)
 
+    def with_fold(self, folded: Folded) -> "BillingAccount":
+        """Return the account with the result of a fold of its events."""
+        return msgspec.structs.replace(
+            self, state=folded.state, tip_created=folded.tip_created, tip_state=folded.tip_state, is_whole=True
+        )
 
-class Arrival(msgspec.Struct, frozen=True):
-    """A verified event as it came in; ``belated`` if it was not delivered but asked for afterwards.
 
-    ``trace`` is the trace that its request belongs to, if any, as a ``traceparent`` (W3C Trace Context).
+class ReceivedEvent(msgspec.Struct, frozen=True):
+    """A verified event as it came in; ``belated`` if the service fetched it instead of receiving it.
+
+    ``trace`` is the ``traceparent`` of its request (W3C Trace Context), if any.
     """
 
     event: BillingEvent
@@ -50,10 +57,10 @@ class Arrival(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """An event in the ledger: its tenant if known, what became of it and why, and what is unexpected about it."""
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """An event in the ledger: its tenant if known, the outcome and its reason, and anomalies."""
 
-    arrival: Arrival
+    received: ReceivedEvent
     tenant_id: str | None
     outcome: Outcome
     reason: str
@@ -62,8 +69,8 @@ class Entry(msgspec.Struct, frozen=True):
     anomalies: tuple[Anomaly, ...] = ()
 
 
-class Link(NamedTuple):
-    """That a provider's customer belongs to a tenant."""
+class CustomerLink(NamedTuple):
+    """A customer of the provider, and the tenant that it belongs to."""
 
     customer_id: str
     tenant_id: str
@@ -71,7 +78,7 @@ class Link(NamedTuple):
 
 
 class FailedPayment(NamedTuple):
-    """A failed payment that the tenant's owner is to be told of."""
+    """A failed payment of which the tenant's owner is notified."""
 
     tenant_id: str
     owner_id: str
@@ -79,19 +86,21 @@ class FailedPayment(NamedTuple):
     invoice_url: str | None
 
 
-class Question(NamedTuple):
-    """That the provider is to be asked about a tenant; ``later``, where more of its events may be on their way."""
+class SnapshotRequest(NamedTuple):
+    """A request to fetch a tenant's state from the provider; ``later`` if more of its events may be on their way."""
 
     tenant_id: str
     later: bool
 
 
 class BatchContext(msgspec.Struct, frozen=True):
-    """What is known before a batch is applied; the accounts in it are locked."""
+    """The state before a batch is applied; the accounts in it are locked.
 
-    accounts: Mapping[str, Account]
+    ``replaceable`` are the ids of entries that a valid event of the same id replaces.
+    """
+
+    accounts: Mapping[str, BillingAccount]
     tenant_of_customer: Mapping[str, str]
     seen: frozenset[str]
     first_arrival: int
     replaceable: frozenset[str] = frozenset()
-    """Ids of entries that give way to a valid event of the same id."""

@@ -2,13 +2,14 @@
 
 The provider's ``created`` counts seconds. Within a second, the payloads prove this much:
 
-- An event with ``previous_attributes`` replaced what the event of the same subscription before it had set. Of all
-  orders of a subscription's events, those count in which the fewest events replaced a state that no event set.
-- Nothing follows ``deleted`` of the same subscription, an invoice event of that subscription included.
-- A paid invoice does not fail afterwards; two attempts to pay an invoice are ordered by ``attempt_count``.
-- A snapshot follows every event that had arrived when the provider was asked.
+- An event with ``previous_attributes`` replaced the values of the event before it of the same subscription. The valid
+  orders of a subscription's events are those in which the fewest events replaced a state that no event had set.
+- No event follows ``deleted`` of the same subscription, not even an invoice event of that subscription.
+- A paid invoice does not fail afterwards; ``attempt_count`` orders two attempts to pay an invoice.
+- A snapshot follows every event that had arrived before the service requested it.
 
-Where this leaves several orders, the order of arrival decides, and `is_decided` says whether the others end elsewhere.
+Where this leaves several orders, the order of arrival decides, and `is_decided` reports whether they all end in the
+same state.
 """
 
 from collections import Counter, defaultdict
@@ -33,150 +34,154 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubs
 
 MOST_COMPARED: Final = 64
 """How many events of one second are compared. Where there are more, the order of arrival decides."""
-_MOST_STEPS: Final = 1000
+_MOST_PARTIAL_ORDERS: Final = 1000
 """How many partial orders of one subscription's events, or of a second's, are tried."""
 _MOST_UNLINKED: Final = 3
-"""How many events may have replaced a state never seen. Where there are more, proof must wait for the missing ones."""
+"""How many events may have replaced an unseen state. With more, too many events are missing to prove an order."""
 
-_OF_SUBSCRIPTION: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
+_SUBSCRIPTION_STATES: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
 _Counts = tuple[int, ...]
 
 
 def in_order(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> list[BillingEvent]:
-    """Sort the events of one second; ``before`` is the tenant's state at its start.
+    """Sort the events of one second: of the valid orders, take the nearest to the order of arrival.
 
-    Of the orders that the payloads allow, the one nearest to the order of arrival is taken.
+    ``before`` is the tenant's state at the start of the second.
     """
     waiting = sorted(events, key=attrgetter("arrival"))
     if is_by_arrival(waiting):
         return waiting
-    second = _Second(_alike(waiting), before, policy)
-    kind_of = {event.id: number for number, kind in enumerate(second.kinds) for event in kind.events}
+    second = _SecondOrders(_group(waiting), before, policy)
+    group_of = {event.id: number for number, group in enumerate(second.groups) for event in group.events}
     place, ordered = second.start, list[BillingEvent]()
     while waiting:
-        allowed = set(second.next_kinds(place))
-        first = next((event for event in waiting if kind_of[event.id] in allowed), waiting[0])
+        allowed = set(second.next_groups(place))
+        first = next((event for event in waiting if group_of[event.id] in allowed), waiting[0])
         waiting.remove(first)
         ordered.append(first)
-        place = second.after(place, kind_of[first.id])
+        place = second.after(place, group_of[first.id])
     return ordered
 
 
 def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
-    """Whether these events of one second are in the order of arrival because no payload says anything about it."""
+    """Whether arrival alone orders these events of one second, because no payload proves anything."""
     if len(events) == 1 or len(events) > MOST_COMPARED:
         return True
     invoices = [event.invoice_id for event in events if event.type in INVOICE_TYPES and event.invoice_id is not None]
-    return len(invoices) == len(set(invoices)) and not any(_says_something(event) for event in events)
+    return len(invoices) == len(set(invoices)) and not any(_may_prove_order(event) for event in events)
 
 
 def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> bool:
-    """Whether all orders of one second's events that the payloads allow lead to the same state.
+    """Whether all valid orders of one second's events lead to the same state.
 
-    False as well for a second with too many events, or too many possible orders, to try them all.
+    False as well for a second with too many events or orders to try them all.
     """
-    groups = _alike(sorted(events, key=attrgetter("arrival")))
+    groups = _group(sorted(events, key=attrgetter("arrival")))
     if len(groups) == 1:
         return True
     if len(events) > MOST_COMPARED:
         return False
-    second = _Second(groups, before, policy)
+    second = _SecondOrders(groups, before, policy)
     if not second.is_searched:
         return False
     ends: set[BillingState] = set()
-    ways = [_Way(before, second.start)]
+    ways = [_Branch(before, second.start)]
     seen = set(ways)
     while ways:
         way = ways.pop()
         if second.is_complete(way.place):
-            ends.add(msgspec.structs.replace(way.state, others=()))  # what the tenant's state is not from
-        for kind in second.next_kinds(way.place):
-            event = second.kinds[kind].events[0]
-            further = _Way(apply(way.state, event, policy).state, second.after(way.place, kind))
+            ends.add(msgspec.structs.replace(way.state, others=()))  # other subscriptions do not count
+        for group in second.next_groups(way.place):
+            event = second.groups[group].events[0]
+            further = _Branch(apply(way.state, event, policy).state, second.after(way.place, group))
             if further not in seen:
                 seen.add(further)
                 ways.append(further)
-        if len(ends) > 1 or len(seen) > _MOST_STEPS:
+        if len(ends) > 1 or len(seen) > _MOST_PARTIAL_ORDERS:
             return False
     return bool(ends)  # none where the payloads contradict each other
 
 
-class _Place(NamedTuple):
-    """How far an order of a second has come: how many events of each kind, and each subscription's last kind."""
+class _Position(NamedTuple):
+    """A position in an order of a second: the events so far by group, and each subscription's last group."""
 
     counts: tuple[int, ...]
     last: tuple[int | None, ...]
 
 
-class _Way(NamedTuple):
+class _Branch(NamedTuple):
     """A tenant's state after part of an order."""
 
     state: BillingState
-    place: _Place
+    place: _Position
 
 
-class _Kind(NamedTuple):
-    """Events of one second that say the same, by arrival, and how many events of other kinds must precede them."""
+class _EventGroup(NamedTuple):
+    """Equivalent events of one second, by arrival, and how many events of other groups must precede them."""
 
     events: tuple[BillingEvent, ...]
     follows: Mapping[int, int]
 
 
-class _Second:
-    """The events of one second, and the orders that their payloads allow."""
+class _SecondOrders:
+    """The events of one second and their valid orders."""
 
     def __init__(self, groups: Sequence[Sequence[BillingEvent]], before: BillingState, policy: BillingPolicy) -> None:
-        self.kinds = [_Kind(tuple(group), _preceding(group[0], groups)) for group in groups]
+        self.groups = [_EventGroup(tuple(group), _predecessors(group[0], groups)) for group in groups]
         numbers = defaultdict(list)
-        for number, kind in enumerate(self.kinds):
-            if kind.events[0].type in _OF_SUBSCRIPTION:
-                numbers[kind.events[0].subscription_id].append(number)
+        for number, group in enumerate(self.groups):
+            if group.events[0].type in _SUBSCRIPTION_STATES:
+                numbers[group.events[0].subscription_id].append(number)
         self._subscriptions = [
-            _Subscription(members, self.kinds, known_of(before, subscription_id), policy)
+            _SubscriptionOrders(members, self.groups, known_of(before, subscription_id), policy)
             for subscription_id, members in numbers.items()
         ]
         self._subscription_of = {number: index for index, members in enumerate(numbers.values()) for number in members}
-        self.start = _Place((0,) * len(self.kinds), (None,) * len(self._subscriptions))
-        self._end = tuple(len(kind.events) for kind in self.kinds)
+        self.start = _Position((0,) * len(self.groups), (None,) * len(self._subscriptions))
+        self._end = tuple(len(group.events) for group in self.groups)
 
     @property
     def is_searched(self) -> bool:
         """Whether every subscription's events were few enough to find their orders."""
         return all(subscription.is_searched for subscription in self._subscriptions)
 
-    def is_complete(self, place: _Place) -> bool:
+    def is_complete(self, place: _Position) -> bool:
         return place.counts == self._end
 
-    def next_kinds(self, place: _Place) -> Iterator[int]:
-        """The kinds of which an event may come next."""
-        for number, kind in enumerate(self.kinds):
+    def next_groups(self, place: _Position) -> Iterator[int]:
+        """Yield the groups of which an event may come next."""
+        for number, group in enumerate(self.groups):
             if place.counts[number] == self._end[number]:
                 continue
-            if any(place.counts[other] < count for other, count in kind.follows.items()):
+            if any(place.counts[other] < count for other, count in group.follows.items()):
                 continue
             index = self._subscription_of.get(number)
             if index is None or self._subscriptions[index].allows(place.counts, place.last[index], number):
                 yield number
 
-    def after(self, place: _Place, number: int) -> _Place:
-        """The place after one more event of a kind."""
+    def after(self, place: _Position, number: int) -> _Position:
+        """Return the position after one more event of a group."""
         index = self._subscription_of.get(number)
         last = tuple(number if index == other else known for other, known in enumerate(place.last))
-        return _Place(_one_more(place.counts, number), last)
+        return _Position(_one_more(place.counts, number), last)
 
 
-class _Subscription:
-    """The kinds of one subscription's events, and their orders in which the fewest replaced a state never seen."""
+class _SubscriptionOrders:
+    """The groups of one subscription's events, and their orders in which the fewest replaced an unseen state."""
 
     def __init__(
-        self, members: Sequence[int], kinds: Sequence[_Kind], known: KnownSubscription | None, policy: BillingPolicy
+        self,
+        members: Sequence[int],
+        groups: Sequence[_EventGroup],
+        known: KnownSubscription | None,
+        policy: BillingPolicy,
     ) -> None:
         self._members = members
-        self._kinds = kinds
-        events = {number: kinds[number].events[0] for number in members}
+        self._groups = groups
+        events = {number: groups[number].events[0] for number in members}
         self._unlinked = {
-            (last, number): not _is_free(event)
-            and not (_finds(known, event, policy) if last is None else _replaces(event, events[last]))
+            (last, number): not _claims_no_previous(event)
+            and not (_follows_known(known, event, policy) if last is None else _replaces(event, events[last]))
             for number, event in events.items()
             for last in (None, *members)
         }
@@ -187,65 +192,69 @@ class _Subscription:
         return self._costs is not None
 
     def allows(self, counts: _Counts, last: int | None, number: int) -> bool:
-        """Whether this kind may come next in an order that has these counts and ends with ``last``."""
+        """Whether this group may come next in an order that has these counts and ends with ``last``."""
         if self._costs is None:
             return True
-        here = _Step(tuple(counts[member] for member in self._members), last)
-        there = _Step(_one_more(here.counts, self._members.index(number)), number)
+        here = _Progress(tuple(counts[member] for member in self._members), last)
+        there = _Progress(_one_more(here.counts, self._members.index(number)), number)
         return self._costs.get(there, -1) == self._costs.get(here, 0) + self._unlinked[last, number]
 
-    def _search(self) -> "dict[_Step, int] | None":
-        """The steps of the orders with the fewest unlinked events, with the number of those so far.
+    def _search(self) -> "dict[_Progress, int] | None":
+        """Return the partial orders with the fewest unlinked events, with the number of those so far.
 
-        None if there are too many of either. All steps with equally many are found before any with more, so the result
-        does not depend on arrival.
+        None if there are too many of either. The search goes by the number of unlinked events, so the result does not
+        depend on arrival.
         """
-        end = tuple(len(self._kinds[member].events) for member in self._members)
-        costs: dict[_Step, int] = {}
-        layer, cost = [_Step((0,) * len(end), None)], 0
+        end = tuple(len(self._groups[member].events) for member in self._members)
+        costs: dict[_Progress, int] = {}
+        layer, cost = [_Progress((0,) * len(end), None)], 0
         while layer and cost <= _MOST_UNLINKED and not any(step.counts == end for step in costs):
-            dearer: list[_Step] = []
+            dearer: list[_Progress] = []
             while layer:
                 step = layer.pop()
                 if step in costs:
                     continue
                 costs[step] = cost
-                for further, is_unlinked in self._further(step):
+                for further, is_unlinked in self._next_steps(step):
                     (dearer if is_unlinked else layer).append(further)
-                if len(costs) > _MOST_STEPS:
+                if len(costs) > _MOST_PARTIAL_ORDERS:
                     return None
             layer, cost = dearer, cost + 1
-        leading = self._leading_to(end, costs)
+        leading = self._on_complete_paths(end, costs)
         return leading or None
 
     def _fewest_unlinked(self, known: KnownSubscription | None, policy: BillingPolicy) -> int:
-        """A lower bound: events that replaced one state need as many events, or ``known``, that set it."""
-        events = [event for member in self._members for event in self._kinds[member].events]
-        replaced = Counter(tuple(_before(event, fact) for fact in TRACKED) for event in events if not _is_free(event))
+        """Return a lower bound: events that replaced one state need as many events, or ``known``, that set it."""
+        events = [event for member in self._members for event in self._groups[member].events]
+        replaced = Counter(
+            tuple(_before(event, fact) for fact in TRACKED) for event in events if not _claims_no_previous(event)
+        )
         replaced.subtract(tuple(getattr(event, fact) for fact in TRACKED) for event in events)
         missing = sum(count for count in replaced.values() if count > 0)
-        return missing - any(not _is_free(event) and _finds(known, event, policy) for event in events)
+        return missing - any(
+            not _claims_no_previous(event) and _follows_known(known, event, policy) for event in events
+        )
 
-    def _leading_to(self, end: _Counts, costs: Mapping["_Step", int]) -> dict["_Step", int]:
-        leading: dict[_Step, int] = {}
+    def _on_complete_paths(self, end: _Counts, costs: Mapping["_Progress", int]) -> dict["_Progress", int]:
+        leading: dict[_Progress, int] = {}
         for step in sorted(costs, key=lambda step: sum(step.counts), reverse=True):
             if step.counts == end or any(
-                leading.get(further) == costs[step] + is_unlinked for further, is_unlinked in self._further(step)
+                leading.get(further) == costs[step] + is_unlinked for further, is_unlinked in self._next_steps(step)
             ):
                 leading[step] = costs[step]
         return leading
 
-    def _further(self, step: "_Step") -> Iterator[tuple["_Step", bool]]:
-        """The steps that may follow, and whether the event that leads there is unlinked."""
+    def _next_steps(self, step: "_Progress") -> Iterator[tuple["_Progress", bool]]:
+        """Yield the next partial orders, and whether the event that leads there is unlinked."""
         done = dict(zip(self._members, step.counts, strict=True))
         for position, number in enumerate(self._members):
-            kind = self._kinds[number]
-            if done[number] < len(kind.events) and all(done.get(other, n) >= n for other, n in kind.follows.items()):
-                yield _Step(_one_more(step.counts, position), number), self._unlinked[step.last, number]
+            group = self._groups[number]
+            if done[number] < len(group.events) and all(done.get(other, n) >= n for other, n in group.follows.items()):
+                yield _Progress(_one_more(step.counts, position), number), self._unlinked[step.last, number]
 
 
-class _Step(NamedTuple):
-    """How many events of each of a subscription's kinds an order has had, and the kind of the last one."""
+class _Progress(NamedTuple):
+    """A partial order of a subscription's events: how many of each group, and the group of the last one."""
 
     counts: _Counts
     last: int | None
@@ -255,8 +264,8 @@ def _one_more(counts: _Counts, position: int) -> _Counts:
     return (*counts[:position], counts[position] + 1, *counts[position + 1 :])
 
 
-def _alike(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
-    """The events, those that say the same together."""
+def _group(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
+    """Group events that have the same effect on state and order."""
     invoices = Counter(event.invoice_id for event in events if event.type in INVOICE_TYPES and event.invoice_id)
     deleted = {event.subscription_id for event in events if event.type == SUBSCRIPTION_DELETED} - {None}
     groups: defaultdict[object, list[BillingEvent]] = defaultdict(list)
@@ -265,15 +274,15 @@ def _alike(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
     return list(groups.values())
 
 
-def _preceding(event: BillingEvent, groups: Sequence[Sequence[BillingEvent]]) -> dict[int, int]:
-    """How many events of which groups come before an event."""
-    counts = (0 if event in group else _how_many_precede(group, event) for group in groups)
+def _predecessors(event: BillingEvent, groups: Sequence[Sequence[BillingEvent]]) -> dict[int, int]:
+    """Return how many events of which groups come before an event."""
+    counts = (0 if event in group else _count_preceding(group, event) for group in groups)
     return {number: count for number, count in enumerate(counts) if count}
 
 
 def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collection[str | None]) -> tuple[object, ...]:
-    """All that the state and the order depend on; an invoice's facts count only where others refer to them."""
-    if event.type in _OF_SUBSCRIPTION:
+    """Return all facts that state and order depend on; an invoice's only where other events refer to them."""
+    if event.type in _SUBSCRIPTION_STATES:
         previous = None if event.previous is None else tuple(sorted(event.previous.items()))
         asked = event.arrival if event.type == SNAPSHOT else None
         facts = tuple(getattr(event, fact) for fact in TRACKED)
@@ -284,8 +293,8 @@ def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collectio
     return event.type, subscription_id
 
 
-def _how_many_precede(events: Sequence[BillingEvent], later: BillingEvent) -> int:
-    """How many of these events, which say the same, come before ``later``."""
+def _count_preceding(events: Sequence[BillingEvent], later: BillingEvent) -> int:
+    """Return how many of these equivalent events come before ``later``."""
     if later.type == SNAPSHOT:
         return sum(event.arrival < later.arrival for event in events)
     return len(events) if _precedes(events[0], later) else 0
@@ -310,25 +319,25 @@ def _is_paid(event: BillingEvent) -> bool:
     return event.type == PAYMENT_SUCCEEDED and event.status in (None, PAID)
 
 
-def _says_something(event: BillingEvent) -> bool:
+def _may_prove_order(event: BillingEvent) -> bool:
     """Whether the event's payload can prove its place."""
-    return event.type == SUBSCRIPTION_DELETED or (event.type in _OF_SUBSCRIPTION and not _is_free(event))
+    return event.type == SUBSCRIPTION_DELETED or (event.type in _SUBSCRIPTION_STATES and not _claims_no_previous(event))
 
 
-def _is_free(event: BillingEvent) -> bool:
-    """Whether the event does not say what was before it; a snapshot replaced nothing."""
+def _claims_no_previous(event: BillingEvent) -> bool:
+    """Whether the event does not report the values before it; a snapshot replaced nothing."""
     return event.previous is None and event.type != SNAPSHOT
 
 
 def _replaces(event: BillingEvent, other: BillingEvent) -> bool:
-    """Whether ``event`` replaced, or left as it was, exactly what ``other`` had set."""
+    """Whether ``event`` replaced or kept exactly the values that ``other`` had set."""
     if other.type == SUBSCRIPTION_DELETED:
         return event.status == other.status
     return all(_before(event, fact) == getattr(other, fact) for fact in TRACKED)
 
 
-def _finds(known: KnownSubscription | None, event: BillingEvent, policy: BillingPolicy) -> bool:
-    """Whether ``event`` replaced, or left as it was, what its subscription's events had set before this second."""
+def _follows_known(known: KnownSubscription | None, event: BillingEvent, policy: BillingPolicy) -> bool:
+    """Whether ``event`` replaced or kept the values that its subscription had before this second."""
     if known is None:
         return False
     price_id = _before(event, "price_id")

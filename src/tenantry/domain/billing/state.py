@@ -16,7 +16,7 @@ PAST_DUE: Final = "past_due"
 CANCELED: Final = "canceled"
 ACTIVE: Final = "active"
 ENDED: Final = frozenset({CANCELED, "incomplete_expired"})
-"""The statuses of a subscription that is over for good."""
+"""The statuses of a subscription that has ended."""
 RECORD_FIELDS: Final = ("plan", "subscription_status", "current_period_end", "cancel_at_period_end")
 """The fields of a state that are the tenant record's."""
 
@@ -29,14 +29,14 @@ class SubscriptionRule(StrEnum):
 
 
 class BillingPolicy(msgspec.Struct, frozen=True):
-    """What a deployment decides about billing."""
+    """The billing settings of a deployment."""
 
     catalog: Catalog
     subscriptions: SubscriptionRule = SubscriptionRule.ANY
     checkout_reference_links: bool = False
     parked_mail_hours: int = 72
     livemode: bool | None = None
-    """Which mode events should be of; None where that is not known."""
+    """The mode that events should be of; None if unknown."""
     ignores_other_mode: bool = False
     """Whether events of the other mode than ``livemode`` are ignored (PROVIDER_LIVEMODE)."""
     accounts: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the events so far say. The first four fields are the tenant record's.
+    """A tenant's billing state after its events so far. The first four fields are the tenant record's.
 
     ``provider_status`` is the status that the subscription events last gave. ``subscription_id`` and
     ``subscription_created`` name the subscription that gave it (with `SubscriptionRule.NEWEST` the newest one so
@@ -88,54 +88,58 @@ def known_of(state: BillingState, subscription_id: str | None) -> KnownSubscript
 
 
 record_of: Final = attrgetter(*RECORD_FIELDS)
-"""Of a state, what is the tenant record's."""
+"""Return the fields of a state that are the tenant record's."""
 
 
 def differences(before: BillingState, after: BillingState) -> dict[str, tuple[Fact, Fact]]:
-    """The fields of the tenant record in which two states differ, with the value in each."""
+    """Return the fields of the tenant record in which two states differ, with the value in each."""
     pairs = ((name, getattr(before, name), getattr(after, name)) for name in RECORD_FIELDS)
     return {name: (one, other) for name, one, other in pairs if one != other}
 
 
-class Step(NamedTuple):
-    """The state after an event, and why it is so."""
+class Transition(NamedTuple):
+    """The state after an event, and the reason."""
 
     state: BillingState
     reason: str
 
 
-def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
-    """What ``event`` makes of ``state``; other types than `FOLDED_TYPES` leave it as it is."""
+def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
+    """Apply an event to a state; types other than `FOLDED_TYPES` leave it unchanged."""
     handler = _HANDLERS.get(event.type)
-    return handler(state, event, policy) if handler else Step(state, "This type says nothing about billing.")
+    return handler(state, event, policy) if handler else Transition(state, "This type says nothing about billing.")
 
 
-def _subscription_updated(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+def _subscription_updated(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
     status = event.status or NO_SUBSCRIPTION
     plan, reason = plan_of(event.price_id, policy.catalog)
-    subscription = _living(state, event, policy, ended=status in ENDED)
+    current: tuple[str | None, int | None] = (event.subscription_id, event.subscription_created)
+    if _is_outdated(event, state, policy):
+        current = (state.subscription_id, state.subscription_created)
+    elif status in ENDED:
+        current = (None, None)
     updated = BillingState(
         plan=plan,
         subscription_status=status,
         current_period_end=event.current_period_end,
         cancel_at_period_end=bool(event.cancel_at_period_end),
         provider_status=status,
-        subscription_id=subscription.id,
-        subscription_created=subscription.created,
-        others=_others(state, event, updated_plan=plan, current=subscription.id),
+        subscription_id=current[0],
+        subscription_created=current[1],
+        others=_others(state, event, updated_plan=plan, current=current[0]),
     )
-    return Step(updated, f"The subscription is {status}: {reason}.")
+    return Transition(updated, f"The subscription is {status}: {reason}.")
 
 
 def full_state_types(policy: BillingPolicy) -> frozenset[str]:
-    """The types of events after which the state is the same whatever it was before."""
+    """Return the event types whose result does not depend on the state before them."""
     if policy.subscriptions is SubscriptionRule.NEWEST:
         return frozenset()  # which subscription counts depends on the ones before
     return frozenset({ev.SUBSCRIPTION_UPDATED})
 
 
 def plan_of(price_id: str | None, catalog: Catalog) -> tuple[str, str]:
-    """The plan that a subscription's price means, and why."""
+    """Return the plan of a subscription's price, and the reason."""
     if price_id is None:
         return FREE, f"it has no item with a price, so the plan is {FREE}"
     plan = catalog.plan_of_price(price_id)
@@ -144,11 +148,11 @@ def plan_of(price_id: str | None, catalog: Catalog) -> tuple[str, str]:
     return plan, f"price {price_id} means plan {plan}"
 
 
-def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
+def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
     others = _others(state, event)
-    if policy.subscriptions is SubscriptionRule.NEWEST and _is_older_than_living(event, state):
+    if _is_outdated(event, state, policy):
         kept = msgspec.structs.replace(state, others=others)
-        return Step(kept, f"A newer subscription, {state.subscription_id}, lives on.")
+        return Transition(kept, f"A newer subscription, {state.subscription_id}, lives on.")
     ended = msgspec.structs.replace(
         state,
         plan=FREE,
@@ -159,15 +163,15 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         subscription_created=None,
         others=others,
     )
-    return Step(ended, "The subscription has ended.")
+    return Transition(ended, "The subscription has ended.")
 
 
 def _others(
     state: BillingState, event: BillingEvent, *, updated_plan: str | None = None, current: str | None = None
 ) -> tuple[KnownSubscription, ...]:
-    """The tenant's subscriptions other than the ``current`` one, after an event that sets its subscription's plan.
+    """Return the tenant's subscriptions other than the ``current`` one, after an event that sets its plan.
 
-    Without a plan the event is the end of its subscription.
+    Without a plan the event ends its subscription.
     """
     own = event.subscription_id
     if not state.others and own == current and state.subscription_id in (None, own):
@@ -188,7 +192,7 @@ def _others(
 
 
 def _bounded(others: dict[str, KnownSubscription]) -> tuple[KnownSubscription, ...]:
-    """At most `MOST_OTHERS` of them, by id, the living ones first to stay."""
+    """Keep at most `MOST_OTHERS`, by id, and drop ended ones first."""
     for subscription_id in sorted(others, key=lambda each: (others[each].status not in ENDED, each)):
         if len(others) <= MOST_OTHERS:
             break
@@ -196,42 +200,36 @@ def _bounded(others: dict[str, KnownSubscription]) -> tuple[KnownSubscription, .
     return tuple(sorted(others.values(), key=attrgetter("id")))
 
 
-class _Subscription(NamedTuple):
-    id: str | None
-    created: int | None
-
-
-def _living(state: BillingState, event: BillingEvent, policy: BillingPolicy, *, ended: bool) -> _Subscription:
-    if policy.subscriptions is SubscriptionRule.NEWEST and _is_older_than_living(event, state):
-        return _Subscription(state.subscription_id, state.subscription_created)
-    return _Subscription(None, None) if ended else _Subscription(event.subscription_id, event.subscription_created)
-
-
-def _is_older_than_living(event: BillingEvent, state: BillingState) -> bool:
-    return state.subscription_id not in (None, event.subscription_id) and (event.subscription_created or 0) < (
-        state.subscription_created or 0
+def _is_outdated(event: BillingEvent, state: BillingState, policy: BillingPolicy) -> bool:
+    """Whether a newer subscription than the event's counts."""
+    return (
+        policy.subscriptions is SubscriptionRule.NEWEST
+        and state.subscription_id not in (None, event.subscription_id)
+        and (event.subscription_created or 0) < (state.subscription_created or 0)
     )
 
 
-def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Step:
-    # The provider tells of an end by `deleted`, so an answer that says so does what that event would have done.
-    tell = _subscription_deleted if event.status == CANCELED else _subscription_updated
-    step = tell(state, event, policy)
-    return Step(step.state, f"The provider was asked. {step.reason}")
+def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
+    # The provider reports an end by `deleted`, so a canceled snapshot has the effect of that event.
+    handler = _subscription_deleted if event.status == CANCELED else _subscription_updated
+    step = handler(state, event, policy)
+    return Transition(step.state, f"The provider was asked. {step.reason}")
 
 
-def _payment_failed(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Step:
-    return Step(msgspec.structs.replace(state, subscription_status=PAST_DUE), "A payment failed.")
+def _payment_failed(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Transition:
+    return Transition(msgspec.structs.replace(state, subscription_status=PAST_DUE), "A payment failed.")
 
 
-def _payment_succeeded(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Step:
+def _payment_succeeded(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Transition:
     if state.subscription_status != PAST_DUE:
-        return Step(state, "The payment is logged; the tenant was not past due.")
+        return Transition(state, "The payment is logged; the tenant was not past due.")
     restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
-    return Step(msgspec.structs.replace(state, subscription_status=restored), "A payment cleared the past-due status.")
+    return Transition(
+        msgspec.structs.replace(state, subscription_status=restored), "A payment cleared the past-due status."
+    )
 
 
-_Handler = Callable[[BillingState, BillingEvent, BillingPolicy], Step]
+_Handler = Callable[[BillingState, BillingEvent, BillingPolicy], Transition]
 _HANDLERS: Final[dict[str, _Handler]] = {
     ev.SUBSCRIPTION_UPDATED: _subscription_updated,
     ev.SUBSCRIPTION_DELETED: _subscription_deleted,

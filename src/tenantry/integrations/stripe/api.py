@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
-from tenantry.domain.billing.snapshot import Answer, Subscription
+from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
 from tenantry.integrations.stripe.answers import (
     MOST_PER_PAGE,
     Page,
@@ -168,7 +168,7 @@ class ProviderApi:
                     found[price_id] = Price(price.active, price.recurring is not None)
             return found
 
-    async def subscriptions_of(self, customer_id: str) -> Answer | None:
+    async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
         """All subscriptions of a customer, ended ones included; None if the provider does not know the customer.
 
         It knows those of the mode, live or test, that the API key belongs to.
@@ -189,7 +189,7 @@ class ProviderApi:
                 if is_unknown_customer(error):
                     return None
                 raise
-            return Answer(as_of, tuple(subscriptions))
+            return CustomerSubscriptions(as_of, tuple(subscriptions))
 
     async def events_since(
         self, since: int, types: Collection[str] | None, until: int | None = None
@@ -264,7 +264,7 @@ def _address(url: str | None) -> str:
     return url
 
 
-def _subscriptions(page: Page, customer_id: str) -> list[Subscription]:
+def _subscriptions(page: Page, customer_id: str) -> list[ProviderSubscription]:
     try:
         subscriptions = [decode_subscription(raw) for raw in page.objects]
     except NotASubscriptionError as error:

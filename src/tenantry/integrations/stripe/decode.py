@@ -15,7 +15,7 @@ from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent, Fact
-from tenantry.domain.billing.snapshot import Subscription
+from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.tenants import is_tenant_id
 
 _LONGEST_TEXT: Final = 255
@@ -241,7 +241,7 @@ def _decode_thin(body: bytes) -> _Event[None] | None:
     return _Event(event.type, None, event.id, created, event.livemode, account=event.context)
 
 
-def decode_subscription(raw: bytes) -> Subscription:
+def decode_subscription(raw: bytes) -> ProviderSubscription:
     """Return what the provider's API says of a subscription.
 
     Raises `NotASubscriptionError` for one that lacks ``id``, ``customer``, ``created`` or ``status``, that has
@@ -254,7 +254,7 @@ def decode_subscription(raw: bytes) -> Subscription:
         raise NotASubscriptionError(str(error)) from error
     if not facts["subscription_id"] or facts["customer_id"] is None or facts["subscription_created"] is None:
         raise NotASubscriptionError("it lacks its id, its customer or its moment of creation")
-    return Subscription(
+    return ProviderSubscription(
         id=facts["subscription_id"],
         customer_id=facts["customer_id"],
         created=facts["subscription_created"],

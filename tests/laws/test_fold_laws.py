@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
-from tenantry.domain.billing.refold import Refold, corrected, refold
+from tenantry.domain.billing.fold import Fold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
-from tenantry.domain.billing.timeline import begin, tip
+from tenantry.domain.billing.timeline import begin
 from tests.support.facts import ANY, NEWEST
-from tests.support.ledger import CUSTOMER, TENANT, Ledger
+from tests.support.ledger import CUSTOMER, TENANT, Ledger, refolded
 
 STATUSES: Final = ("trialing", "active", "past_due", "canceled")
 PRICES: Final = ("price_free", "price_pro", "price_unknown")
@@ -52,16 +52,16 @@ def test_a_fold_as_it_is_read_is_the_fold_of_the_whole(
     history: list[BillingEvent], policy: BillingPolicy, base_plan: str
 ) -> None:
     beginning, events = BillingState(plan=base_plan), in_the_ledger(history)
-    whole, read = begin(beginning, events, policy), refold(beginning, events, policy)
-    assert (read.state, read.events) == (whole.state, len(events))
-    assert (read.tip_created, read.tip_state) == tip(whole)
+    whole, read = begin(beginning, events, policy), refolded(beginning, events, policy)
+    assert read == whole.folded
+    assert read.events == len(events)
 
 
 @given(histories, policies)
 def test_events_come_out_in_the_order_of_the_fold(history: list[BillingEvent], policy: BillingPolicy) -> None:
-    fold, events = Refold(BillingState(), policy), in_the_ledger(history)
-    ordered = [event for each in events for event in fold.take(each)]
-    ordered += fold.end()[1]
+    fold, events = Fold(BillingState(), policy), in_the_ledger(history)
+    ordered = [event for each in events for event, _ in fold.add(each)]
+    ordered += [event for event, _ in fold.end()[1]]
     assert tuple(ordered) == begin(BillingState(), events, policy).events
 
 
@@ -73,4 +73,4 @@ def test_what_is_stored_is_what_a_replay_comes_to(
     for start in range(0, len(history), batch):
         ledger.deliver(history[start : start + batch])
     kept = sorted(ledger._events.values(), key=lambda event: (event.created, event.arrival))
-    assert corrected(ledger.account, refold(BillingState(), kept, policy)) == ledger.account
+    assert ledger.account.with_fold(refolded(BillingState(), kept, policy)) == ledger.account

@@ -1,14 +1,12 @@
-"""What may be read of the billing ledger: by a tenant of its own, by the operator of all."""
+"""Reading the billing ledger: a tenant's events for its principals, raw bodies for the operator."""
 
 from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from tenantry.billing import bodies_store as bodies
-from tenantry.billing import event_feed_store as news
-from tenantry.billing import ledger_store as billing
-from tenantry.billing.ledger_store import LedgerRecord
+from tenantry.billing import ledger_queries_store as store
+from tenantry.billing.ledger_queries_store import LedgerRecord
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import Position
 from tenantry.common.openapi import doc
@@ -40,7 +38,7 @@ class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of the tenant's ledger: what became of it, why, the tenant before and after, and what is unexpected."""
+    """One entry of the tenant's ledger: its outcome and reason, the tenant before and after, and anomalies."""
 
     id: Annotated[str, doc("The provider's event id; tenantry's own for a snapshot.", "evt_1SQk7xLm3Rk2pXw7")]
     type: Annotated[
@@ -71,47 +69,47 @@ class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
     ]
 
 
-class BillingService:
+class LedgerQueries:
     """Reads the ledger of a principal's tenant."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
-        """A page of the ledger, the newest event first. Raises `InvalidCursorError`."""
+        """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
         after = _parse_cursor(cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows = await billing.read_entries(connection, principal.org_id, limit, after)
+            rows = await store.read_entries(connection, principal.org_id, limit, after)
         page = to_page(rows, limit, _position)
         return Page([view(row) for row in page.data], page.next_cursor)
 
     async def seek_events(
         self, principal: Principal, limit: int, cursor: str | None, *, event_type: str | None, outcome: Outcome | None
     ) -> SoughtPage[BillingEventView]:
-        """A page of the events of one type and outcome, where these are given. Raises `InvalidCursorError`."""
+        """Return a page of the events of one type and outcome, where given. Raises `InvalidCursorError`."""
         after = _parse_cursor(cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows, end = await billing.seek_entries(
+            rows, end = await store.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
-        last = None if end is None else End(Position(end[0], str(end[1])), _moment(end[0]), MOST_LOOKED_AT)
+        last = None if end is None else End(Position(end[0], str(end[1])), from_epoch(end[0]), MOST_LOOKED_AT)
         page = to_sought_page(rows, limit, _position, last)
         return SoughtPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
 
     async def newest_arrival(self, principal: Principal) -> int:
-        """Which event came last into the ledger: its arrival number, 0 where there is none."""
+        """Return the arrival number of the latest event; 0 if there is none."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            return await news.newest_arrival(connection, principal.org_id)
+            return await store.newest_arrival(connection, principal.org_id)
 
     async def get_body(self, principal: Principal, event_id: str) -> bytes | None:
-        """What the provider sent, byte for byte; None for no event of the tenant, and when it is kept no more."""
+        """Return the raw body of an event; None if the tenant has no such event or its body was removed."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            return await bodies.find_body_of_tenant(connection, principal.org_id, event_id)
+            return await store.find_body_of_tenant(connection, principal.org_id, event_id)
 
     async def get_event(self, principal: Principal, event_id: str) -> BillingEventView:
-        """One entry. Raises `NotFoundError`."""
+        """Return one entry. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            row = await billing.find_entry(connection, principal.org_id, event_id)
+            row = await store.find_entry(connection, principal.org_id, event_id)
         if row is None:
             raise NotFoundError("billing event")
         return view(row)
@@ -131,11 +129,11 @@ def _position(row: LedgerRecord) -> Position:
 
 
 def view(row: LedgerRecord) -> BillingEventView:
-    """An entry as the API gives it."""
+    """Return an entry as the API shows it."""
     return BillingEventView(
         id=row.id,
         type=row.type,
-        created=_moment(row.created),
+        created=from_epoch(row.created),
         received_at=row.received_at,
         livemode=row.livemode,
         outcome=Outcome(row.outcome),
@@ -144,12 +142,6 @@ def view(row: LedgerRecord) -> BillingEventView:
         after=_fields(row.after),
         anomalies=row.anomalies,
     )
-
-
-def _moment(created: int) -> datetime:
-    moment = from_epoch(created)
-    assert moment is not None  # noqa: S101  # a ledger entry always has its second
-    return moment
 
 
 def _fields(state: BillingState | None) -> BillingFields | None:
@@ -161,11 +153,11 @@ def _fields(state: BillingState | None) -> BillingFields | None:
 
 
 async def raw_body(database: Database, event_id: str) -> bytes:
-    """What the provider sent, byte for byte, whoever the event is of. Raises `NotFoundError`."""
+    """Return the raw body of an event of any tenant. Raises `NotFoundError`."""
     async with database.transaction(ACROSS_TENANTS) as connection:
-        is_there, body = await bodies.find_body(connection, event_id) if event_id.isprintable() else (False, None)
-    if not is_there:
+        exists, body = await store.find_body(connection, event_id) if event_id.isprintable() else (False, None)
+    if not exists:
         raise NotFoundError(f"event: {event_id}")
     if body is None:
-        raise NotFoundError(f"body: {event_id} is older than RAW_BODY_DAYS, or an answer that was asked for")
+        raise NotFoundError(f"body: {event_id} is older than RAW_BODY_DAYS, or a snapshot")
     return body

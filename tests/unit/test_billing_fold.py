@@ -2,9 +2,10 @@
 
 import pytest
 
-from tenantry.domain.billing.refold import Refold, Refolded, corrected, refold
+from tenantry.domain.billing.fold import Fold, Folded
 from tenantry.domain.billing.state import BillingState
 from tests.support.facts import ANY, account, deleted, failed, updated
+from tests.support.ledger import refolded
 
 FRESH = BillingState()
 FIRST = updated(100, "first", arrival=2, previous={"status": "incomplete"})
@@ -14,34 +15,34 @@ THIRD = failed(200, "third", arrival=3)
 
 def test_no_events_leave_the_beginning() -> None:
     beginning = BillingState(plan="business")
-    assert refold(beginning, (), ANY) == Refolded(beginning)
+    assert refolded(beginning, (), ANY) == Folded(beginning)
 
 
 def test_the_checkpoint_is_before_the_newest_second() -> None:
-    refolded = refold(FRESH, [FIRST, deleted(200, "ended", arrival=3), THIRD], ANY)
-    assert refolded.tip_created == 200
-    assert refolded.tip_state == refold(FRESH, [FIRST], ANY).state
-    assert (refolded.state.plan, refolded.state.subscription_status, refolded.events) == ("free", "past_due", 3)
+    result = refolded(FRESH, [FIRST, deleted(200, "ended", arrival=3), THIRD], ANY)
+    assert result.tip_created == 200
+    assert result.tip_state == refolded(FRESH, [FIRST], ANY).state
+    assert (result.state.plan, result.state.subscription_status, result.events) == ("free", "past_due", 3)
 
 
 def test_the_events_of_a_second_come_out_in_their_order_once_it_is_over() -> None:
-    fold = Refold(FRESH, ANY)
-    assert fold.take(SECOND) == []
-    assert fold.take(FIRST) == []
-    assert fold.take(THIRD) == [FIRST, SECOND]
-    assert fold.end()[1] == [THIRD]
+    fold = Fold(FRESH, ANY)
+    assert fold.add(SECOND) == []
+    assert fold.add(FIRST) == []
+    assert [event for event, _ in fold.add(THIRD)] == [FIRST, SECOND]
+    assert [event for event, _ in fold.end()[1]] == [THIRD]
 
 
 def test_an_event_out_of_order_is_refused() -> None:
-    fold = Refold(FRESH, ANY)
-    fold.take(THIRD)
+    fold = Fold(FRESH, ANY)
+    fold.add(THIRD)
     with pytest.raises(ValueError, match="first is older than"):
-        fold.take(FIRST)
+        fold.add(FIRST)
 
 
 def test_an_account_is_corrected_in_what_events_decide_alone() -> None:
     damaged = account(customer_id="cus_1", state=BillingState(plan="pro"), tip_created=7, tip_state=FRESH)
-    right = corrected(damaged, refold(FRESH, [FIRST], ANY))
+    right = damaged.with_fold(refolded(FRESH, [FIRST], ANY))
     assert right == account(
-        customer_id="cus_1", state=refold(FRESH, [FIRST], ANY).state, tip_created=100, tip_state=FRESH
+        customer_id="cus_1", state=refolded(FRESH, [FIRST], ANY).state, tip_created=100, tip_state=FRESH
     )

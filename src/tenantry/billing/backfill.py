@@ -1,0 +1,182 @@
+"""Backfill: ingest the events that the provider lists and the ledger lacks."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Container, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenantry.billing import reconcile_store as store
+from tenantry.billing.ingest import DUPLICATE, FAILED, HandlingFailedError, WebhookService
+from tenantry.common.clock import Clock
+from tenantry.common.encoding import new_id
+from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.db.database import Database
+from tenantry.domain.billing.batch_application import is_replaceable
+from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
+from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import DomainError
+from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
+
+_BATCH: Final = 100
+
+logger = logging.getLogger(__name__)
+
+ListedEvent = tuple[BillingEvent, bytes]
+"""An event of the provider's list, and its bytes."""
+
+
+class MissedEvent(msgspec.Struct, frozen=True):
+    """An event that never arrived. ``created`` is in Unix seconds; ``outcome`` is None in a dry run."""
+
+    id: str
+    type: str
+    created: int
+    tenant_id: str | None
+    outcome: str | None = None
+
+
+class BackfillPart(NamedTuple):
+    """A finished part of the provider's list: its number of events, those missed, and its oldest event."""
+
+    listed: int
+    missed: list[MissedEvent]
+    oldest: BillingEvent
+
+
+class BackfillResult(msgspec.Struct, frozen=True):
+    """How many events the provider listed, how many of them were missed, and their outcomes.
+
+    ``stopped`` is the error that stopped the run, if any. ``reached`` is the oldest event that was tried: a stopped run
+    can continue from its second, unless events before it failed.
+    """
+
+    listed: int
+    missed: int
+    outcomes: dict[str, int]
+    stopped: DomainError | None = None
+    reached: BillingEvent | None = None
+
+
+class Backfill:
+    """Reads the provider's list of events, and passes missed events to the service that ingests webhooks."""
+
+    def __init__(
+        self, database: Database, provider: ProviderApi, webhooks: WebhookService, clock: Clock, policy: BillingPolicy
+    ) -> None:
+        self._database = database
+        self._provider = provider
+        self._webhooks = webhooks
+        self._clock = clock
+        self._policy = policy
+
+    async def run(
+        self,
+        since: int,
+        *,
+        until: int | None = None,
+        dry_run: bool = False,
+        observer: Callable[[MissedEvent], None] = lambda _: None,
+    ) -> BackfillResult:
+        """Ingest the missed events that were created from ``since`` to ``until`` (Unix seconds).
+
+        The provider lists events for 30 days. The newest come first, so that a failed payment that has been paid since
+        is not mailed; other old failures are mailed like parked ones. ``observer`` is called for each missed event. An
+        error stops the run and is part of the result.
+        """
+        listed, outcomes = 0, Counter[str | None]()
+        reached: BillingEvent | None = None
+        stopped: DomainError | None = None
+        try:
+            async with aclosing(self.missed_since(since, until=until, dry_run=dry_run)) as parts:
+                async for part in parts:
+                    listed, reached = listed + part.listed, part.oldest
+                    outcomes.update(event.outcome for event in part.missed)
+                    for event in part.missed:
+                        observer(event)
+        except DomainError as error:
+            stopped = error
+        by_outcome = {outcome: number for outcome, number in outcomes.items() if outcome}
+        return BackfillResult(listed, outcomes.total(), by_outcome, stopped, reached)
+
+    async def missed_since(
+        self, second: int, *, until: int | None = None, only: Container[str | None] | None = None, dry_run: bool
+    ) -> AsyncGenerator[BackfillPart, None]:
+        """Find the missed events since a second, of the tenants ``only``; ingest them unless it is a ``dry_run``.
+
+        The newest second comes first, so that a payment is in the ledger before its older failures; events of one
+        second come in the order in which they were created. Raises `ProviderUnavailableError`, `ProviderRefusedError`
+        and `DatabaseUnavailableError`.
+        """
+        async with aclosing(self._newest_first(max(second, 0), until)) as batches:
+            async for events in batches:
+                missed = await self._ingest_missed(events, only, dry_run=dry_run)
+                yield BackfillPart(
+                    len(events), missed, min((event for event, _ in events), key=lambda each: each.created)
+                )
+
+    async def _newest_first(self, since: int, until: int | None) -> AsyncGenerator[list[ListedEvent], None]:
+        """Yield the listed events in batches of whole seconds."""
+        batch, second = list[ListedEvent](), list[ListedEvent]()
+        async with aclosing(self._provider.events_since(since, HANDLED_TYPES, until)) as bodies:
+            async for body in bodies:
+                event = self._decode(body)
+                if event is None:
+                    continue
+                if second and second[0][0].created != event.created:
+                    batch += reversed(second)
+                    second = []
+                    if len(batch) >= _BATCH:
+                        yield batch
+                        batch = []
+                second.append((event, body))
+        batch += reversed(second)
+        if batch:
+            yield batch
+
+    def _decode(self, body: bytes) -> BillingEvent | None:
+        try:
+            return decode_event(
+                body,
+                arrived=int(self._clock().timestamp()),
+                make_up_id=lambda: new_id("evt_unnamed"),
+                reference_links=self._policy.checkout_reference_links,
+            )
+        except NotAnEventError as error:
+            logger.warning("the provider's list has a malformed event: %s", error)
+            return None
+
+    async def _ingest_missed(
+        self, events: Sequence[ListedEvent], only: Container[str | None] | None, *, dry_run: bool
+    ) -> list[MissedEvent]:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            known = await store.known_events(connection, [event.id for event, _ in events])
+            tenant_of = await store.tenants_of_customers(
+                connection, {event.customer_id for event, _ in events if event.customer_id}
+            )
+        missed, received, now = list[MissedEvent](), list[ReceivedEvent](), self._clock()
+        for event, body in events:
+            excluded = is_replaceable(event, self._policy)
+            # an event of a connected account does not concern the tenant that it names, unless the account is listed
+            tenant_id = None if excluded else event.org_id or tenant_of.get(event.customer_id or "")
+            is_missed = event.id not in known or (known[event.id] and not excluded)
+            if is_missed and (only is None or tenant_id in only):
+                missed.append(MissedEvent(event.id, event.type, event.created, tenant_id))
+                received.append(ReceivedEvent(event, now, body, belated=True))
+        if dry_run:
+            return missed
+        # passed on together, so that events of one second, which may prove each other's order, are one batch
+        outcomes = await asyncio.gather(*(self._receive(each) for each in received))
+        return [msgspec.structs.replace(one, outcome=outcome) for one, outcome in zip(missed, outcomes, strict=True)]
+
+    async def _receive(self, received: ReceivedEvent) -> str:
+        try:
+            receipt = await self._webhooks.receive(received)
+        except HandlingFailedError:
+            return FAILED
+        return receipt.outcome.value if receipt.outcome else DUPLICATE
