@@ -33,7 +33,7 @@ async def emptied(shared_database: SharedDatabase) -> str:
 
 @pytest.fixture(scope="module")
 async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
-    """The service, shared by the tests of a file: each makes tenants of its own, and none moves the clock."""
+    """The service, shared by the tests of a file: each creates separate tenants, and none moves the clock."""
     async with running_service(shared_database.conninfo) as service:
         yield service
 

@@ -81,7 +81,7 @@ def test_what_is_closed_takes_in_no_more() -> None:
         server = await loop.create_server(arrivals.protocol, sock=bound)
         server.close()
         with socket.create_connection(bound.getsockname()):
-            other = await loop.create_server(arrivals.protocol, "127.0.0.1", 0)  # as usual, without a socket of ours
+            other = await loop.create_server(arrivals.protocol, "127.0.0.1", 0)  # as usual, without a given socket
             with socket.create_connection(other.sockets[0].getsockname()):
                 await arrivals.all.wait()
             other.close()

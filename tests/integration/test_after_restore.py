@@ -1,4 +1,4 @@
-"""A restored database: what had been taken away since the backup is taken away again, by the exported audit trail."""
+"""A restored database: the exported audit trail revokes and removes again what was revoked since the backup."""
 
 import asyncio
 import json

@@ -47,7 +47,7 @@ async def client_in_front_of(app: AsgiApp) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def show_scope(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that shows what it was told, and answers with an id and limits of its own."""
+    """An application that shows its caller, and answers with separate id and limits."""
     await receive()
     principal = optional_principal_of(scope)
     shown = {

@@ -222,7 +222,7 @@ async def test_bad_question_is_refused(service: Service, wanted: dict[str, str],
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE audit_events SET actor_id = 'somebody else'",
+        "UPDATE audit_events SET actor_id = 'another user'",
         "DELETE FROM audit_events",
         "TRUNCATE audit_events",
         "TRUNCATE tenants CASCADE",

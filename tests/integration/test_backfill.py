@@ -30,7 +30,7 @@ async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
 async def backfill(
     world: World, *, days: float = 29, dry_run: bool = False
 ) -> tuple[BackfillResult, list[MissedEvent]]:
-    """What a backfill of so many days says, and the events that it has told of, in that order."""
+    """The result of a backfill of so many days, and the events that it reported, in order."""
     told: list[MissedEvent] = []
     since = int(world.simulator.now.timestamp() - days * DAY)
     return await world.reconciler.backfill.run(since, dry_run=dry_run, observer=told.append), told
@@ -104,7 +104,7 @@ async def test_the_newest_second_comes_first_and_its_events_as_they_came_about(w
 
 
 async def failing(world: World, **lasting: float) -> str:
-    """A renewal fails while nothing arrives, and so it goes on for some time; the tenant's id."""
+    """A renewal fails while no event arrives for some time; returns the tenant's id."""
     subscriber = await world.subscriber("price_pro")
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=30, hours=23)

@@ -51,7 +51,7 @@ async def test_narrowed_token_of_a_claimed_owner_writes_as_it_reads(service: Ser
     owner = service.user(
         "narrowed", org=org.id, role="owner", scope="members:write projects:* tenants:read billing:read"
     )
-    await add_member(owner, "somebody")
+    await add_member(owner, "another_user")
 
 
 async def test_claimed_owner_who_leaves_is_refused(service: Service) -> None:

@@ -78,7 +78,7 @@ def logged_in(postgres: PostgresServer, role: str) -> Iterator[str]:
 
 @pytest.fixture
 def plain(postgres: PostgresServer) -> Iterator[str]:
-    """A database whose tables belong to whoever runs the service, a role that may take no other."""
+    """A database whose tables belong to the login of the service, a role that cannot assume another one."""
     with (
         made_role(postgres.conninfo, "tenantry_plain") as role,
         postgres.database(migrated=False) as conninfo,
@@ -184,7 +184,7 @@ def test_login_starts_the_service_on_a_schema_that_is_up_to_date(logged_in: str)
 
 
 TAMPERING: Final = (
-    "UPDATE audit_events SET actor_id = 'somebody else'",
+    "UPDATE audit_events SET actor_id = 'another user'",
     "DELETE FROM audit_events",
     "TRUNCATE audit_events",
     "ALTER TABLE audit_events DISABLE TRIGGER ALL",
@@ -362,7 +362,7 @@ def backup(postgres: PostgresServer, role: str, tmp_path_factory: pytest.TempPat
         return run_script("backup.sh", tmp_path_factory.mktemp("backup"), conninfo=conninfo).stdout.strip()
 
 
-async def test_a_restored_copy_is_walled_off_again_by_the_migration(
+async def test_the_migration_restores_row_level_security_in_a_restored_copy(
     postgres: PostgresServer, role: str, backup: str
 ) -> None:
     with postgres.database(migrated=False) as conninfo:

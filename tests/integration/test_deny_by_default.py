@@ -20,7 +20,7 @@ CONFIRMATION: Final = "/confirm-address"
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
 STREAM: Final = "/orgs/x/events/stream"
-"""What nobody visits: a script of ours asks there, and could not be led to the sign-in."""
+"""Addresses that users do not open: a script requests them, which cannot be redirected to the sign-in."""
 HIDDEN: Final = "/-"
 """Where Litestar would serve its own description."""
 

@@ -167,8 +167,8 @@ async def test_a_price_that_a_plan_has_by_now_is_no_longer_named(provider: Provi
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, price="price_gold"))
     assert "price_gold" in message(await check(provider))
-    mended = catalog(free=(), gold=("price_gold",))
-    assert levels(await check(provider, billing_terms(mended, livemode=False))) == {Level.OK}
+    repaired = catalog(free=(), gold=("price_gold",))
+    assert levels(await check(provider, billing_terms(repaired, livemode=False))) == {Level.OK}
 
 
 async def test_many_prices_that_no_plan_has_are_counted(provider: Provider) -> None:

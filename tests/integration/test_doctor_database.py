@@ -53,7 +53,7 @@ def test_a_plan_without_a_price_cannot_be_bought() -> None:
 
 @pytest.fixture
 async def connection(emptied: str) -> AsyncIterator[Connection]:
-    """A connection of its own to the file's database, which holds the tenant acme alone."""
+    """A separate connection to the file's database, which holds the tenant acme alone."""
     async with await Connection.connect(emptied, autocommit=True) as connection:
         await add_acme(connection, NOW)
         yield connection

@@ -1,4 +1,4 @@
-"""Requests that no client of ours sends, to every route, by whoever is let in: refusals, and no fault of ours."""
+"""Malformed requests to every route by authorized callers: error answers, and no internal error."""
 
 import logging
 import random
@@ -99,7 +99,7 @@ def paths(method: str) -> list[str]:
 
 
 def address(path: str, org: str, chance: random.Random) -> str:
-    """A path with something in the place of each parameter, and a query."""
+    """A path with a value for each parameter, and a query."""
     parts = [
         chance.choice((org, *WORDS)) if part.startswith("{") and chance.random() < 0.7 else part.strip("{}")
         for part in path.split("/")

@@ -31,7 +31,7 @@ async def verifier(issuer: Issuer) -> AsyncIterator[TokenVerifier]:
 async def _reason(verifier: TokenVerifier, token: str, caplog: pytest.LogCaptureFixture) -> str:
     with caplog.at_level(logging.DEBUG, "tenantry"), pytest.raises(InvalidCredentialError) as caught:
         await verifier.verify(token)
-    # What the caller is told, and what is logged, gives nothing away of the token.
+    # Neither the answer nor the log reveals anything of the token.
     assert caught.value.detail == "The bearer token is not valid."
     assert not token.startswith("ey") or token not in caplog.text
     return caplog.messages[-1]

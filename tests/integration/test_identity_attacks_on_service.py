@@ -85,7 +85,9 @@ async def test_a_forged_token_is_refused_and_told_nothing(
             "The credential is neither an API key nor a token.",
         }
         assert answer.headers["www-authenticate"].startswith('Bearer realm="api", error="invalid_token"')
-    figures.record(record_property, "forged tokens sent to the service", {"requests": len(ROUTES)}, {"let in": passed})
+    figures.record(
+        record_property, "forged tokens sent to the service", {"requests": len(ROUTES)}, {"accepted": passed}
+    )
 
 
 async def test_no_key_is_fetched_from_where_a_token_says(target: Target) -> None:

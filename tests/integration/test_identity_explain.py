@@ -1,4 +1,4 @@
-"""What is told of a token: by the very checks that let it in, and nothing that could be used."""
+"""The explanation of a token: by the checks that accept it, and without anything usable."""
 
 import contextlib
 import json

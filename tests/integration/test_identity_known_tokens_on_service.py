@@ -10,7 +10,7 @@ TIMES = 3
 
 
 async def _let_in(user: Caller) -> None:
-    """The user is let in several times, so that the token is known by now."""
+    """Accept the user several times, so that the token is known."""
     for _ in range(TIMES):
         for route in ROUTES:
             assert (await user.get(route)).status_code == 200

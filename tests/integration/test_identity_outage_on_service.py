@@ -37,7 +37,7 @@ class Outage(NamedTuple):
     seconds: Seconds
 
     def user(self, kid: str = "rsa-1", sub: str = "user_1") -> Caller:
-        """Somebody with a token whose header names this key; the signature is that of the known one."""
+        """A user with a token whose header names this key; the known key signed it."""
         return Caller(self.client, self.issuer.mint(header={"kid": kid}, claims={"sub": sub, "org_id": "acme"}))
 
     async def failed_once(self) -> None:
@@ -94,7 +94,7 @@ async def test_unknown_keys_are_an_outage_and_ask_once_a_cool_down(
         assert most <= cool_down
     figures.record(
         record_property, "tokens of unknown keys, provider away",
-        {"requests": REQUESTS, "cool-downs": ROUNDS, "fetches": most}, {"let in": 0},
+        {"requests": REQUESTS, "cool-downs": ROUNDS, "fetches": most}, {"accepted": 0},
     )  # fmt: skip
     assert most >= 1
 

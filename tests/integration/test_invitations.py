@@ -1,4 +1,4 @@
-"""Consent: a membership that somebody else creates is an invitation until its user accepts it."""
+"""Consent: a membership that another user creates is an invitation until its user accepts it."""
 
 import asyncio
 

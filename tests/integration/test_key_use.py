@@ -75,7 +75,7 @@ async def test_older_use_does_not_replace_a_newer_one(service: Service) -> None:
 
 @asynccontextmanager
 async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awaitable[JsonObject]]]:
-    """Lets in a key from an address, writes its use, and gives what is then shown of the key."""
+    """Authenticate a key from an address, write its use, and return the key's record."""
     database = Database(service.conninfo, pool_size=1)
     use = KeyUse(database)
     authenticator = Authenticator(

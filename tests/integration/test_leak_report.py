@@ -1,4 +1,4 @@
-"""A leaked key ends as soon as anybody reports it, and its owner is told once."""
+"""A leaked key is revoked as soon as any client reports it, and its owner is mailed once."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Watching ledgers: who is told what, and how many may watch."""
+"""Watching ledgers: who receives which event, and how many may watch."""
 
 import pytest
 

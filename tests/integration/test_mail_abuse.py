@@ -1,4 +1,4 @@
-"""What an attacker can have mailed to a stranger: leak reports, changes of address, and confirmation mails."""
+"""The mail that an attacker can cause to another person: leak reports, changes of address, and confirmation mails."""
 
 import asyncio
 import re
@@ -141,7 +141,7 @@ async def confirm(service: Service, token: str) -> httpx2.Response:
 async def test_a_hundred_leak_reports_mail_a_stranger_three_times_and_nothing_that_the_attacker_wrote(
     conninfo: str,
 ) -> None:
-    victim = "victim@stranger.example"
+    victim = "victim@other.example"
     async with (
         running(MailServer()) as server,
         running_service(
@@ -163,8 +163,8 @@ async def test_a_hundred_leak_reports_mail_a_stranger_three_times_and_nothing_th
         await server.wait_for(lambda server: any(mail.recipients == ["last@x.example"] for mail in server.received))
     to_victim = [mail for mail in server.received if mail.recipients == [victim]]
     evil = [mail for mail in to_victim if "ACTION" in mail.message.as_string() or "evil" in mail.part("plain")]
-    counts = f"{len(to_victim)} mails to the stranger, {len(evil)} of them with the attacker's text"
-    assert counts == "3 mails to the stranger, 0 of them with the attacker's text"
+    counts = f"{len(to_victim)} mails to the victim, {len(evil)} of them with the attacker's text"
+    assert counts == "3 mails to the victim, 0 of them with the attacker's text"
     assert {mail.message["Subject"] for mail in to_victim} == {"Confirm your e-mail address"}
 
 
@@ -578,7 +578,7 @@ async def test_five_notices_an_hour_then_one_digest_with_the_rest(fresh_service:
         assert len(post.server.received) == 6
         await post.mail.deliver(digest["id"])
         assert len(post.server.received) == 6
-        # the digest counts too: four more notices may go out at once, and no more
+        # the digest counts too: four more notices may be sent at once, and no more
         service.clock.advance(minutes=1)
         await leak(service, org, 6)
         assert len(await post.deliver(org.id)) == 4

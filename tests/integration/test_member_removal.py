@@ -1,4 +1,4 @@
-"""Two processes on one database: what one has taken away, the other honours no more."""
+"""Two processes on one database: after one removes a member, the other rejects them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,6 +1,4 @@
-"""Migrations while services run: one at a time, never in the way for long, and nothing that the release before needs
-is taken away.
-"""
+"""Migrations while services run: one at a time, without long locks, and compatible with the release before."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -58,14 +56,14 @@ def execute(conninfo: str, statement: str) -> None:
 
 @asynccontextmanager
 async def writing(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """Somebody who writes tenants, in a transaction that goes on."""
+    """A writer of tenants, in an open transaction."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("LOCK TABLE tenants IN ROW EXCLUSIVE MODE")
         yield connection
 
 
 async def until_it_waits(conninfo: str) -> None:
-    """Return once somebody waits for another's lock."""
+    """Return once a session waits for another's lock."""
     async with asyncio.timeout(PATIENCE):
         while not await asyncio.to_thread(ask, conninfo, "SELECT FROM pg_locks WHERE NOT granted"):
             pass
@@ -104,7 +102,7 @@ async def test_migration_that_waits_for_a_table_lets_others_use_it_and_comes_bac
     assert ask(conninfo, "SELECT colour FROM tenants") == []
 
 
-async def test_wall_between_tenants_waits_for_a_table_like_a_migration(conninfo: str) -> None:
+async def test_row_level_security_waits_for_a_table_like_a_migration(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         connection.execute("COMMENT ON POLICY one_tenant ON tenants IS NULL")
     async with writing(conninfo) as writer:

@@ -1,4 +1,4 @@
-"""The owner's address follows the identity provider's, until somebody sets it."""
+"""The owner's address follows the identity provider's until a user sets it."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -18,7 +18,7 @@ NEW: Final = "new-pepper-0123456789-0123456789-0123"
 
 
 class Rotation(NamedTuple):
-    """What became of keys while another pepper was put in front of the old one, and after the old one went."""
+    """The keys while a new pepper precedes the old one, and after the old one is removed."""
 
     peppers_before: list[str | None]
     """The ids of the peppers that the keys were under."""

@@ -27,7 +27,7 @@ TWICE: Final = """
 INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args, scheduled_at)
 SELECT queue_name, task_name, lock, args, scheduled_at FROM procrastinate_jobs RETURNING id
 """
-"""What is left where a worker was killed over a question while the next one waited: both wait."""
+"""A worker was killed over a question while the next one waited: both wait."""
 
 WAITS: Final = "SELECT scheduled_at > now() AS waits FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
 

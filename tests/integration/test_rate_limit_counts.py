@@ -1,4 +1,4 @@
-"""The table of counted requests: whoever takes at the same time never gets more than there is, together."""
+"""The table of counted requests: concurrent requests together never exceed a limit."""
 
 import asyncio
 from collections import Counter

@@ -25,7 +25,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 async def service(postgres: PostgresServer, plans: str) -> AsyncIterator[Service]:
-    """Shared: each test makes tenants of its own, and may let time pass."""
+    """Shared: each test creates separate tenants, and may move the clock."""
     with postgres.database() as conninfo:
         async with running_service(conninfo, TENANTRY_PLANS=plans) as service:
             yield service

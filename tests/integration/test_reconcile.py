@@ -250,7 +250,7 @@ async def test_the_record_was_updated_when_it_was_repaired(world: World) -> None
 
 
 async def past_due(world: World, **lasting: float) -> Subscriber:
-    """A tenant whose renewal fails while nothing arrives, and so it goes on for some time."""
+    """A tenant whose renewal fails while no event arrives for some time."""
     subscriber = await world.subscriber("price_pro")
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=30, hours=23)

@@ -45,7 +45,7 @@ def reconciler(desk: Desk) -> Reconciler:
 
 
 def subscribes(server: ProviderServer, subscriber: Subscriber, **fields: Any) -> None:
-    """At the provider, the tenant's customer has a subscription that nobody has told of."""
+    """At the provider, the tenant's customer has a subscription of which no event arrived."""
     server.subscriptions.setdefault(subscriber.customer, []).append(
         events.subscription(**{**subscriber.names, **fields})
     )  # fmt: skip
@@ -102,7 +102,7 @@ async def test_a_customer_that_the_provider_does_not_know_is_trouble_and_changes
 
 
 async def with_two_customers(provider: Provider) -> tuple[Subscriber, str]:
-    """A tenant with a subscription that events have told of, and another customer of it."""
+    """A tenant with a known subscription, and another customer of it."""
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, created=NOW - 60))
     await provider.arrives(subscriber, stripeCustomerId=f"{subscriber.customer}_b")

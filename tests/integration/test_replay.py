@@ -335,9 +335,9 @@ async def test_an_event_that_comes_before_the_repair_counts(provider: Provider) 
         await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
         sending = asyncio.create_task(provider.send(events.deleted(**subscriber.names, created=NOW + 5)))
         await until_blocked(conninfo)
-        mending = asyncio.create_task(replay_one(provider, subscriber))
+        repairing = asyncio.create_task(replay_one(provider, subscriber))
         await until_blocked(conninfo, 2)
-    await asyncio.gather(sending, mending)
+    await asyncio.gather(sending, repairing)
     assert await provider.state(subscriber) == ("free", "canceled")
     assert (await replay_one(provider, subscriber)).is_right
 
@@ -348,10 +348,10 @@ async def test_a_tenant_that_is_purged_before_the_repair_is_let_go(provider: Pro
     await damage(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
         await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
-        mending = asyncio.create_task(replay_one(provider, subscriber))
+        repairing = asyncio.create_task(replay_one(provider, subscriber))
         await until_blocked(conninfo)
         await other.execute("DELETE FROM tenants WHERE id = %s", (subscriber.id,))
-    checked = await mending
+    checked = await repairing
     assert (checked.is_right, checked.repaired) == (True, False)
 
 

@@ -1,4 +1,4 @@
-"""Letting go of data that is past its time, and of nothing else."""
+"""Data retention deletes expired data, and nothing else."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Whoever loses a right while their request waits has lost it for that request too, and cannot give it back."""
+"""A caller who loses a right while the request waits has lost it for that request too, and cannot restore it."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -17,7 +17,7 @@ MEMBERS: Final = "/api/v1/members"
 async def one_after_the_other(
     service: Service, org: Organization, *requests: Awaitable[httpx2.Response]
 ) -> list[httpx2.Response]:
-    """The answers to requests that were all let in before the first was carried out, which happens in their order."""
+    """The answers to requests that were all authorized before the first was carried out, in order."""
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
         tasks = []

@@ -134,7 +134,7 @@ async def test_a_batch_with_a_replaced_event_twice_and_others(provider: Provider
 
 
 async def waiting_inserts(conninfo: str) -> None:
-    """Make whoever inserts an event wait while the ledger is `held_back`."""
+    """Make inserts of events wait while the ledger is `held_back`."""
     await rows(
         conninfo,
         "CREATE OR REPLACE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "

@@ -63,7 +63,7 @@ async def instance(conninfo: str) -> AsyncIterator[Instance]:
 
 @pytest.fixture(scope="module")
 async def waiting(shared_database: SharedDatabase) -> None:
-    """Make whoever inserts into a table wait, in its transaction, while the table is `held_back`."""
+    """Make inserts into a table wait, in their transactions, while the table is `held_back`."""
     await rows(
         shared_database.conninfo,
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
@@ -94,7 +94,7 @@ async def two(conninfo: str) -> AsyncIterator[Instance]:
 
 @asynccontextmanager
 async def held_back(conninfo: str, table: str) -> AsyncIterator[None]:
-    """Whoever inserts into a table waits, in its transaction, until the block ends."""
+    """Inserts into a table wait, in their transactions, until the block ends."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
         yield

@@ -1,4 +1,4 @@
-"""The wall between tenants in the database: statements that forget whose rows they mean."""
+"""Row-level security between tenants: statements without a condition on the tenant."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -37,7 +37,7 @@ def filled(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def privileged(filled: str) -> Iterator[psycopg.Connection]:
-    """The API's role with every privilege there is: what is left is the wall."""
+    """The API's role with every privilege: only row-level security limits it."""
     with psycopg.connect(filled) as connection:
         connection.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(sql.Identifier(API)))
         connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(API)))
@@ -55,7 +55,7 @@ def name_tenant(connection: psycopg.Connection, tenant_id: str) -> None:
 
 
 def owners_in(connection: psycopg.Connection, table: str) -> set[str]:
-    """Whose rows a statement meets that says nothing of tenants."""
+    """The tenants whose rows a statement without a tenant condition sees."""
     statement = sql.SQL("SELECT {} FROM {}").format(sql.SQL(OWNER_OF[table]), sql.Identifier(table))
     return {row[0] for row in connection.execute(statement).fetchall()}
 
@@ -64,7 +64,7 @@ def columns(connection: psycopg.Connection, table: str) -> list[str]:
     return [row[0] for row in connection.execute(COLUMNS, (table,)).fetchall()]
 
 
-def test_every_table_with_a_tenant_in_it_is_walled_off(conninfo: str) -> None:
+def test_every_table_with_a_tenant_has_row_level_security(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         with_tenant = {
             row[0]
@@ -73,7 +73,7 @@ def test_every_table_with_a_tenant_in_it_is_walled_off(conninfo: str) -> None:
                 "AND column_name IN ('tenant_id', 'org_id')"
             ).fetchall()
         }
-        walled = {
+        secured = {
             row[0]
             for row in connection.execute(
                 "SELECT relname FROM pg_policy JOIN pg_class c ON c.oid = polrelid WHERE c.relrowsecurity "
@@ -81,16 +81,16 @@ def test_every_table_with_a_tenant_in_it_is_walled_off(conninfo: str) -> None:
                 (API,),
             ).fetchall()
         }
-    assert with_tenant <= walled
-    assert walled == set(RLS_POLICIES) == set(OWNER_OF)
+    assert with_tenant <= secured
+    assert secured == set(RLS_POLICIES) == set(OWNER_OF)
 
 
-def test_what_is_not_walled_off_is_nothing_that_the_api_may_read() -> None:
+def test_the_api_cannot_read_tables_without_row_level_security() -> None:
     assert {table for table, grants in TABLES.items() if API in grants} <= set(RLS_POLICIES)
 
 
 @pytest.mark.parametrize("table", OF_API)
-def test_the_api_cannot_put_the_wall_aside(filled: str, table: str) -> None:
+def test_the_api_cannot_disable_row_level_security(filled: str, table: str) -> None:
     with as_role(filled, API) as connection:
         connection.execute("SET row_security = off")
         with pytest.raises(InsufficientPrivilege, match="row-level security"):
@@ -189,8 +189,10 @@ def test_a_raw_body_is_read_for_no_tenant_where_none_is_named(filled: str) -> No
         assert connection.execute("SELECT tenant_event_body('evt_one')").fetchall() == [(None,)]
 
 
-def test_whoever_has_privileges_of_their_own_meets_no_wall(postgres: PostgresServer, filled: str) -> None:
-    """A release from before the roles goes on while its processes are replaced."""
+def test_a_login_with_its_own_privileges_is_not_subject_to_row_level_security(
+    postgres: PostgresServer, filled: str
+) -> None:
+    """A release from before the roles keeps working while its processes are replaced."""
     with psycopg.connect(filled) as connection:
         connection.execute("CREATE ROLE of_before")
         connection.execute("GRANT SELECT, DELETE ON projects TO of_before")
@@ -259,7 +261,7 @@ async def test_batches_run_in_the_role_for_many_tenants(filled: str) -> None:
     await database.close()
 
 
-def test_roles_log_nobody_in_and_pass_no_wall(filled: str) -> None:
+def test_roles_cannot_log_in_and_cannot_bypass_row_level_security(filled: str) -> None:
     with psycopg.connect(filled) as connection:
         found = connection.execute(
             "SELECT rolname, rolcanlogin OR rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb FROM pg_roles "
