@@ -87,7 +87,7 @@ async def test_the_provider_is_out_of_reach(tmp_path: Path, issuer: Issuer) -> N
     await issuer.stop()
     done = await explain(tmp_path, token(issuer), values=settings(issuer))
     assert (done.code, done.err) == (6, "")
-    assert "the provider's keys are out of reach: ConnectError" in done.out
+    assert "the provider's keys are unavailable: ConnectError" in done.out
     assert done.out.endswith("Refused: the service answers 503 auth_unavailable.\n")
 
 

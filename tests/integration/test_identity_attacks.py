@@ -48,7 +48,7 @@ async def _reason(verifier: TokenVerifier, token: str, caplog: pytest.LogCapture
 async def test_it_is_refused_for_the_right_reason(
     issuer: Issuer, verifier: TokenVerifier, caplog: pytest.LogCaptureFixture, reason: str, forge: Forge
 ) -> None:
-    assert (await _reason(verifier, forge(issuer), caplog)).startswith(f"bearer token refused: {reason}")
+    assert (await _reason(verifier, forge(issuer), caplog)).startswith(f"bearer token rejected: {reason}")
 
 
 async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_ours(

@@ -16,7 +16,7 @@ from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
-from tenantry.integrations.oidc.explain import Result
+from tenantry.integrations.oidc.explain import CheckResult
 from tests.support.findings import free_port
 from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
@@ -64,7 +64,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 async def test_every_check_of_a_good_token_is_ok(desk: Desk) -> None:
     told = await desk.verifier.explain(desk.issuer.mint())
-    assert {step.result for step in told.steps} == {Result.OK}
+    assert {step.result for step in told.steps} == {CheckResult.OK}
     assert told.refusal is None
     assert told.proven
     assert told.claims == await desk.verifier.verify(desk.issuer.mint())
@@ -79,8 +79,8 @@ async def test_the_reason_is_that_of_the_verifier_and_nothing_of_the_token_is_sh
         with caplog.at_level(logging.DEBUG, "tenantry"), pytest.raises(InvalidCredentialError) as refused:
             await desk.verifier.verify(token)
         explanation = await desk.explained(token)
-        (failed,) = [step for step in explanation.steps if step.result is Result.FAILED]
-        assert caplog.messages[-1] == f"bearer token refused: {failed.reason}", name
+        (failed,) = [step for step in explanation.steps if step.result is CheckResult.FAILED]
+        assert caplog.messages[-1] == f"bearer token rejected: {failed.reason}", name
         assert isinstance(explanation.refusal, refused.type), name
         text, document = desk.text(explanation), as_document(explanation, desk.config)
         assert json.loads(document)["valid"] is False, name
@@ -92,9 +92,9 @@ async def test_the_reason_is_that_of_the_verifier_and_nothing_of_the_token_is_sh
 async def test_checks_after_the_failing_one_are_not_reached(desk: Desk) -> None:
     told = await desk.verifier.explain(desk.issuer.mint(claims={"iss": "https://evil.example"}))
     results = [(step.name, step.result) for step in told.steps]
-    position = results.index(("issuer", Result.FAILED))
-    assert {result for _, result in results[:position]} == {Result.OK}
-    assert {result for _, result in results[position + 1 :]} == {Result.NOT_REACHED}
+    position = results.index(("issuer", CheckResult.FAILED))
+    assert {result for _, result in results[:position]} == {CheckResult.OK}
+    assert {result for _, result in results[position + 1 :]} == {CheckResult.NOT_REACHED}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ async def test_it_tells_what_was_said_and_what_was_expected(
     desk: Desk, header: dict[str, Any], claims: dict[str, Any], name: str, said: str, expected: str
 ) -> None:
     told = await desk.verifier.explain(desk.issuer.mint(header=header, claims=claims))
-    (failed,) = [step for step in told.steps if step.result is Result.FAILED]
+    (failed,) = [step for step in told.steps if step.result is CheckResult.FAILED]
     assert (failed.name, failed.said) == (name, said)
     assert expected in failed.expected
 
@@ -166,10 +166,10 @@ async def test_keys_out_of_reach_are_told_with_the_trouble() -> None:
         await issuer.stop()
         async with desk_of(issuer) as desk:
             told = await desk.verifier.explain(issuer.mint())
-    (failed,) = [step for step in told.steps if step.result is Result.FAILED]
+    (failed,) = [step for step in told.steps if step.result is CheckResult.FAILED]
     assert isinstance(told.refusal, AuthUnavailableError)
     assert (failed.name, failed.reason) == (
-        "key", "the provider's keys are out of reach: ConnectError: All connection attempts failed"
+        "key", "the provider's keys are unavailable: ConnectError: All connection attempts failed"
     )  # fmt: skip
 
 
@@ -253,9 +253,9 @@ async def test_a_token_without_standing_is_refused_as_the_service_does(
     explanation = await standing.explained(organization, **claims)
     assert explanation.refusal is not None
     assert explanation.refusal.code == code
-    assert explanation.steps[-1].result is Result.FAILED
+    assert explanation.steps[-1].result is CheckResult.FAILED
     assert said in (explanation.steps[-1].said or "")
-    assert [step.result for step in explanation.steps[:-1]] == [Result.OK] * (len(explanation.steps) - 1)
+    assert [step.result for step in explanation.steps[:-1]] == [CheckResult.OK] * (len(explanation.steps) - 1)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ async def test_a_database_of_no_use_leaves_the_last_check_undone(desk: Desk, con
     async with connected(conninfo_of(conninfo)) as database:
         explanation = await desk.explained(desk.issuer.mint(claims={"org_id": "acme"}), None, database)
     assert explanation.refusal is None
-    assert explanation.steps[-1].result is Result.NOT_REACHED
+    assert explanation.steps[-1].result is CheckResult.NOT_REACHED
     assert explanation.steps[-1].reason
     assert explanation.standing is not None
     assert not explanation.standing.tenant_known

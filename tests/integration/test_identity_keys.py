@@ -13,7 +13,7 @@ import pytest
 
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.oidc import KeySet, OidcConfig
-from tenantry.integrations.oidc.keys import COOL_DOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS
+from tenantry.integrations.oidc.keys import COOLDOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS
 from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
 
 Answered = TypeVar("Answered")
@@ -87,7 +87,7 @@ async def test_without_an_id_every_key_of_the_algorithm_is_a_candidate(issuer: I
 async def test_a_key_of_another_algorithm_is_not_found_and_not_asked_for(
     issuer: Issuer, keys: KeySet, seconds: Seconds
 ) -> None:
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     assert await kids(keys, "rsa-1", "ES256") == []
     assert issuer.fetches[JWKS] == 1
 
@@ -140,13 +140,13 @@ async def test_an_unknown_id_is_unavailable_while_the_provider_is_away(
     issuer: Issuer, keys: KeySet, seconds: Seconds
 ) -> None:
     await issuer.stop()
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     with pytest.raises(AuthUnavailableError):
         await keys.key("unknown", "RS256")
 
 
 async def test_an_unknown_id_is_not_found_when_the_provider_does_not_have_it(keys: KeySet, seconds: Seconds) -> None:
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     assert await kids(keys, "unknown", "RS256") == []
 
 
@@ -154,7 +154,7 @@ async def test_an_unknown_id_is_asked_for_once_the_cool_down_is_over(
     issuer: Issuer, keys: KeySet, seconds: Seconds
 ) -> None:
     issuer.keys.append(NEW)
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     assert await kids(keys, "ec-1", "ES256") == ["ec-1"]
 
 
@@ -168,7 +168,7 @@ async def test_a_provider_that_comes_back_is_found_after_the_cool_down(issuer: I
     async with key_set(issuer.url, seconds) as keys:
         await keys.start()
         await issuer.start()
-        seconds.now += COOL_DOWN_SECONDS
+        seconds.now += COOLDOWN_SECONDS
         with pytest.raises(AuthUnavailableError):
             await keys.key("rsa-1", "RS256")
         await keys.refresh()  # joins the fetch that this request has begun
@@ -183,7 +183,7 @@ async def test_once_an_attempt_has_failed_nobody_waits_for_a_provider_that_hangs
     await keys.refresh()
     issuer.open.clear()
     await issuer.start()
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     for kid in ("ec-1", "unknown"):
         with pytest.raises(AuthUnavailableError):
             await at_once(keys.key(kid, "ES256"))
@@ -195,7 +195,7 @@ async def test_once_an_attempt_has_failed_nobody_waits_for_a_provider_that_hangs
 
 async def test_a_known_key_waits_for_no_fetch(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
     issuer.open.clear()
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     waiting = asyncio.create_task(kids(keys, "unknown", "RS256"))
     await issuer.until_fetched(DISCOVERY, 2)
     assert await at_once(kids(keys, "rsa-1", "RS256")) == ["rsa-1"]
@@ -242,7 +242,7 @@ async def _outcomes(keys: KeySet, *, together: bool) -> set[str]:
 async def test_a_thousand_unknown_ids_cause_one_fetch(
     issuer: Issuer, keys: KeySet, seconds: Seconds, *, together: bool
 ) -> None:
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     assert await _outcomes(keys, together=together) == {NOT_FOUND}
     assert issuer.fetches[JWKS] == 2
 
@@ -252,7 +252,7 @@ async def test_a_thousand_unknown_ids_cause_one_attempt_while_the_provider_fails
     issuer: Issuer, keys: KeySet, seconds: Seconds, *, together: bool
 ) -> None:
     issuer.answers[DISCOVERY] = Answer(500, b"")
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     assert await _outcomes(keys, together=together) == {AuthUnavailableError.code}
     assert issuer.fetches[DISCOVERY] == 2
 
@@ -275,7 +275,7 @@ async def test_a_waiter_that_gives_up_leaves_the_fetch_to_the_others(
 ) -> None:
     issuer.keys.append(NEW)
     issuer.open.clear()
-    seconds.now += COOL_DOWN_SECONDS
+    seconds.now += COOLDOWN_SECONDS
     first = asyncio.create_task(kids(keys, "ec-1", "ES256"))
     second = asyncio.create_task(kids(keys, "ec-1", "ES256"))
     await issuer.until_fetched(DISCOVERY, 2)
@@ -297,7 +297,7 @@ async def test_a_provider_may_withdraw_every_key(
     issuer.keys = []
     await keys.refresh()
     assert await kids(keys, "rsa-1", "RS256") == []
-    assert "publishes no key that can be used" in caplog.text
+    assert "publishes no usable key" in caplog.text
 
 
 async def test_the_keys_are_refreshed_in_the_background(issuer: Issuer) -> None:

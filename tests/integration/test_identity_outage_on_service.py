@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tenantry.app import build_app
-from tenantry.integrations.oidc.keys import COOL_DOWN_SECONDS
+from tenantry.integrations.oidc.keys import COOLDOWN_SECONDS
 from tests.support import figures
 from tests.support.app import OPERATOR_TOKEN, client_of, lifespan, make_settings
 from tests.support.figures import RecordProperty
@@ -43,7 +43,7 @@ class Outage(NamedTuple):
     async def failed_once(self) -> None:
         """The provider is away, and the service has found that out."""
         await self.issuer.stop()
-        self.seconds.now += COOL_DOWN_SECONDS
+        self.seconds.now += COOLDOWN_SECONDS
         assert refusal(await self.user("unknown").get(PROJECTS)) == (503, "auth_unavailable")
 
 
@@ -84,7 +84,7 @@ async def test_unknown_keys_are_an_outage_and_ask_once_a_cool_down(
     await outage.issuer.start()
     before, most = outage.issuer.connections, 0
     for cool_down in range(1, ROUNDS + 1):
-        outage.seconds.now += COOL_DOWN_SECONDS
+        outage.seconds.now += COOLDOWN_SECONDS
         for number in range(REQUESTS // ROUNDS):
             answer = await outage.user(f"unknown-{number}").get(PROJECTS)
             assert refusal(answer) == (503, "auth_unavailable")
@@ -104,7 +104,7 @@ async def test_unknown_keys_are_answered_while_the_provider_hangs(outage: Outage
     await outage.failed_once()
     outage.issuer.open.clear()
     await outage.issuer.start()
-    outage.seconds.now += COOL_DOWN_SECONDS
+    outage.seconds.now += COOLDOWN_SECONDS
     before = outage.issuer.fetches[DISCOVERY]
     for number in range(100):
         assert refusal(await outage.user(f"unknown-{number}").get(PROJECTS)) == (503, "auth_unavailable")
@@ -115,14 +115,14 @@ async def test_unknown_keys_are_answered_while_the_provider_hangs(outage: Outage
 
 async def test_the_request_that_brings_a_new_key_is_served_by_a_healthy_provider(outage: Outage) -> None:
     outage.issuer.keys.append(NEW)
-    outage.seconds.now += COOL_DOWN_SECONDS
+    outage.seconds.now += COOLDOWN_SECONDS
     user = Caller(outage.client, outage.issuer.mint(NEW, claims={"org_id": "acme"}))
     assert (await user.get(PROJECTS)).status_code == 200
 
 
 async def test_all_requests_that_bring_a_new_key_are_served_after_one_fetch(outage: Outage) -> None:
     outage.issuer.keys.append(NEW)
-    outage.seconds.now += COOL_DOWN_SECONDS
+    outage.seconds.now += COOLDOWN_SECONDS
     users = [Caller(outage.client, outage.issuer.mint(NEW, claims={"org_id": "acme"})) for _ in range(100)]
     answers = await asyncio.gather(*(user.get(PROJECTS) for user in users))
     assert {answer.status_code for answer in answers} == {200}
@@ -130,7 +130,7 @@ async def test_all_requests_that_bring_a_new_key_are_served_after_one_fetch(outa
 
 
 async def test_a_made_up_key_is_a_bad_token_and_no_outage_while_the_provider_is_healthy(outage: Outage) -> None:
-    outage.seconds.now += COOL_DOWN_SECONDS
+    outage.seconds.now += COOLDOWN_SECONDS
     for _ in range(10):
         assert refusal(await outage.user("made-up").get(PROJECTS)) == (401, "invalid_credential")
     assert outage.issuer.fetches[JWKS] == 2
@@ -140,7 +140,7 @@ async def test_a_withdrawn_key_ends_with_the_next_fetch_also_for_known_tokens(ou
     user = outage.user()
     assert (await user.get(PROJECTS)).status_code == 200
     outage.issuer.keys = [NEW]
-    outage.seconds.now += COOL_DOWN_SECONDS
+    outage.seconds.now += COOLDOWN_SECONDS
     newcomer = Caller(outage.client, outage.issuer.mint(NEW, claims={"org_id": "acme"}))
     assert (await newcomer.get(PROJECTS)).status_code == 200
     assert refusal(await user.get(PROJECTS)) == (401, "invalid_credential")

@@ -25,22 +25,22 @@ class Bench:
 
     issuer: Issuer
     keys: KeySet
-    proven: VerifiedTokenCache
+    cache: VerifiedTokenCache
     verifier: TokenVerifier
     now: datetime = NOW
     seconds: float = 0.0
 
     async def accepted(self, token: str) -> None:
         """The token must be good, and its signature checked."""
-        hits = self.proven.hits
+        hits = self.cache.hits
         await self.verifier.verify(token)
-        assert self.proven.hits == hits, "it was proved before"
+        assert self.cache.hits == hits, "it was proved before"
 
     async def known(self, token: str) -> None:
         """The token must be good, and its signature not checked again."""
-        hits = self.proven.hits
+        hits = self.cache.hits
         await self.verifier.verify(token)
-        assert self.proven.hits == hits + 1, "it was not proved before"
+        assert self.cache.hits == hits + 1, "it was not proved before"
 
 
 @contextlib.asynccontextmanager
@@ -48,9 +48,9 @@ async def bench_of(*keys: SigningKey) -> AsyncIterator[Bench]:
     async with running_issuer(*keys) as issuer, httpx2.AsyncClient() as client:
         config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
         key_set = KeySet(config, client, monotonic=lambda: made.seconds)
-        proven = VerifiedTokenCache()
-        verifier = TokenVerifier(config, key_set, clock=lambda: made.now, proven=proven)
-        made = Bench(issuer, key_set, proven, verifier)
+        cache = VerifiedTokenCache()
+        verifier = TokenVerifier(config, key_set, clock=lambda: made.now, cache=cache)
+        made = Bench(issuer, key_set, cache, verifier)
         await key_set.start()
         yield made
         await key_set.aclose()
@@ -102,7 +102,7 @@ async def test_an_expired_token_is_forgotten(bench: Bench) -> None:
     bench.now = NOW + timedelta(hours=1)
     with pytest.raises(TokenExpiredError):
         await bench.verifier.verify(token)
-    assert len(bench.proven) == 0
+    assert len(bench.cache) == 0
 
 
 @pytest.mark.parametrize("claims", [{"nbf": ISSUED}, {"iat": ISSUED}], ids=lambda claims: next(iter(claims)))
@@ -178,7 +178,7 @@ async def test_refusals_are_not_kept(bench: Bench) -> None:
     for token in (future, forged, unknown):
         with pytest.raises(InvalidCredentialError):
             await bench.verifier.verify(token)
-    assert len(bench.proven) == 0
+    assert len(bench.cache) == 0
     bench.now = NOW + timedelta(seconds=60)
     await bench.accepted(future)
     bench.issuer.keys.append(signing_key("RS256", "rsa-2"))
@@ -189,7 +189,7 @@ async def test_refusals_are_not_kept(bench: Bench) -> None:
 async def test_nothing_of_the_token_is_kept_but_what_it_says(bench: Bench) -> None:
     token = bench.issuer.mint(claims={"secret": "of-the-provider"})
     await bench.accepted(token)
-    kept = repr(vars(bench.proven))
+    kept = repr(vars(bench.cache))
     for part in (token, *token.split("."), "of-the-provider"):
         assert part not in kept
     assert "user_1" in kept
@@ -199,4 +199,4 @@ async def test_explaining_looks_at_the_signature_of_a_known_token_too(bench: Ben
     token = bench.issuer.mint()
     await bench.accepted(token)
     assert (await bench.verifier.explain(token)).proven
-    assert bench.proven.hits == 0
+    assert bench.cache.hits == 0

@@ -14,7 +14,7 @@ from joserfc.errors import BadSignatureError
 from joserfc.jwk import JWKRegistry
 
 from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
-from tenantry.integrations.oidc.explain import Result
+from tenantry.integrations.oidc.explain import CheckResult
 from tenantry.integrations.oidc.jwks import ALGORITHMS
 from tests.support.issuer import AUDIENCE, JWKS, NOW, Answer, running_issuer
 from tests.support.jws_vectors import VECTORS, Vector
@@ -37,7 +37,7 @@ async def verifier() -> AsyncIterator[TokenVerifier]:
 
 async def failed_at(verifier: TokenVerifier, token: str) -> str:
     """The check that a token does not pass."""
-    (failed,) = [step.name for step in (await verifier.explain(token)).steps if step.result is Result.FAILED]
+    (failed,) = [step.name for step in (await verifier.explain(token)).steps if step.result is CheckResult.FAILED]
     return failed
 
 

@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from tenantry.integrations.oidc.claims import as_json, moment, span
+from tenantry.integrations.oidc.claims import format_duration, format_json, format_time
 
 NOW = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 
@@ -23,7 +23,7 @@ NOW = 1_767_268_800.0  # 2026-01-01T12:00:00Z
     ],
 )
 def test_a_span_is_told_in_its_two_biggest_units(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -38,17 +38,17 @@ def test_a_span_is_told_in_its_two_biggest_units(seconds: float, text: str) -> N
     ],
 )
 def test_a_moment_is_told_beside_its_distance(seconds: float, text: str) -> None:
-    assert moment(seconds, NOW) == text
+    assert format_time(seconds, NOW) == text
 
 
-def test_a_value_is_shown_as_json_of_bounded_length() -> None:
-    assert as_json("\x1b[2J\ud800\u202e") == '"\\u001b[2J\\ud800\\u202e"'
-    assert as_json(msgspec.UNSET) == "none"
-    assert as_json(["x" * 200]) == f'["{"x" * 118}... (204 characters)'
+def test_a_value_is_shown_format_json_of_bounded_length() -> None:
+    assert format_json("\x1b[2J\ud800\u202e") == '"\\u001b[2J\\ud800\\u202e"'
+    assert format_json(msgspec.UNSET) == "none"
+    assert format_json(["x" * 200]) == f'["{"x" * 118}... (204 characters)'
 
 
 def test_a_value_nested_too_deeply_is_not_shown() -> None:
     nested: list[object] = []
     for _ in range(100_000):
         nested = [nested]
-    assert as_json(nested) == "nested deeply"
+    assert format_json(nested) == "nested deeply"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tenantry.common.process import KEPT
+from tenantry.common.process import RESERVED_FILES
 
 TOLD = """
 import resource
@@ -19,8 +19,8 @@ print(allow_connections({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     ("soft", "hard", "wanted", "given", "files"),
     [
         (1000, 2000, 500, 500, 1000),
-        (1000, 2000, 1500, 1500, 1500 + KEPT),
-        (1000, 2000, 8000, 2000 - KEPT, 2000),
+        (1000, 2000, 1500, 1500, 1500 + RESERVED_FILES),
+        (1000, 2000, 8000, 2000 - RESERVED_FILES, 2000),
         (100, 100, 8000, 1, 100),
     ],
     ids=["enough", "raised", "raised as far as may be", "next to none"],

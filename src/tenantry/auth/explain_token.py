@@ -11,7 +11,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role, role_grants
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, DomainError
-from tenantry.integrations.oidc.explain import CheckStep, Result, TokenExplanation
+from tenantry.integrations.oidc.explain import CheckResult, CheckStep, TokenExplanation
 from tenantry.integrations.oidc.tokens import Claims, TokenVerifier
 
 _NAME: Final = "tenant and membership"
@@ -63,9 +63,9 @@ async def explain_token(
         return Explanation(told, [*told.steps, step], None, _as_claimed(told.claims, organization))
     said = _said(told.claims, organization, seats)
     if isinstance(principal, DomainError):
-        step = CheckStep(_NAME, Result.FAILED, said, _EXPECTED, principal.detail)
+        step = CheckStep(_NAME, CheckResult.FAILED, said, _EXPECTED, principal.detail)
         return Explanation(told, [*told.steps, step], principal, None)
-    step = CheckStep(_NAME, Result.OK, said, _EXPECTED)
+    step = CheckStep(_NAME, CheckResult.OK, said, _EXPECTED)
     return Explanation(told, [*told.steps, step], None, _as_member(told.claims, principal, seats))
 
 
@@ -122,7 +122,7 @@ def _header(organization: str | None) -> bytes | None:
 
 
 def _not_reached(reason: str | None) -> CheckStep:
-    return CheckStep(_NAME, Result.NOT_REACHED, None, _EXPECTED, reason)
+    return CheckStep(_NAME, CheckResult.NOT_REACHED, None, _EXPECTED, reason)
 
 
 def _said(claims: Claims, organization: str | None, seats: list[SeatRow]) -> str:

@@ -22,15 +22,15 @@ from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.oidc.claims import OidcConfig, as_json, moment, reach
-from tenantry.integrations.oidc.explain import CheckStep, Result
+from tenantry.integrations.oidc.claims import OidcConfig, claim_at, format_json, format_time
+from tenantry.integrations.oidc.explain import CheckResult, CheckStep
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tenantry.server.problems import STATUSES
 from tenantry.settings import SettingsError, load_identity
 
-_STYLES: Final = {Result.OK: "green", Result.FAILED: "bold red", Result.NOT_REACHED: "dim"}
-_WIDTH: Final = max(len(result) for result in Result)
+_STYLES: Final = {CheckResult.OK: "green", CheckResult.FAILED: "bold red", CheckResult.NOT_REACHED: "dim"}
+_WIDTH: Final = max(len(result) for result in CheckResult)
 _TIMES: Final = ("iat", "nbf", "exp")
 _LARGEST_INTEGER: Final = 2**53
 
@@ -94,14 +94,14 @@ def _claims(explanation: Explanation, config: OidcConfig) -> Iterator[Text]:
     width = max(map(len, claims), default=0)
     for name, value in claims.items():
         is_time = name in _TIMES and isinstance(value, int | float) and not isinstance(value, bool)
-        yield Text(f"  {printable(name):{width}}  {moment(value, told.now) if is_time else as_json(value)}")
+        yield Text(f"  {printable(name):{width}}  {format_time(value, told.now) if is_time else format_json(value)}")
     yield Text()
 
 
 def _shown(members: dict[str, Any], config: OidcConfig) -> dict[str, Any]:
     """The claims that have a meaning here; whatever else is in the token is the user's own."""
     names = ("iss", "aud", "sub", *_TIMES, config.org_claim, config.role_claim, "scope", "scp")
-    found = {name: reach(members, name) for name in names}
+    found = {name: claim_at(members, name) for name in names}
     return {name: value for name, value in found.items() if value is not msgspec.UNSET}
 
 
@@ -117,7 +117,7 @@ def _plain(value: object) -> object:
         case list() if all(isinstance(entry, str) for entry in value):
             return value
         case _:
-            return as_json(value)
+            return format_json(value)
 
 
 def _standing(standing: ExplainedAccess) -> Iterator[Text]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantry.cli.demo_folder import Demo, demo_here, is_loopback
+from tenantry.cli.demo_folder import Demo, demo_here, is_loopback_url
 from tenantry.cli.output import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret
@@ -233,7 +233,7 @@ def checked_address(address: str, source: str) -> str:
         raise CommandError(f"{source}: an address holds no user and no password.", USAGE)
     if not is_valid or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise invalid
-    if parts.scheme == "http" and not is_loopback(address):
+    if parts.scheme == "http" and not is_loopback_url(address):
         raise CommandError(f"{source}: {address} must be https: it receives secrets.", USAGE)
     return address.rstrip("/")
 

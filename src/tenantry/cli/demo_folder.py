@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from tenantry.common.http import is_loopback
+
 DEMO_FILE: Final = "demo.env"
 """The demo's generated settings, in the data folder."""
 ADDRESS: Final = "TENANTRY_DEMO_ADDRESS"
@@ -30,10 +32,10 @@ class Demo(NamedTuple):
     client_id: str | None
 
 
-def is_loopback(address: str) -> bool:
+def is_loopback_url(address: str) -> bool:
     """Return whether an address is on this machine."""
     try:
-        return urlsplit(address).hostname in {"localhost", "127.0.0.1", "::1"}
+        return is_loopback(urlsplit(address).hostname or "")
     except ValueError:
         return False
 
@@ -91,7 +93,7 @@ def demo_here(environment: Mapping[str, str]) -> Demo | None:
     if not _ADDRESS.fullmatch(address) or not _KEY.fullmatch(key):
         return None
     issuer = generated.get("OIDC_ISSUER", "")
-    return Demo(folder, address, key, issuer if is_loopback(issuer) else None, generated.get("OIDC_CLIENT_ID"))
+    return Demo(folder, address, key, issuer if is_loopback_url(issuer) else None, generated.get("OIDC_CLIENT_ID"))
 
 
 def _candidates() -> Iterator[Path]:

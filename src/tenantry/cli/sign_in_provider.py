@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 
 from tenantry.cli.client_configuration import checked_address
-from tenantry.cli.demo_folder import is_loopback
+from tenantry.cli.demo_folder import is_loopback_url
 from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
 from tenantry.common.encoding import NOT_JSON
 from tenantry_sdk import Secret, Token
@@ -86,7 +86,7 @@ class IdentityProvider:
         for name in ("token", "authorization", "device_authorization", "revocation"):
             if (endpoint := getattr(self.metadata, f"{name}_endpoint")) is not None:
                 checked_endpoint(endpoint, f"{self.issuer}, {name}_endpoint")
-                if self._local_only and not is_loopback(endpoint):
+                if self._local_only and not is_loopback_url(endpoint):
                     raise CommandError(f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}")
 
     def token_parameters(self, scope: str) -> dict[str, str]:

@@ -8,29 +8,19 @@ from typing import Final
 
 import msgspec
 
-_NANOSECONDS_IN_ONE = 1_000_000
+NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""msgspec's errors for invalid or too deeply nested JSON, or JSON of another type."""
+_NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
+_MAX_KEY: Final = 2**62
 
 
 def new_id(prefix: str) -> str:
     """Return ``prefix_`` and 32 hex digits: 48 bits of Unix milliseconds, 20 of nanoseconds in one, 60 random ones.
 
-    Ids made later sort later, also those of one process in one transaction, and an index over them grows at its end.
+    Later ids sort later, also in one transaction, so that an index over them grows at its end.
     """
-    milliseconds, nanoseconds = divmod(time.time_ns(), _NANOSECONDS_IN_ONE)
+    milliseconds, nanoseconds = divmod(time.time_ns(), _NANOSECONDS_PER_MILLISECOND)
     return f"{prefix}_{milliseconds:012x}{nanoseconds:05x}{secrets.randbits(60):015x}"
-
-
-# JSON that others wrote
-
-
-NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no JSON, that are nested too deep, or that are not of the type asked for."""
-
-
-# Opaque cursors for keyset pagination
-
-
-_LARGEST_KEY: Final = 2**62
 
 
 class BadCursorError(ValueError):
@@ -38,7 +28,7 @@ class BadCursorError(ValueError):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a page ended: the last row's sort key and its id, which tells equal keys apart."""
+    """The end of a page: the last row's sort key, and its id to distinguish equal keys."""
 
     key: int
     id: str
@@ -48,17 +38,17 @@ _decoder = msgspec.msgpack.Decoder(Position)
 
 
 def encode(position: Position) -> str:
-    """Return the cursor of the page that starts after this row."""
+    """Return the cursor of the page after this row."""
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(position)).rstrip(b"=").decode()
 
 
 def decode(cursor: str) -> Position:
-    """Return the position in a cursor made by `encode`; raises `BadCursorError` for any other text."""
+    """Return the position in a cursor. Raises `BadCursorError`."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         position = _decoder.decode(raw)
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
         raise BadCursorError(cursor) from error
-    if not -_LARGEST_KEY < position.key < _LARGEST_KEY or "\x00" in position.id:
+    if not -_MAX_KEY < position.key < _MAX_KEY or "\x00" in position.id:
         raise BadCursorError(cursor)
     return position

@@ -5,7 +5,7 @@ from typing import final
 
 @final
 class Secret:
-    """A string that shows itself only to `reveal`; its ``repr``, ``str`` and format are masked."""
+    """A string that only `reveal` shows; its ``repr``, ``str`` and format are masked."""
 
     __slots__ = ("_value",)
 
@@ -13,7 +13,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The string itself."""
+        """Return the string."""
         return self._value
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""Templates of pages."""
+"""HTML templates."""
 
 from jinja2 import BaseLoader, Environment, StrictUndefined
 
 
 def page_templates(loader: BaseLoader) -> Environment:
-    """The templates that ``loader`` finds: all that is put into them is escaped, and what is not there is an error."""
+    """Make an environment that escapes all values and raises for undefined ones."""
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -1,8 +1,7 @@
-"""Spans, in the terms of OpenTelemetry.
+"""OpenTelemetry spans.
 
-Its packages come with the extra ``otel``, and are imported where a `Tracing` is made and nowhere else. No attribute
-made here holds what somebody has sent: no path, query, header or body; of a request it is the route's template and the
-method.
+The packages come with the extra ``otel``; only a `Tracing` imports them. No attribute contains client input such as
+path, query, header or body; a request has its method and its route's template.
 """
 
 import importlib.util
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
     Trace: TypeAlias = Span
 else:
     Trace = Any
-"""What a request is part of, as `Tracing.current` gives it."""
 
-MOST_LINKS: Final = 256
-"""Of a span: as many requests share a batch at most."""
+MAX_LINKS: Final = 256
+"""Of a span: the maximum number of requests in a batch."""
 _PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _NAME: Final = "tenantry"
-_UNNAMED: Final = "unknown_service"
-_SERVER_FAULT: Final = 500
-_LONGEST_CLOSE: Final = 5.0
+_DEFAULT_SERVICE_NAME: Final = "unknown_service"
+_SERVER_ERROR: Final = 500
+_CLIENT_ERROR: Final = 400
+_CLOSE_TIMEOUT: Final = 5.0
 
 
 def is_installed() -> bool:
-    """Whether the packages are there."""
+    """Whether the OpenTelemetry packages are installed."""
     try:
         return all(map(importlib.util.find_spec, _PACKAGES))
     except ModuleNotFoundError:
@@ -43,10 +42,10 @@ def is_installed() -> bool:
 
 
 class Tracing:
-    """Makes spans, and sends them where the standard OTEL_* variables say. Only where `is_installed`."""
+    """Makes spans, and exports them as the standard OTEL_* variables configure. Requires `is_installed`."""
 
     def __init__(self, version: str, *, exporter: "SpanExporter | None" = None) -> None:
-        """``exporter`` takes the place of the one that speaks OTLP over HTTP."""
+        """``exporter`` replaces OTLP over HTTP."""
         from opentelemetry import context, trace  # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
@@ -56,29 +55,28 @@ class Tracing:
 
         self._context, self._trace = context, trace
         self._propagator = TraceContextTextMapPropagator()
-        told = Resource.create()  # what the variables say goes before what we say
-        resource = Resource({"service.version": version, "service.instance.id": str(uuid4())}).merge(told)
-        if str(told.attributes.get("service.name", "")).startswith(_UNNAMED):
+        configured = Resource.create()  # takes precedence
+        resource = Resource({"service.version": version, "service.instance.id": str(uuid4())}).merge(configured)
+        if str(configured.attributes.get("service.name", "")).startswith(_DEFAULT_SERVICE_NAME):
             resource = resource.merge(Resource({"service.name": _NAME}))
-        self._provider = TracerProvider(
-            resource=resource, span_limits=SpanLimits(max_links=MOST_LINKS), shutdown_on_exit=False
-        )
+        limits = SpanLimits(max_links=MAX_LINKS)
+        self._provider = TracerProvider(resource=resource, span_limits=limits, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer(_NAME, version)
 
     def close(self) -> None:
-        """Send what has not been sent, within 5 s: nobody waits longer for a collector that is away."""
+        """Export the remaining spans, within 5 s."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
-        closing.join(_LONGEST_CLOSE)
+        closing.join(_CLOSE_TIMEOUT)
 
     def current(self) -> Trace | None:
-        """The span that is under way, if it is to be sent."""
+        """Return the current span if it is recorded."""
         span = self._trace.get_current_span()
         return span if span.is_recording() else None
 
     def traceparent(self) -> str | None:
-        """What carries the span under way to whoever goes on with it later (W3C Trace Context)."""
+        """Return the current span's context for a job that continues it (W3C Trace Context)."""
         if self.current() is None:
             return None
         carrier: dict[str, str] = {}
@@ -87,17 +85,17 @@ class Tracing:
 
     @contextmanager
     def request(self, method: str, scheme: str, traceparent: str | None) -> Iterator["RequestSpan"]:
-        """A request that came in, maybe as part of a trace of its sender's."""
+        """Record a request, in its sender's trace if it has one."""
         known = method if method in METHODS else "_OTHER"
         attributes = {"http.request.method": known, "url.scheme": scheme}
-        with self._span(known, self._trace.SpanKind.SERVER, attributes, context=self._coming_from(traceparent)) as span:
-            yield RequestSpan(span, known, self._trace.StatusCode.ERROR)
+        with self._span(known, self._trace.SpanKind.SERVER, attributes, context=self._extract(traceparent)) as span:
+            yield RequestSpan(span, known, self._trace.StatusCode.ERROR, _SERVER_ERROR)
 
     @contextmanager
     def batch(self, lane: str, submitters: Sequence[Trace | None]) -> Iterator[None]:
-        """What serves many requests: a part of the first one's trace, and linked to and from all of them."""
+        """Record a batch in the trace of its first submitter, with links to and from all of them."""
         spans = [span for span in submitters if span is not None]
-        if not spans:  # whatever trace the task began in is not that of those whom it serves now
+        if not spans:  # the task may have started in the trace of an earlier batch
             token = self._context.attach(self._context.Context())
             try:
                 yield
@@ -107,16 +105,15 @@ class Tracing:
         parent = self._trace.set_span_in_context(spans[0], self._context.Context())
         links = [self._trace.Link(span.get_span_context()) for span in spans]
         attributes: Attributes = {"tenantry.lane": lane, "tenantry.batch.items": len(submitters)}
-        with self._span(
-            f"batch {lane}", self._trace.SpanKind.INTERNAL, attributes, context=parent, links=links
-        ) as span:
+        kind = self._trace.SpanKind.INTERNAL
+        with self._span(f"batch {lane}", kind, attributes, context=parent, links=links) as span:
             for submitter in spans:
                 if submitter.is_recording():
                     submitter.add_link(span.get_span_context())
             yield
 
     def transaction(self, database: str) -> AbstractContextManager[object]:
-        """A transaction, as part of whatever is under way; of nothing it is no part."""
+        """Record a transaction, if there is a current span."""
         if self.current() is None:
             return nullcontext()
         attributes = {
@@ -126,32 +123,31 @@ class Tracing:
 
     @contextmanager
     def call(self, peer: str, method: str, host: str, port: int | None) -> Iterator["RequestSpan"]:
-        """A request to somebody else; the trace is not told to them."""
+        """Record a request to another service. It does not get the trace's id."""
         attributes: dict[str, str | int] = {
             "http.request.method": method, "server.address": host, "peer.service": peer
         }  # fmt: skip
         if port is not None:
             attributes["server.port"] = port
         with self._span(f"{method} {peer}", self._trace.SpanKind.CLIENT, attributes) as span:
-            yield RequestSpan(span, method, self._trace.StatusCode.ERROR, least_fault=400)
+            yield RequestSpan(span, method, self._trace.StatusCode.ERROR, _CLIENT_ERROR)
 
     def mail(self, host: str, port: int) -> AbstractContextManager[object]:
-        """Handing a mail to a mail server."""
+        """Record the delivery of a mail to a server."""
         attributes: Attributes = {"server.address": host, "server.port": port, "network.protocol.name": "smtp"}
         return self._span("send mail", self._trace.SpanKind.CLIENT, attributes)
 
     def job(self, task: str, queue: str, traceparent: str | None) -> AbstractContextManager[object]:
-        """A job, as part of the trace in which it was deferred."""
+        """Record a job, in the trace that deferred it."""
         attributes = {
             "messaging.system": "procrastinate", "messaging.operation.type": "process",
             "messaging.destination.name": queue, "tenantry.task": task,
         }  # fmt: skip
-        return self._span(
-            f"process {task}", self._trace.SpanKind.CONSUMER, attributes, context=self._coming_from(traceparent)
-        )
+        kind = self._trace.SpanKind.CONSUMER
+        return self._span(f"process {task}", kind, attributes, context=self._extract(traceparent))
 
-    def _coming_from(self, traceparent: str | None) -> "Context":
-        # Nothing of what is vendors' own is taken over (tracestate, baggage): it would be sent on as it came.
+    def _extract(self, traceparent: str | None) -> "Context":
+        # Without tracestate and baggage, which would be passed on unchecked.
         carrier = {} if traceparent is None else {"traceparent": traceparent}
         return self._propagator.extract(carrier, context=self._context.Context())
 
@@ -167,7 +163,7 @@ class Tracing:
     ) -> Iterator["Span"]:
         with self._tracer.start_as_current_span(
             name, context=context, kind=kind, attributes=attributes, links=links,  # type: ignore[arg-type]
-            record_exception=False, set_status_on_exception=False,  # an error's text may hold what nobody may see
+            record_exception=False, set_status_on_exception=False,  # an exception's text may contain secrets
         ) as span:  # fmt: skip
             try:
                 yield span
@@ -178,27 +174,27 @@ class Tracing:
 
 
 class RequestSpan:
-    """The span of a request, which learns at its end what became of it."""
+    """The span of a request; statuses from ``first_error`` mark it as failed."""
 
-    def __init__(self, span: "Span", method: str, error: object, *, least_fault: int = _SERVER_FAULT) -> None:
+    def __init__(self, span: "Span", method: str, error: object, first_error: int) -> None:
         self._span = span
         self._method = method
         self._error = error
-        self._least_fault = least_fault
+        self._first_error = first_error
 
     @property
     def trace_id(self) -> str:
-        """The trace's id, as hexadecimal digits."""
+        """The trace's id in hexadecimal."""
         return f"{self._span.get_span_context().trace_id:032x}"
 
-    def note(self, status: int, route: str | None = None, more: Mapping[str, str] | None = None) -> None:
-        """The answer's status, the route's template, and more attributes."""
+    def note(self, status: int, route: str | None = None, attributes: Mapping[str, str] | None = None) -> None:
+        """Add the response's status, the route's template, and other attributes."""
         self._span.set_attribute("http.response.status_code", status)
         if route is not None:
             self._span.update_name(f"{self._method} {route}")
             self._span.set_attribute("http.route", route)
-        if more:
-            self._span.set_attributes(dict(more))
-        if status >= self._least_fault:
+        if attributes:
+            self._span.set_attributes(dict(attributes))
+        if status >= self._first_error:
             self._span.set_attribute("error.type", str(status))
             self._span.set_status(self._error)  # type: ignore[arg-type]

@@ -181,7 +181,7 @@ async def test_provider_that_may_ask_and_does_not_ends_the_sign_in_with_a_word(b
     with watched("tenantry.dashboard.sign_in") as log:
         answer = await browser.come_back(code="", error=error)
     assert refused(answer)
-    assert "The identity provider wants to ask first." in answer.text
+    assert "The identity provider must ask you first." in answer.text
     assert log.count("a sign-in failed") == 1
 
 
@@ -262,7 +262,7 @@ async def test_token_endpoint_that_never_ends_its_answer_is_told(browser: Browse
     with watched("tenantry.dashboard.sign_in") as log:
         answer = await browser.come_back()
     assert refused(answer)
-    assert "answer cannot be read" in answer.text
+    assert "response is invalid" in answer.text
     assert log.count("answered with more than 262144 bytes") == 1
 
 
@@ -301,7 +301,7 @@ async def test_failed_sign_in_is_logged_without_anything_secret(conninfo: str) -
         with watched("tenantry") as log:
             answer = await browser.come_back()
     assert refused(answer)
-    assert "does not take this service&#39;s client id and secret" in answer.text
+    assert "rejected this service&#39;s client id and secret" in answer.text
     assert log.count("answered 401 invalid_client") == 1
     assert log.count(answer.headers["x-request-id"]) == 1
     for hidden in (secret, "a-code", browser.asked["state"], browser.asked["nonce"]):

@@ -1,11 +1,11 @@
 """Checks of the settings and the plan catalog, without any connection."""
 
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from tenantry.cli.doctor.findings import Finding, Level, Problem, ok
+from tenantry.common.http import is_loopback
 from tenantry.common.secret import Secret
 from tenantry.domain.plans import FREE, Catalog
 
@@ -73,7 +73,7 @@ def judge_address(base_url: str, *, is_demo: bool) -> list[Finding]:
     parts = urlsplit(base_url)
     if is_demo:
         return []
-    if _is_loopback(parts.hostname or ""):
+    if is_loopback(parts.hostname or ""):
         return [ok("BASE_URL", f"{base_url} is reachable from this machine only")]
     return [ok("BASE_URL", base_url) if parts.scheme == "https" else _NOT_HTTPS.found(base_url=base_url)]
 
@@ -107,10 +107,3 @@ def judge_catalog(catalog: Catalog) -> list[Finding]:
         _NO_PRICE.found(plan=plan.id) for plan in catalog.plans if not plan.stripe_price_ids and plan.id != FREE
     ]
     return findings or [ok("plans", ", ".join(plan.id for plan in catalog.plans))]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -1,4 +1,7 @@
-"""Which identity provider is trusted, and where its tokens say what we need."""
+"""The trusted identity provider, and the claims of its tokens.
+
+JWT (RFC 7519) in JWS compact form (RFC 7515).
+"""
 
 import json
 import re
@@ -8,14 +11,19 @@ from typing import Any, Final, NoReturn
 import msgspec
 from joserfc.util import urlsafe_b64decode
 
+_MAX_SHOWN: Final = 120
+_UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
+_MAX_EMAIL: Final = 254
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
 
 class OidcConfig(msgspec.Struct, frozen=True):
-    """The identity provider of one deployment.
+    """The identity provider of a deployment.
 
-    ``issuer`` and ``audience`` are compared exactly with the token's ``iss`` and ``aud``. ``client_id`` is
-    that of the dashboard: a token for it alone is an ID token and refused, so ``audience`` must differ from it.
-    The claim names are tried as they stand, then as a path of member names joined by dots.
-    ``allow_http`` lets a plain-http issuer that is not on loopback pass; its keys can then be forged on the way.
+    ``issuer`` and ``audience`` must equal the token's ``iss`` and ``aud``. ``client_id`` is the dashboard's, and must
+    differ from ``audience``: a token for it alone is an ID token. The claim names are tried as they are, then as a path
+    of member names joined by dots. ``allow_http`` accepts a plain-http issuer beyond loopback, whose keys an attacker
+    on the network can forge.
     """
 
     issuer: str
@@ -26,58 +34,10 @@ class OidcConfig(msgspec.Struct, frozen=True):
     allow_http: bool = False
 
 
-# How the values of a token are written for people
-
-
-_MOST_SHOWN: Final = 120
-_UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
-
-
-def as_json(value: object) -> str:
-    """A value of a token as JSON, cut to what fits a line."""
-    if value is msgspec.UNSET:
-        return "none"
-    try:
-        text = json.dumps(value)
-    except RecursionError:
-        return "nested deeply"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"
-
-
-def moment(seconds: float, now: float) -> str:
-    """A time of a token beside its distance to the present: ``2026-01-01T13:00:00Z, in 59 min 30 s``."""
-    try:
-        shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return as_json(seconds)
-    distance = int(seconds - now)
-    if not distance:
-        return f"{shown}, now"
-    return f"{shown}, in {span(distance)}" if distance > 0 else f"{shown}, {span(-distance)} ago"
-
-
-def span(seconds: float) -> str:
-    """A length of time in its two biggest units: ``1 h``, ``59 min 30 s``."""
-    parts, rest = [], int(seconds)
-    for unit, size in _UNITS:
-        if rest >= size:
-            parts.append(f"{rest // size} {unit}")
-            rest %= size
-    return " ".join(parts[:2]) or "0 s"
-
-
-# What a token says, as types, and how it is read: JWT (RFC 7519) in JWS compact form (RFC 7515)
-
-
-_MAX_EMAIL: Final = 254
-_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-
-
 class Claims(msgspec.Struct, frozen=True):
-    """What a verified token says.
+    """The claims of a verified token. A user is ``(issuer, subject)``.
 
-    A user is ``(issuer, subject)``. ``role`` and ``scopes`` are as the provider wrote them; ``email`` is set only
-    where the provider says that it has verified the address.
+    ``role`` and ``scopes`` are as the provider wrote them; ``email`` is set only if the provider has verified it.
     """
 
     issuer: str
@@ -91,7 +51,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The members of a token's header that count; hints to keys (``jwk``, ``jku``, ``x5u``, ``x5c``) do not."""
+    """The members of a token's header that are used. Key hints (``jwk``, ``jku``, ``x5u``, ``x5c``) are not."""
 
     alg: str
     kid: str | msgspec.UnsetType = msgspec.UNSET
@@ -101,7 +61,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """The claims that have a meaning of their own; those that are configured are reached by name."""
+    """The standard claims; configured ones are found by `claim_at`."""
 
     iss: str
     sub: str
@@ -118,21 +78,21 @@ class Payload(msgspec.Struct, frozen=True):
 
     @property
     def audiences(self) -> list[str]:
-        """``aud`` as a list, which it may be or not."""
+        """``aud`` as a list."""
         return [self.aud] if isinstance(self.aud, str) else self.aud
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The entries of ``scope`` (RFC 9068 section 2.2.3), else of ``scp``, which some providers write."""
+        """The entries of ``scope`` (RFC 9068 section 2.2.3), else of ``scp``, which some providers use."""
         scopes = self.scp if self.scope is None else self.scope
         return tuple(scopes.split() if isinstance(scopes, str) else scopes or ())
 
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object; RFC 7519 section 4 and RFC 7515 section 4: member names must be unique."""
+    """Make an object of members with unique names (RFC 7519 section 4, RFC 7515 section 4)."""
     made = dict(members)
     if len(made) != len(members):
-        raise ValueError("a member is there twice")
+        raise ValueError("duplicate member")
     return made
 
 
@@ -140,14 +100,13 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# The one decoder here that tells of names that are there twice.
-_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)  # msgspec ignores duplicates
 
 
 def decode(segment: bytes) -> object:
-    """The JSON value in a segment of a token. Raises `ValueError` or `RecursionError`.
+    """Return the JSON value in a segment of a token. Raises `ValueError` or `RecursionError`.
 
-    Half of a surrogate pair is refused: it is no character (RFC 7493 section 2.1), and cannot be written as UTF-8.
+    Half of a surrogate pair is rejected: it is no character (RFC 7493 section 2.1) and has no UTF-8 form.
     """
     text = urlsafe_b64decode(segment).decode()
     value = _decoder.decode(text)
@@ -156,8 +115,8 @@ def decode(segment: bytes) -> object:
     return value
 
 
-def reach(members: dict[str, Any], name: str) -> object:
-    """The claim of that very name, else the one at that path of member names; UNSET without it."""
+def claim_at(members: dict[str, Any], name: str) -> object:
+    """Return the claim of this name, else the one at this path of member names, else UNSET."""
     if name in members:
         return members[name]
     found: Any = members
@@ -169,7 +128,40 @@ def reach(members: dict[str, Any], name: str) -> object:
 
 
 def verified_email(email: object, verified: object) -> str | None:
-    """The address, where it looks like one and the provider vouches for it (OpenID Connect Core 5.1)."""
+    """Return a plausible address that the provider has verified (OpenID Connect Core 5.1)."""
     if verified is not True or not isinstance(email, str) or len(email) > _MAX_EMAIL:
         return None
     return email if "@" in email and email.isprintable() and " " not in email else None
+
+
+def format_json(value: object) -> str:
+    """Format a token's value as JSON, shortened to fit a line."""
+    if value is msgspec.UNSET:
+        return "none"
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "nested deeply"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({len(text):,} characters)"
+
+
+def format_time(seconds: float, now: float) -> str:
+    """Format a token's time with its distance: ``2026-01-01T13:00:00Z, in 59 min 30 s``."""
+    try:
+        shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return format_json(seconds)
+    distance = int(seconds - now)
+    if not distance:
+        return f"{shown}, now"
+    return f"{shown}, in {format_duration(distance)}" if distance > 0 else f"{shown}, {format_duration(-distance)} ago"
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in its two largest units: ``1 h``, ``59 min 30 s``."""
+    parts, rest = [], int(seconds)
+    for unit, size in _UNITS:
+        if rest >= size:
+            parts.append(f"{rest // size} {unit}")
+            rest %= size
+    return " ".join(parts[:2]) or "0 s"

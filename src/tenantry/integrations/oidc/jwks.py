@@ -1,7 +1,6 @@
-"""Fetching the identity provider's metadata and public keys, and refusing weak keys."""
+"""Fetches the identity provider's metadata (OpenID Connect Discovery 1.0) and keys (RFC 7517), without weak keys."""
 
 import contextlib
-import ipaddress
 import logging
 from collections.abc import Mapping
 from functools import cache
@@ -16,6 +15,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 from joserfc.util import base64_to_int, urlsafe_b64decode
 
+from tenantry.common.http import is_loopback
 from tenantry.integrations.oidc.claims import OidcConfig
 
 MAX_BODY_BYTES: Final = 256 * 1024
@@ -23,38 +23,31 @@ _PLAIN: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 
 
 class FetchError(Exception):
-    """The document could not be had; the message names no secret."""
+    """The response cannot be used; the message contains no secret."""
 
 
 def is_secure(url: str, *, allow_http: bool = False) -> bool:
-    """Whether ``url`` is https, or http on loopback (anywhere, with ``allow_http``), in ASCII as headers hold it."""
+    """Whether ``url`` is https, or http on loopback (or anywhere with ``allow_http``), and ASCII."""
     if not url.isascii() or not url.isprintable():
         return False
     try:
         parsed = httpx2.URL(url)
-        urlsplit(url)  # which others here read it with, and which refuses more
+        urlsplit(url)  # other modules use it, and it rejects more
     except (httpx2.InvalidURL, ValueError):
         return False
     if not parsed.host:
         return False
-    return parsed.scheme == "https" or (parsed.scheme == "http" and (allow_http or _is_loopback(parsed.host)))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parsed.scheme == "https" or (parsed.scheme == "http" and (allow_http or is_loopback(parsed.host)))
 
 
 async def fetch(
     client: httpx2.AsyncClient, url: str, *, allow_http: bool, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """GET ``url`` and return the body of its 200 answer: at most 256 KiB, not compressed, no redirects.
+    """GET ``url`` and return the body of a 200 response: at most 256 KiB, not compressed, no redirects.
 
-    The caller bounds the time. Raises `FetchError`, or what the client raises.
+    The caller sets a timeout. Raises `FetchError` and the client's errors.
     """
-    status, body = await _ask(client, "GET", url, headers or {}, allow_http=allow_http)
+    status, body = await _request(client, "GET", url, headers or {}, allow_http=allow_http)
     if status != httpx2.codes.OK:
         raise FetchError(f"answered {status}")
     return body
@@ -63,15 +56,12 @@ async def fetch(
 async def post_form(
     client: httpx2.AsyncClient, url: str, form: str, *, allow_http: bool, headers: Mapping[str, str]
 ) -> tuple[int, bytes]:
-    """POST an encoded form; returns the status and the body of the answer, whatever it is, within the same bounds.
-
-    The caller bounds the time. Raises `FetchError`, or what the client raises.
-    """
+    """POST an encoded form, with the bounds of `fetch`; return status and body."""
     headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
-    return await _ask(client, "POST", url, headers, form, allow_http=allow_http)
+    return await _request(client, "POST", url, headers, form, allow_http=allow_http)
 
 
-async def _ask(
+async def _request(
     client: httpx2.AsyncClient,
     method: str,
     url: str,
@@ -82,7 +72,7 @@ async def _ask(
 ) -> tuple[int, bytes]:
     if not is_secure(url, allow_http=allow_http):
         raise FetchError("not an https address")
-    # A request of its own carries none of the client's defaults: no cookie of one user goes along with another's.
+    # Without the client's defaults: no user's cookies are sent with another user's request.
     request = httpx2.Request(method, url, headers={**_PLAIN, **headers}, content=content)
     response = await client.send(request, stream=True, auth=None, follow_redirects=False)
     async with contextlib.aclosing(response):
@@ -96,15 +86,12 @@ async def _ask(
     return response.status_code, bytes(body)
 
 
-# Published keys that are known to be weak: anybody can forge their signatures, or each check of one is expensive
-
-
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
 
-# Nemec et al., "The Return of Coppersmith's Attack" (CCS 2017, CVE-2017-15361), section 4: primes of affected keys are
-# k * M + 65537^a mod M, where M is a product of small primes. So modulo each of these the modulus is a power of 65537.
-# A random modulus passes for one with a probability of about 2^-27.
+# ROCA: Nemec et al., "The Return of Coppersmith's Attack" (CCS 2017, CVE-2017-15361), section 4. Primes of affected
+# keys are k * M + 65537^a mod M, where M is a product of small primes. So modulo each of these the modulus is a power
+# of 65537. The false positive rate is about 2^-27.
 _ROCA_PRIMES: Final = (
     3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109,
     113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
@@ -114,9 +101,9 @@ _ROCA_GENERATOR: Final = 65537
 _P25519: Final = 2**255 - 19
 _P448: Final = 2**448 - 2**224 - 1
 _ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-"""The y-coordinate of a point of order 8 on Curve25519's Edwards form; the other one is its negative."""
-# By curve: how many bits hold y, below the sign of x (RFC 8032 sections 5.1.3 and 5.2.3); the field's prime; and the
-# y-coordinates of all points whose order divides the cofactor. The signature of such a key proves nothing.
+"""The y-coordinate of a point of order 8 on Curve25519's Edwards form; the other is its negative."""
+# By curve: the bits of y, below the sign of x (RFC 8032 sections 5.1.3 and 5.2.3); the field's prime; and the
+# y-coordinates of all points whose order divides the cofactor, whose signatures anyone can forge.
 _SMALL_ORDER: Final[Mapping[object, tuple[int, int, frozenset[int]]]] = {
     "Ed25519": (255, _P25519, frozenset({0, 1, _P25519 - 1, _ORDER_8, _P25519 - _ORDER_8})),
     "Ed448": (455, _P448, frozenset({0, 1, _P448 - 1})),
@@ -124,10 +111,7 @@ _SMALL_ORDER: Final[Mapping[object, tuple[int, int, frozenset[int]]]] = {
 
 
 def weakness(entry: Mapping[str, Any]) -> str | None:
-    """Why a JSON Web Key is too weak, in words; None where it is not, or is of a type that has no known weakness.
-
-    Raises what decoding a malformed entry raises: `ValueError`, `TypeError` or `LookupError`.
-    """
+    """Return why a JSON Web Key is too weak, or None. Raises `ValueError`, `TypeError` or `LookupError`."""
     match entry.get("kty"):
         case "RSA":
             return _weakness_of_modulus(base64_to_int(entry["n"]))
@@ -151,28 +135,25 @@ def _weakness_of_modulus(modulus: int) -> str | None:
 
 @cache
 def _roca_fingerprint() -> tuple[tuple[int, frozenset[int]], ...]:
-    """Each small prime, and the powers of 65537 modulo it."""
+    """Return each small prime with the powers of 65537 modulo it."""
     return tuple(
         (prime, frozenset(pow(_ROCA_GENERATOR, exponent, prime) for exponent in range(prime - 1)))
         for prime in _ROCA_PRIMES
     )
 
 
-# Discovery (OpenID Connect Discovery 1.0) and JSON Web Key Sets (RFC 7517): which keys may prove a token
-
-
 _log = logging.getLogger(__name__)
 
 ALGORITHMS: Final = {name: jws.JWSRegistry.algorithms[name] for name in ("RS256", "ES256", "EdDSA")}
-"""The signature algorithms that are accepted, by their JOSE name."""
+"""The accepted signature algorithms by JOSE name."""
 
 MAX_KEYS: Final = 32
 _EDDSA_CURVES: Final = ("Ed25519", "Ed448")
 _PUBLIC_MEMBERS: Final = ("kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y")
 
 
-class ProviderMetadata(msgspec.Struct, frozen=True):
-    """What is needed of a discovery document."""
+class IssuerMetadata(msgspec.Struct, frozen=True):
+    """The used members of a discovery document."""
 
     issuer: str
     jwks_uri: str
@@ -185,7 +166,7 @@ class ProviderMetadata(msgspec.Struct, frozen=True):
 
     @property
     def can_sign_in(self) -> bool:
-        """Whether people can be signed in there with a browser."""
+        """Whether the provider supports sign-in with a browser."""
         return bool(self.authorization_endpoint and self.token_endpoint)
 
 
@@ -194,32 +175,32 @@ class _Jwks(msgspec.Struct, frozen=True):
 
 
 class PublishedKeys(msgspec.Struct, frozen=True):
-    """The usable keys of a provider at one moment, found by ``(kid, alg)``; kid None finds all of an algorithm."""
+    """The usable keys of a provider by ``(kid, alg)``; kid None has all keys of an algorithm."""
 
     by_id: dict[tuple[str | None, str], tuple[Key, ...]]
     ids: frozenset[str]
-    metadata: ProviderMetadata
+    metadata: IssuerMetadata
 
 
 async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -> PublishedKeys:
-    """Discover the provider and read its key set. The caller bounds the time.
+    """Fetch the provider's metadata and keys. The caller sets a timeout.
 
-    Raises `FetchError`, those of `NOT_JSON`, or what the client raises.
+    Raises `FetchError`, the errors of `NOT_JSON`, and the client's errors.
     """
-    # OpenID Connect Discovery 4.1: a terminating slash goes before the well-known path is appended.
+    # OpenID Connect Discovery 4.1: remove a trailing slash before the well-known path.
     address = config.issuer.removesuffix("/") + "/.well-known/openid-configuration"
     body = await fetch(client, address, allow_http=config.allow_http)
-    metadata = msgspec.json.decode(body, type=ProviderMetadata)
+    metadata = msgspec.json.decode(body, type=IssuerMetadata)
     if metadata.issuer != config.issuer:
         raise FetchError("the discovery document names another issuer")
     body = await fetch(client, metadata.jwks_uri, allow_http=config.allow_http)
     keys = usable_keys(msgspec.json.decode(body, type=_Jwks).keys)
     if not keys:
-        _log.warning("the identity provider publishes no key that can be used")
+        _log.warning("the identity provider publishes no usable key")
     return _index(keys, metadata)
 
 
-def _index(keys: list[tuple[str, Key]], metadata: ProviderMetadata) -> PublishedKeys:
+def _index(keys: list[tuple[str, Key]], metadata: IssuerMetadata) -> PublishedKeys:
     by_id: dict[tuple[str | None, str], tuple[Key, ...]] = {}
     for alg, key in keys:
         for kid in {key.kid, None}:
@@ -229,11 +210,10 @@ def _index(keys: list[tuple[str, Key]], metadata: ProviderMetadata) -> Published
 
 
 def usable_keys(entries: list[Any]) -> list[tuple[str, Key]]:
-    """The keys of a set that can verify a token, each with its one algorithm; at most 32.
+    """Return the keys of a set that can verify a token, each with its algorithm; at most 32.
 
-    Left out, as RFC 7517 section 5 has it for what is not understood: symmetric keys, keys for another use or
-    algorithm, other curves, broken entries, and keys published with their private half. Weak keys (`weak_keys`) are
-    left out with a line in the log.
+    Ignored are unsupported entries (RFC 7517 section 5): symmetric and private keys, other uses, algorithms and curves,
+    and malformed entries. Weak keys are ignored with a log line.
     """
     found = [pair for entry in entries if isinstance(entry, dict) and (pair := _usable_key(entry))]
     if len(found) > MAX_KEYS:
