@@ -9,7 +9,7 @@ import stripe
 from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
 from tenantry.common.clock import EPOCH_MAX, system_clock
 from tenantry.domain.errors import ProviderUnavailableError
-from tenantry.integrations.stripe.answers import read_page, second_asked
+from tenantry.integrations.stripe.api import read_page, second_sent
 from tenantry.integrations.stripe.decode import (
     NotAnEventError,
     NotASubscriptionError,
@@ -161,7 +161,7 @@ def check_list(data: bytes) -> None:
         page = at_once(read_page(cast("Any", Client()), "/v1/events", {}))
     except ProviderUnavailableError:
         return
-    hold(0 <= second_asked(page.date, 1.5, system_clock()) <= EPOCH_MAX, "a second out of bounds")
+    hold(0 <= second_sent(page.date, 1.5, system_clock()) <= EPOCH_MAX, "a second out of bounds")
     only_text(page.next_after)
 
 

@@ -12,7 +12,7 @@ from stripe.params import EventListParams, SubscriptionListParams
 
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import IdempotencyMismatchError, ProviderRefusedError
-from tenantry.integrations.stripe.api import ProviderApi, WebhookEndpoint
+from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint
 from tenantry.integrations.stripe.transport import Transport
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Simulator
 from tests.support.simulator import DAY, START, a_simulator, types
@@ -325,4 +325,4 @@ async def test_tenantrys_own_gateway_works_with_it(sim: Simulator) -> None:
                 customer_id="cus_unknown", return_url="https://x.example", idempotency_key=None
             )
         (endpoint,) = await api.webhook_endpoints() or []
-        assert endpoint == WebhookEndpoint("https://app.example/hook", ("invoice.paid",), "enabled")
+        assert endpoint == ProviderEndpoint("https://app.example/hook", ("invoice.paid",), "enabled")

@@ -22,7 +22,7 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import SmtpProbe, parse_smtp_url
-from tenantry.integrations.stripe.api import ProviderApi, WebhookEndpoint
+from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint
 from tests.support.findings import free_port, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider
@@ -206,7 +206,7 @@ async def test_an_endpoint_that_is_missing(provider: ProviderServer) -> None:
     ],
 )
 def test_faults_of_an_endpoint_are_named(events: set[str], status: str, fault: str) -> None:
-    finding = only(judge_endpoints([WebhookEndpoint(HOOK, tuple(events), status)], HOOK), Level.WARNING)
+    finding = only(judge_endpoints([ProviderEndpoint(HOOK, tuple(events), status)], HOOK), Level.WARNING)
     assert finding.message == f"the endpoint {HOOK} {fault}"
 
 

@@ -17,7 +17,7 @@ from tenantry.domain.errors import (
     ProviderRefusedError,
     ProviderUnavailableError,
 )
-from tenantry.integrations.stripe.api import API_VERSION, ProviderApi, WebhookEndpoint
+from tenantry.integrations.stripe.api import API_VERSION, ProviderApi, ProviderEndpoint
 from tests.support.provider_api import KEY, Answer, ProviderServer, endpoint, refusal, running_provider
 
 
@@ -98,7 +98,7 @@ async def test_webhook_endpoints_are_read_to_the_last_page(api: ProviderApi, ser
     endpoints = await api.webhook_endpoints()
     assert endpoints is not None
     assert len(endpoints) == 101
-    assert endpoints[100] == WebhookEndpoint("https://100.example/", ("*",), "enabled")
+    assert endpoints[100] == ProviderEndpoint("https://100.example/", ("*",), "enabled")
 
 
 async def test_a_restricted_key_may_not_read_webhook_endpoints(api: ProviderApi, server: ProviderServer) -> None:

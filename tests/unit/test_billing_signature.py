@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 import stripe
 
-from tenantry.integrations.stripe.signature import Refusal, SignatureVerifier, sign
+from tenantry.integrations.stripe.signature import SignatureFault, SignatureVerifier, sign
 from tests.support.signing import signature, v1
 
 SECRET: Final = "whsec_0123456789abcdef"
@@ -41,20 +41,20 @@ def test_any_of_several_signatures_may_match() -> None:
 
 
 def test_the_wrong_secret_is_refused() -> None:
-    assert check(signature(BODY, secret=OTHER_SECRET, at=NOW)) is Refusal.NO_MATCH
+    assert check(signature(BODY, secret=OTHER_SECRET, at=NOW)) is SignatureFault.NO_MATCH
 
 
 @pytest.mark.parametrize("body", [BODY + b" ", BODY[:-1], b""])
 def test_another_body_is_refused(body: bytes) -> None:
-    assert check(signature(BODY, secret=SECRET, at=NOW), body=body) is Refusal.NO_MATCH
+    assert check(signature(BODY, secret=SECRET, at=NOW), body=body) is SignatureFault.NO_MATCH
 
 
 def test_another_time_than_the_signed_one_is_refused() -> None:
-    assert check(header(v1(BODY, secret=SECRET, at=NOW), at=NOW - 1)) is Refusal.NO_MATCH
+    assert check(header(v1(BODY, secret=SECRET, at=NOW), at=NOW - 1)) is SignatureFault.NO_MATCH
 
 
 def test_the_whole_secret_is_the_key() -> None:
-    assert check(signature(BODY, secret=SECRET.removeprefix("whsec_"), at=NOW)) is Refusal.NO_MATCH
+    assert check(signature(BODY, secret=SECRET.removeprefix("whsec_"), at=NOW)) is SignatureFault.NO_MATCH
 
 
 @pytest.mark.parametrize(
@@ -63,21 +63,21 @@ def test_the_whole_secret_is_the_key() -> None:
         (0, None),
         (300, None),
         (-300, None),
-        (300.5, Refusal.TOO_OLD),
-        (301, Refusal.TOO_OLD),
-        (-301, Refusal.IN_FUTURE),
-        (10**9, Refusal.TOO_OLD),
-        (-(10**10), Refusal.IN_FUTURE),
+        (300.5, SignatureFault.TOO_OLD),
+        (301, SignatureFault.TOO_OLD),
+        (-301, SignatureFault.IN_FUTURE),
+        (10**9, SignatureFault.TOO_OLD),
+        (-(10**10), SignatureFault.IN_FUTURE),
     ],
 )
-def test_the_tolerance_counts_both_ways(age: float, refusal: Refusal | None) -> None:
+def test_the_tolerance_counts_both_ways(age: float, refusal: SignatureFault | None) -> None:
     at = int(NOW - age) if age != 300.5 else NOW - 300
     now = NOW + 0.5 if age == 300.5 else NOW
     assert check(signature(BODY, secret=SECRET, at=at), now=now) == refusal
 
 
 def test_a_forged_old_signature_is_called_a_mismatch() -> None:
-    assert check(header("0" * 64, at=1)) is Refusal.NO_MATCH
+    assert check(header("0" * 64, at=1)) is SignatureFault.NO_MATCH
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_a_forged_old_signature_is_called_a_mismatch() -> None:
     ],
 )
 def test_a_malformed_header_is_refused(malformed: str) -> None:
-    assert check(malformed) is Refusal.MALFORMED
+    assert check(malformed) is SignatureFault.MALFORMED
 
 
 def test_the_old_scheme_alone_is_refused() -> None:
-    assert check(f"t={NOW},v0={v1(BODY, secret=SECRET, at=NOW)}") is Refusal.MALFORMED
+    assert check(f"t={NOW},v0={v1(BODY, secret=SECRET, at=NOW)}") is SignatureFault.MALFORMED
 
 
 def test_the_old_scheme_beside_the_present_one_is_ignored() -> None:
@@ -121,7 +121,7 @@ def test_the_old_scheme_beside_the_present_one_is_ignored() -> None:
 
 
 def test_two_times_are_refused() -> None:
-    assert check(signature(BODY, secret=SECRET, at=NOW) + f",t={NOW}") is Refusal.MALFORMED
+    assert check(signature(BODY, secret=SECRET, at=NOW) + f",t={NOW}") is SignatureFault.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_two_times_are_refused() -> None:
     ],
 )
 def test_a_header_that_is_not_ascii_is_refused(non_ascii: bytes) -> None:
-    assert check(non_ascii) in (Refusal.MALFORMED, Refusal.NO_MATCH)
+    assert check(non_ascii) in (SignatureFault.MALFORMED, SignatureFault.NO_MATCH)
 
 
 def test_many_signatures_are_refused_before_they_are_compared() -> None:
-    assert check(header(*["0" * 64] * 1000, v1(BODY, secret=SECRET, at=NOW))) is Refusal.MALFORMED
+    assert check(header(*["0" * 64] * 1000, v1(BODY, secret=SECRET, at=NOW))) is SignatureFault.MALFORMED
 
 
 @pytest.mark.parametrize("secrets", [[], [""], [SECRET, ""]])
@@ -148,4 +148,4 @@ def test_no_verifier_works_with_an_empty_secret(secrets: list[str]) -> None:
 
 
 def test_a_signature_under_the_empty_secret_is_refused() -> None:
-    assert check(signature(BODY, secret="", at=NOW)) is Refusal.NO_MATCH
+    assert check(signature(BODY, secret="", at=NOW)) is SignatureFault.NO_MATCH

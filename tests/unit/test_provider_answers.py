@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.secret import Secret
-from tenantry.integrations.stripe.answers import second_asked
-from tenantry.integrations.stripe.api import mode_of_key
+from tenantry.integrations.stripe.api import mode_of_key, second_sent
 from tests.support.events import NOW
 from tests.support.provider_api import DATE
 
@@ -23,7 +22,7 @@ OUR_SECOND = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp())
     ("elapsed", "earlier"), [(0.0, 0), (1e-9, 1), (0.2, 1), (1.0, 1), (1.000001, 2), (30.5, 31), (3600.0, 3600)]
 )
 def test_the_question_came_before_the_answer_by_no_more_than_what_passed(elapsed: float, earlier: int) -> None:
-    assert second_asked(DATE, elapsed, OURS) == NOW - earlier
+    assert second_sent(DATE, elapsed, OURS) == NOW - earlier
 
 
 @settings(max_examples=100)
@@ -36,14 +35,14 @@ def test_the_question_is_never_placed_too_late(asked: int, until_written: int, u
     # All in microseconds of the provider's clock.
     date = formatdate((asked + until_written) // 10**6, usegmt=True)
     elapsed = timedelta(microseconds=until_written + until_read).total_seconds()
-    second = second_asked(date, elapsed, OURS)
+    second = second_sent(date, elapsed, OURS)
     assert second <= asked // 10**6
     assert second >= asked // 10**6 - math.ceil(elapsed)
 
 
 @pytest.mark.parametrize("date", ["Thursday, 01-Jan-26 12:00:00 GMT", "Thu Jan  1 12:00:00 2026"])
 def test_the_old_forms_of_a_date(date: str) -> None:
-    assert second_asked(date, 0.5, OURS) == NOW - 1
+    assert second_sent(date, 0.5, OURS) == NOW - 1
 
 
 @pytest.mark.parametrize(
@@ -63,13 +62,13 @@ def test_the_old_forms_of_a_date(date: str) -> None:
     ],
 )
 def test_without_a_usable_date_our_clock_counts(date: str | None) -> None:
-    assert second_asked(date, 0.5, OURS) == OUR_SECOND
+    assert second_sent(date, 0.5, OURS) == OUR_SECOND
 
 
 @settings(max_examples=100)
 @given(st.text(), st.floats(0, 100))
 def test_any_text_is_a_date_or_none(date: str, elapsed: float) -> None:
-    assert 0 <= second_asked(date, elapsed, OURS) <= EPOCH_MAX
+    assert 0 <= second_sent(date, elapsed, OURS) <= EPOCH_MAX
 
 
 @pytest.mark.parametrize(

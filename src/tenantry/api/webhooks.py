@@ -13,7 +13,7 @@ from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
-from tenantry.integrations.stripe.signature import Refusal, SignatureVerifier
+from tenantry.integrations.stripe.signature import SignatureFault, SignatureVerifier
 from tenantry.server.asgi_types import OUTCOME, TENANT, HotRequest, HotResponse
 from tenantry.server.metrics import Metrics
 
@@ -68,7 +68,7 @@ class WebhookEndpoint:
             for outcome in (*Outcome, *_NotEntered)
             for livemode, mode in _MODES.items()
         }
-        self._refusals = {reason: metrics.refusals.labels(reason) for reason in (*Refusal, *_NoEvent)}
+        self._refusals = {reason: metrics.refusals.labels(reason) for reason in (*SignatureFault, *_NoEvent)}
         self._anomalies = {anomaly: metrics.anomalies.labels(anomaly) for anomaly in Anomaly}
 
     async def handle(self, request: HotRequest) -> HotResponse:
@@ -126,7 +126,7 @@ class WebhookEndpoint:
         known = event.type if event.type in HANDLED_TYPES else _OTHER_TYPE
         self._events[known, outcome, event.livemode].inc()
 
-    def _refuse(self, request: HotRequest, reason: Refusal | _NoEvent, status: int, text: str) -> HotResponse:
+    def _refuse(self, request: HotRequest, reason: SignatureFault | _NoEvent, status: int, text: str) -> HotResponse:
         request.scope[OUTCOME] = reason.value
         self._refusals[reason].inc()
         logger.warning("webhook refused: reason=%s request=%s", reason.value, request.request_id.decode())

@@ -17,7 +17,7 @@ from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.jwks import FetchError, fetch_published_keys
 from tenantry.integrations.smtp import Mailer, MailError, SmtpConfig, SmtpProbe
-from tenantry.integrations.stripe.api import Price, ProviderApi, WebhookEndpoint
+from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, ProviderPrice
 
 CERTIFICATE_DAYS: Final = timedelta(days=14)
 """How long a certificate must still be valid."""
@@ -185,7 +185,7 @@ async def check_provider(api: ProviderApi | None, webhook_url: str, catalog: Cat
     return [*judge_endpoints(endpoints, webhook_url), *prices]
 
 
-def judge_prices(plans: Mapping[str, str], prices: Mapping[str, Price | None] | None) -> list[Finding]:
+def judge_prices(plans: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
     """Whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
     if prices is None:
         return [_PRICES_UNREADABLE.found()]
@@ -197,7 +197,7 @@ def judge_prices(plans: Mapping[str, str], prices: Mapping[str, Price | None] | 
     return found or ([ok(_PRICES, f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
 
 
-def _fault_of(price: Price | None) -> str | None:
+def _fault_of(price: ProviderPrice | None) -> str | None:
     if price is None:
         return "the provider does not know"
     if not price.recurring:
@@ -205,13 +205,13 @@ def _fault_of(price: Price | None) -> str | None:
     return None if price.active else "is archived"
 
 
-def judge_endpoints(endpoints: Collection[WebhookEndpoint], webhook_url: str) -> list[Finding]:
+def judge_endpoints(endpoints: Collection[ProviderEndpoint], webhook_url: str) -> list[Finding]:
     """Whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2."""
     ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
     return [_judge_endpoint(endpoint) for endpoint in ours] or [_NO_ENDPOINT.found(url=webhook_url)]
 
 
-def _judge_endpoint(endpoint: WebhookEndpoint) -> Finding:
+def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
     enabled = set(endpoint.enabled_events)
     missing = set() if _ALL_TYPES in enabled else HANDLED_TYPES - enabled
     surplus = enabled - HANDLED_TYPES

@@ -1,70 +1,81 @@
 """The payment provider's API: checkout, the customer portal, webhook endpoints, subscriptions, events."""
 
 import asyncio
+import logging
+import math
+import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, system_clock
+import msgspec
+
+from tenantry.common.clock import DEFAULT_TIMEOUTS, EPOCH_MAX, Clock, system_clock
+from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
-from tenantry.integrations.stripe.answers import (
-    MOST_PER_PAGE,
-    Page,
-    is_unknown_customer,
-    read_page,
-    refusal,
-    second_asked,
-    unusable,
+from tenantry.domain.errors import (
+    DomainError,
+    IdempotencyInFlightError,
+    IdempotencyMismatchError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
 )
 from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
 
 if TYPE_CHECKING:
-    from stripe import StripeClient
+    from stripe import StripeClient, StripeError, StripeResponse
     from stripe.params.billing_portal import SessionCreateParams as PortalParams
     from stripe.params.checkout import SessionCreateParams as CheckoutParams
 
     from tenantry.integrations.stripe.transport import Transport
 
 API_VERSION: Final = "2026-10-28.endive"
-"""The shape of requests and answers; it changes with this module, not with the provider's package."""
-
+"""The shape of requests and responses; it changes with this module, not with the provider's package."""
 ORG_ID: Final = "orgId"
-"""The metadata key by which events find their tenant (SPEC 2.2)."""
-
+"""The metadata key that names the tenant (SPEC 2.2)."""
 MOST_EVENT_TYPES: Final = 20
-"""How many types of events the provider lets one ask for at once."""
+"""The most types of events in one request."""
+MOST_PER_PAGE: Final = 100
+"""The most objects on a page."""
 
 _RETRIES: Final = 2
 _MISSING: Final = "resource_missing"
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
 _EVENTS: Final = "/v1/events"
+_SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
+_NO_WORD: Final = "unknown"
+
+logger = logging.getLogger(__name__)
 
 
-class WebhookEndpoint(NamedTuple):
-    """An address that the provider sends events to; ``status`` is ``enabled`` or ``disabled``."""
+class ProviderEndpoint(NamedTuple):
+    """A webhook endpoint at the provider; ``status`` is ``enabled`` or ``disabled``."""
 
     url: str
     enabled_events: tuple[str, ...]
     status: str
 
 
-class Price(NamedTuple):
-    """A price of the provider's: whether it can still be bought, and whether it is one of a subscription."""
+class ProviderPrice(NamedTuple):
+    """A price at the provider: whether it is for sale, and whether it is for subscriptions."""
 
     active: bool
     recurring: bool
 
 
 class ProviderApi:
-    """Calls the provider's API over connections that are kept until `aclose`, all in one event loop.
+    """Calls the provider's API over connections that stay open until `aclose`, all in one event loop.
 
-    A call takes at most ``timeout`` seconds a try and three tries. Raises `ProviderUnavailableError` when the provider
-    is out of reach, overloaded or broken, or answers with something of no use, `ProviderRefusedError` when it refuses,
-    and, where an idempotency key is given, `IdempotencyMismatchError` and `IdempotencyInFlightError`. Without one,
-    every call is a new request. ``clock`` counts only where the provider does not say what time it is.
+    A call takes at most ``timeout`` seconds for each of three tries. Raises `ProviderUnavailableError` if the provider
+    is unreachable, overloaded, broken, or answers with a malformed response; `ProviderRefusedError` if it rejects the
+    request; with an idempotency key also `IdempotencyMismatchError` and `IdempotencyInFlightError`. ``clock`` counts
+    only where a response has no date.
     """
 
     def __init__(
@@ -85,7 +96,7 @@ class ProviderApi:
         self._connection: tuple[StripeClient, Transport] | None = None
 
     async def aclose(self) -> None:
-        """Close the connections that are kept; a later call would make new ones."""
+        """Close the connections; a later call opens new ones."""
         async with self._connecting:
             if self._connection is not None:
                 _, transport = self._connection
@@ -103,9 +114,9 @@ class ProviderApi:
         cancel_url: str,
         idempotency_key: str | None,
     ) -> str:
-        """Begin a checkout for a subscription and return the address to send the buyer to.
+        """Start a checkout for a subscription and return its URL for the buyer.
 
-        The session and the subscription carry the tenant's id; ``customer_email`` counts where there is no customer.
+        The session and the subscription carry the tenant's id; ``customer_email`` counts without a customer.
         """
         params: CheckoutParams = {
             "mode": "subscription",
@@ -124,37 +135,37 @@ class ProviderApi:
             session = await client.v1.checkout.sessions.create_async(
                 params, {"idempotency_key": idempotency_key} if idempotency_key else None
             )
-            return _address(session.url)
+            return _session_url(session.url)
 
     async def create_portal_session(self, *, customer_id: str, return_url: str, idempotency_key: str | None) -> str:
-        """Open the customer portal and return its address; who knows it acts for the customer for some minutes."""
+        """Open the customer portal and return its URL, which for some minutes needs no other credential."""
         params: PortalParams = {"customer": customer_id, "return_url": return_url}
         async with self._client() as client:
             session = await client.v1.billing_portal.sessions.create_async(
                 params, {"idempotency_key": idempotency_key} if idempotency_key else None
             )
-            return _address(session.url)
+            return _session_url(session.url)
 
-    async def webhook_endpoints(self) -> list[WebhookEndpoint] | None:
-        """Where the provider sends events to; None if the key has no right to know."""
+    async def webhook_endpoints(self) -> list[ProviderEndpoint] | None:
+        """Return the webhook endpoints; None if the key lacks the permission."""
         async with self._client() as client:
             import stripe  # noqa: PLC0415  # slow to import
 
             try:
                 page = await client.v1.webhook_endpoints.list_async({"limit": MOST_PER_PAGE})
                 return [
-                    WebhookEndpoint(endpoint.url, tuple(endpoint.enabled_events), endpoint.status)
+                    ProviderEndpoint(endpoint.url, tuple(endpoint.enabled_events), endpoint.status)
                     async for endpoint in page.auto_paging_iter()
                 ]
             except stripe.PermissionError:
                 return None
 
-    async def prices(self, price_ids: Collection[str]) -> dict[str, Price | None] | None:
-        """These prices, None for one that the provider does not know; None in all if the key has no right to know."""
+    async def prices(self, price_ids: Collection[str]) -> dict[str, ProviderPrice | None] | None:
+        """Return these prices, None for an unknown one; None instead of all if the key lacks the permission."""
         async with self._client() as client:
             import stripe  # noqa: PLC0415  # slow to import
 
-            found: dict[str, Price | None] = {}
+            found: dict[str, ProviderPrice | None] = {}
             for price_id in price_ids:
                 try:
                     price = await client.v1.prices.retrieve_async(price_id)
@@ -165,28 +176,28 @@ class ProviderApi:
                         raise
                     found[price_id] = None
                 else:
-                    found[price_id] = Price(price.active, price.recurring is not None)
+                    found[price_id] = ProviderPrice(price.active, price.recurring is not None)
             return found
 
     async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
-        """All subscriptions of a customer, ended ones included; None if the provider does not know the customer.
+        """Return all subscriptions of a customer, ended ones included; None for an unknown customer.
 
-        It knows those of the mode, live or test, that the API key belongs to.
+        The provider knows the customers of the API key's mode, live or test.
         """
         async with self._client() as client:
             import stripe  # noqa: PLC0415  # slow to import
 
             params = {"customer": customer_id, "status": "all"}
-            asked, begun = self._clock(), time.monotonic()
+            sent_at, started = self._clock(), time.monotonic()
             try:
                 page = await read_page(client, _SUBSCRIPTIONS, params)
-                as_of = second_asked(page.date, time.monotonic() - begun, asked)
+                as_of = second_sent(page.date, time.monotonic() - started, sent_at)
                 subscriptions = _subscriptions(page, customer_id)
                 while page.next_after is not None:
                     page = await read_page(client, _SUBSCRIPTIONS, params, page.next_after)
                     subscriptions += _subscriptions(page, customer_id)
             except stripe.InvalidRequestError as error:
-                if is_unknown_customer(error):
+                if _detail(error, "code") == _MISSING and _detail(error, "param") in ("customer", _NO_WORD):
                     return None
                 raise
             return CustomerSubscriptions(as_of, tuple(subscriptions))
@@ -194,18 +205,17 @@ class ProviderApi:
     async def events_since(
         self, since: int, types: Collection[str] | None, until: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The account's events of these types (None: of all), created at or after this second, newest first, as JSON.
+        """Yield the account's events of these types (None: all), created from ``since`` to ``until``, as JSON.
 
-        With ``until`` none that was created after that second.
-        The provider keeps events for 30 days. Raises `ValueError` unless there are 1 to 20 types; the errors of a call
-        may come at any event. Events that are created meanwhile are not among them.
+        The newest come first; events created meanwhile are not among them. The provider lists events for 30 days.
+        Raises `ValueError` unless there are 1 to 20 types; any step can raise the errors of a call.
         """
         params: dict[str, object] = {"created": {"gte": since} if until is None else {"gte": since, "lte": until}}
         if types is not None:
             if not 1 <= len(types) <= MOST_EVENT_TYPES:
                 raise ValueError(
                     f"the provider lists 1 to {MOST_EVENT_TYPES} types of events at once, not {len(types)}"
-                )  # fmt: skip
+                )
             params["types"] = sorted(types)
         after: str | None = None
         while True:
@@ -221,7 +231,7 @@ class ProviderApi:
     async def _client(self) -> "AsyncIterator[StripeClient]":
         async with self._connecting:
             if self._connection is None:
-                # The first import takes longer than a request may block the others.
+                # The first import would block the event loop for too long.
                 self._connection = await asyncio.to_thread(self._connect)
             client, _ = self._connection
         import stripe  # noqa: PLC0415  # slow to import
@@ -229,15 +239,14 @@ class ProviderApi:
         try:
             yield client
         except stripe.StripeError as error:
-            # The cause is cut off: it holds whatever the provider answered.
-            raise refusal(error) from None
+            raise _domain_error(error) from None  # the cause holds the provider's response
 
     def _connect(self) -> "tuple[StripeClient, Transport]":
         import stripe  # noqa: PLC0415  # slow to import
 
         from tenantry.integrations.stripe.transport import Transport  # noqa: PLC0415
 
-        # A switch of the whole package: it would tell the provider how long earlier calls took.
+        # This switch of the whole package keeps it from reporting the latency of earlier calls to the provider.
         stripe.enable_telemetry = False
         transport = Transport(self._timeout, self._tracing)
         client = stripe.StripeClient(
@@ -251,24 +260,125 @@ class ProviderApi:
 
 
 def mode_of_key(secret_key: Secret) -> bool | None:
-    """Whether an API key of the provider acts in live mode (its events' ``livemode``); None if it does not say."""
+    """Return the ``livemode`` of an API key of the provider; None if its prefix does not show it."""
     key = secret_key.reveal()
     if key.startswith(("sk_live_", "rk_live_")):
         return True
     return False if key.startswith(("sk_test_", "rk_test_")) else None
 
 
-def _address(url: str | None) -> str:
+def _session_url(url: str | None) -> str:
     if not url:
-        raise unusable("a session without an address")
+        raise _malformed("a session without a URL")
     return url
 
 
-def _subscriptions(page: Page, customer_id: str) -> list[ProviderSubscription]:
+def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscription]:
     try:
         subscriptions = [decode_subscription(raw) for raw in page.objects]
     except NotASubscriptionError as error:
-        raise unusable(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
+        raise _malformed(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
     if any(subscription.customer_id != customer_id for subscription in subscriptions):
-        raise unusable(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
+        raise _malformed(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
     return subscriptions
+
+
+class _ListBody(msgspec.Struct):
+    data: list[msgspec.Raw]
+    has_more: bool
+
+
+class _ObjectId(msgspec.Struct):
+    id: str
+
+
+_list: Final = msgspec.json.Decoder(_ListBody)
+_object_id: Final = msgspec.json.Decoder(_ObjectId)
+
+
+class ListPage(NamedTuple):
+    """A page of a list: its objects as JSON, and headers; ``next_after`` is None on the last page."""
+
+    objects: list[bytes]
+    next_after: str | None
+    date: str | None
+    request_id: str | None
+
+
+async def read_page(
+    client: "StripeClient", path: str, params: Mapping[str, object], after: str | None = None
+) -> ListPage:
+    """Request the page after this id, or the first one.
+
+    Raises the errors of the provider's package, and `ProviderUnavailableError` for a malformed page.
+    """
+    response: StripeResponse = await client.raw_request_async(
+        "get", path, **params, limit=MOST_PER_PAGE, starting_after=after
+    )
+    try:
+        page = _list.decode(response.body)
+        next_after = _object_id.decode(page.data[-1]).id if page.has_more and page.data else None
+    except NOT_JSON as error:
+        raise _malformed(f"{path}: {error}", response.request_id) from None
+    if page.has_more and next_after in (None, "", after):
+        raise _malformed(f"{path}: the list does not continue", response.request_id)
+    return ListPage([bytes(raw) for raw in page.data], next_after, response.headers.get("date"), response.request_id)
+
+
+def second_sent(date: str | None, elapsed: float, sent_at: datetime) -> int:
+    """Return the second of the provider's clock in which a request was sent, or an earlier one (Unix time).
+
+    ``date`` is the header of a response that took ``elapsed`` seconds: the provider wrote it within that time. Where it
+    is missing or malformed, our own clock counts: ``sent_at``.
+    """
+    try:
+        answered = parsedate_to_datetime(date or "")
+    except (ValueError, OverflowError):
+        return int(sent_at.timestamp())
+    if answered.tzinfo is None:
+        answered = answered.replace(tzinfo=UTC)  # the old form of the header names no zone and means UTC
+    second = int(answered.timestamp()) - math.ceil(elapsed)
+    return second if 0 <= second <= EPOCH_MAX else int(sent_at.timestamp())
+
+
+def _malformed(why: str, request_id: str | None = None) -> ProviderUnavailableError:
+    logger.warning("the payment provider's answer cannot be used: %s, request %s", why, _word(request_id))
+    return ProviderUnavailableError("The payment provider's answer cannot be used.")
+
+
+def _domain_error(error: "StripeError") -> DomainError:
+    """Translate an error; the log has enough to find the request at the provider."""
+    status = error.http_status or 0
+    kind, code, request_id = _detail(error, "type"), _detail(error, "code"), _word(error.request_id)
+    logger.warning(
+        "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s",
+        type(error.__cause__ or error).__name__, status, kind, code, _detail(error, "param"), request_id,
+    )  # fmt: skip
+    if code == "idempotency_key_in_use":
+        return IdempotencyInFlightError("A request with this Idempotency-Key is still being carried out.")
+    if kind == "idempotency_error":
+        return IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
+    is_temporary = status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT) or code == "rate_limit"
+    if is_temporary or not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ProviderUnavailableError("The payment provider is out of reach. Try again shortly.")
+    if status == HTTPStatus.UNAUTHORIZED:
+        message = "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
+    elif status == HTTPStatus.FORBIDDEN:
+        message = (
+            "The payment provider does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a "
+            f"permission ({code}, request {request_id})."
+        )
+    else:
+        message = f"The payment provider refused the request (status {status}, {code}, request {request_id})."
+    return ProviderRefusedError(message, of_key=status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN))
+
+
+def _detail(error: "StripeError", name: str) -> str:
+    body = error.json_body
+    details = body.get("error") if isinstance(body, dict) else None
+    return _word(details.get(name) if isinstance(details, dict) else None)
+
+
+def _word(value: object) -> str:
+    """Return a plain word as it is, so that no message or address gets into logs and answers."""
+    return value if isinstance(value, str) and _SAFE_WORD.fullmatch(value) else _NO_WORD

@@ -1,7 +1,7 @@
-"""Reading an event or a subscription of the provider: the few fields that matter, in both of its API shapes.
+"""Decoding the provider's events and subscriptions: the fields that the fold needs, in both API shapes.
 
-Shapes differ in where a subscription's ``current_period_end`` is (on the subscription; on its items since
-API version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
+The shapes differ in where a subscription's ``current_period_end`` is (on the subscription; on its items since API
+version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class NotAnEventError(ValueError):
 
 
 class NotASubscriptionError(ValueError):
-    """The object is not a subscription that can be used; the message says why, without its values."""
+    """The object is not a valid subscription; the message says why, without its values."""
 
 
 class _Data(msgspec.Struct):
@@ -44,7 +44,7 @@ class _Data(msgspec.Struct):
     previous_attributes: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Event(msgspec.Struct, Generic[Data]):
+class _Envelope(msgspec.Struct, Generic[Data]):
     type: str
     data: Data
     id: str | None = None
@@ -55,7 +55,7 @@ class _Event(msgspec.Struct, Generic[Data]):
 
 
 class _ThinEvent(msgspec.Struct):
-    """A thin event: it refers to its object. ``context`` is the account that it is about, if not the platform's own."""
+    """A thin event, which only refers to its object. ``context`` is the connected account, if any."""
 
     object: Literal["v2.core.event"]
     type: str
@@ -66,9 +66,9 @@ class _ThinEvent(msgspec.Struct):
 
 
 class _UpdateData(msgspec.Struct):
-    """The data of the type that comes most, read in one go: an object apart costs as much again."""
+    """The data of the most frequent type, decoded in one pass: a second pass would double the cost."""
 
-    object: "_Subscription"
+    object: "_SubscriptionObject"
     previous_attributes: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -93,7 +93,7 @@ class _AnyItems(msgspec.Struct):
     data: list[msgspec.Raw] = []
 
 
-class _Subscription(msgspec.Struct):
+class _SubscriptionObject(msgspec.Struct):
     status: str
     id: str | None = None
     created: int | None = None
@@ -112,13 +112,11 @@ class _Previous(msgspec.Struct):
     plan: Any = UNSET
 
 
-class _DeletedSubscription(_Subscription):
+class _DeletedSubscription(_SubscriptionObject):
     status: str = _CANCELED
 
 
-class _Ended(msgspec.Struct):
-    """What the handler of an ended subscription needs, and what else names it."""
-
+class _EndedSubscription(msgspec.Struct):
     metadata: dict[str, Any] | None = None
     id: str | None = None
     created: int | None = None
@@ -155,9 +153,9 @@ class _CheckoutSession(msgspec.Struct):
 
 
 _previous_attributes: Final = msgspec.json.Decoder(_Previous)
-_envelope: Final = msgspec.json.Decoder(_Event[_Data])
-_update: Final = msgspec.json.Decoder(_Event[_UpdateData])
-_subscription: Final = msgspec.json.Decoder(_Subscription)
+_envelope: Final = msgspec.json.Decoder(_Envelope[_Data])
+_update: Final = msgspec.json.Decoder(_Envelope[_UpdateData])
+_subscription: Final = msgspec.json.Decoder(_SubscriptionObject)
 _deleted: Final = msgspec.json.Decoder(_DeletedSubscription)
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any_items: Final = msgspec.json.Decoder(_AnyItems | None)
@@ -169,13 +167,12 @@ _checkout: Final = msgspec.json.Decoder(_CheckoutSession)
 def decode_event(
     body: bytes, *, arrived: int, make_up_id: Callable[[], str], reference_links: bool = False
 ) -> BillingEvent:
-    """Return the facts of the event in ``body``.
+    """Decode an event.
 
-    An event without ``id`` gets what ``make_up_id`` returns; one without ``created`` counts as created when it
-    ``arrived`` (Unix seconds). With ``reference_links`` a checkout session's ``client_reference_id`` may
-    name the tenant. An object that lacks what the handler of its type needs gives an event with a ``problem``; a fact
-    that the handler can do without is None where it is malformed. Raises `NotAnEventError` for anything that is neither
-    an object with a ``type`` and a ``data.object`` nor a thin event.
+    Without ``id`` it gets the result of ``make_up_id``; without ``created`` it was created when it ``arrived`` (Unix
+    seconds). With ``reference_links`` a checkout session's ``client_reference_id`` may name the tenant. If a required
+    field is malformed or missing, the event has a ``problem``; a malformed optional field is None. Raises
+    `NotAnEventError` unless ``body`` is a thin event or has a ``type`` and a ``data.object``.
     """
     envelope = _decode_update(body) or _decode_envelope(body)
     created = arrived if envelope.created is None else envelope.created
@@ -184,30 +181,25 @@ def decode_event(
         _is_text(event_id) and _is_text(envelope.type) and _is_text(envelope.account)
     ):
         raise NotAnEventError("id, type, account or created is out of bounds")
-    if envelope.data is None:
-        return BillingEvent(
-            id=event_id, type=envelope.type, created=created, livemode=envelope.livemode,
-            account=envelope.account or None, is_thin=True,
-        )  # fmt: skip
-    api_version = envelope.api_version if _is_text(envelope.api_version) else None
-    facts: dict[str, Any] = {}
-    try:
-        facts = _facts(envelope, reference_links=reference_links)
-    except (*NOT_JSON, _UnusableError) as error:
-        facts = {"problem": f"The event's object cannot be used: {error}"}
+    facts: dict[str, Any] = {"is_thin": True}
+    if envelope.data is not None:
+        try:
+            facts = _facts(envelope, reference_links=reference_links)
+        except (*NOT_JSON, _MalformedError) as error:
+            facts = {"problem": f"The event's object cannot be used: {error}"}
     return BillingEvent(
         id=event_id,
         type=envelope.type,
         created=created,
         livemode=envelope.livemode,
-        api_version=api_version,
+        api_version=_text_if_any(envelope.api_version),
         account=envelope.account or None,
         **facts,
     )
 
 
-def _decode_update(body: bytes) -> _Event[_UpdateData] | None:
-    """The event, if it is an update of a subscription with nothing unexpected in it."""
+def _decode_update(body: bytes) -> _Envelope[_UpdateData] | None:
+    """Return the event if it is a well-formed update of a subscription."""
     if _UPDATED not in body:
         return None
     try:
@@ -217,11 +209,11 @@ def _decode_update(body: bytes) -> _Event[_UpdateData] | None:
     return event if event.type == ev.SUBSCRIPTION_UPDATED else None
 
 
-def _decode_envelope(body: bytes) -> _Event[_Data] | _Event[None]:
+def _decode_envelope(body: bytes) -> _Envelope[_Data] | _Envelope[None]:
     try:
         envelope = _envelope.decode(body)
     except NOT_JSON as error:
-        if (thin := _decode_thin(body)) is not None:
+        if thin := _decode_thin(body):
             return thin
         raise NotAnEventError(str(error)) from error
     if not bytes(envelope.data.object).lstrip().startswith(b"{"):
@@ -229,8 +221,8 @@ def _decode_envelope(body: bytes) -> _Event[_Data] | _Event[None]:
     return envelope
 
 
-def _decode_thin(body: bytes) -> _Event[None] | None:
-    """The event without an object, if it is a thin one."""
+def _decode_thin(body: bytes) -> _Envelope[None] | None:
+    """Return the event without an object, if it is a thin one."""
     try:
         event = _thin.decode(body)
     except NOT_JSON:
@@ -238,41 +230,29 @@ def _decode_thin(body: bytes) -> _Event[None] | None:
     created = event.created
     if isinstance(created, datetime):
         created = int((created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp())
-    return _Event(event.type, None, event.id, created, event.livemode, account=event.context)
+    return _Envelope(event.type, None, event.id, created, event.livemode, account=event.context)
 
 
 def decode_subscription(raw: bytes) -> ProviderSubscription:
-    """Return what the provider's API says of a subscription.
-
-    Raises `NotASubscriptionError` for one that lacks ``id``, ``customer``, ``created`` or ``status``, that has
-    something of another type or out of range, or that names a tenant by what cannot be a tenant's id.
-    """
+    """Decode a subscription. Raises `NotASubscriptionError`, also for a tenant id that cannot be one."""
     try:
         subscription = _subscription.decode(raw)
         facts = _subscription_facts(subscription, None)
-    except (*NOT_JSON, _UnusableError) as error:
+    except (*NOT_JSON, _MalformedError) as error:
         raise NotASubscriptionError(str(error)) from error
     if not facts["subscription_id"] or facts["customer_id"] is None or facts["subscription_created"] is None:
-        raise NotASubscriptionError("it lacks its id, its customer or its moment of creation")
-    return ProviderSubscription(
-        id=facts["subscription_id"],
-        customer_id=facts["customer_id"],
-        created=facts["subscription_created"],
-        status=facts["status"],
-        org_id=facts["org_id"],
-        price_id=facts["price_id"],
-        current_period_end=facts["current_period_end"],
-        cancel_at_period_end=facts["cancel_at_period_end"],
-    )
+        raise NotASubscriptionError("its id, customer or time of creation is missing")
+    del facts["previous"]
+    return ProviderSubscription(id=facts.pop("subscription_id"), created=facts.pop("subscription_created"), **facts)
 
 
-class _UnusableError(ValueError):
-    """The object is JSON of the right types, and still of no use."""
+class _MalformedError(ValueError):
+    """A value of the object is out of bounds."""
 
 
-def _facts(envelope: _Event[_Data] | _Event[_UpdateData], *, reference_links: bool) -> dict[str, Any]:
+def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_links: bool) -> dict[str, Any]:
     raw = envelope.data.object
-    if isinstance(raw, _Subscription):
+    if isinstance(raw, _SubscriptionObject):
         return _subscription_facts(raw, envelope.data.previous_attributes)
     if envelope.type == ev.SUBSCRIPTION_UPDATED:
         return _subscription_facts(_updated_subscription(raw), envelope.data.previous_attributes)
@@ -286,15 +266,15 @@ def _facts(envelope: _Event[_Data] | _Event[_UpdateData], *, reference_links: bo
 
 
 def _deletion_facts(raw: bytes) -> dict[str, Any]:
-    """The facts of an ended subscription, of which the handler needs the tenant alone."""
+    """Return the facts of an ended subscription; only the tenant must be valid."""
     try:
         return _subscription_facts(_deleted.decode(raw), None)
-    except (*NOT_JSON, _UnusableError):
-        return {**_identity(_lenient(_Ended, raw, "id", "created", "customer")), "status": _CANCELED}
+    except (*NOT_JSON, _MalformedError):
+        return {**_identity(_lenient(_EndedSubscription, raw, "id", "created", "customer")), "status": _CANCELED}
 
 
 def _tolerant(decoder: msgspec.json.Decoder[Object], kind: type[Object], raw: bytes, *optional: str) -> Object:
-    """The object, without those of its ``optional`` fields that are malformed."""
+    """Decode an object, without those of its ``optional`` fields that are malformed."""
     try:
         return decoder.decode(raw)
     except NOT_JSON:
@@ -313,12 +293,12 @@ def _lenient(kind: type[Object], raw: bytes, *optional: str) -> Object:
     return msgspec.convert(known, kind)
 
 
-def _updated_subscription(raw: bytes) -> _Subscription:
-    """The subscription with all that its handler needs; of the items that is the first."""
+def _updated_subscription(raw: bytes) -> _SubscriptionObject:
+    """Decode a subscription, without malformed optional fields; of the items only the first is required."""
     try:
         return _subscription.decode(raw)
     except NOT_JSON:
-        subscription = _lenient(_Subscription, raw, "id", "created", "customer", "items")
+        subscription = _lenient(_SubscriptionObject, raw, "id", "created", "customer", "items")
     if "items" in (given := _fields.decode(raw)):
         items = _any_items.decode(given["items"])
         spare = () if subscription.current_period_end is None else ("current_period_end",)
@@ -327,20 +307,17 @@ def _updated_subscription(raw: bytes) -> _Subscription:
 
 
 def _checkout_session(raw: bytes) -> _CheckoutSession:
-    """The checkout session; one that is not for a subscription with its mode alone, if the rest is malformed."""
+    """Decode a checkout session; only one for a subscription needs more than its mode."""
     try:
         return _checkout.decode(raw)
     except NOT_JSON:
-        everything = ("customer", "subscription", "metadata", "client_reference_id")
-        session = _lenient(_CheckoutSession, raw, *everything)
-    return (
-        session
-        if session.mode != _SUBSCRIPTION_MODE
-        else _lenient(_CheckoutSession, raw, "subscription", "client_reference_id")
-    )
+        session = _lenient(_CheckoutSession, raw, "customer", "subscription", "metadata", "client_reference_id")
+    if session.mode != _SUBSCRIPTION_MODE:
+        return session
+    return _lenient(_CheckoutSession, raw, "subscription", "client_reference_id")
 
 
-def _subscription_facts(subscription: _Subscription, previous: msgspec.Raw | None) -> dict[str, Any]:
+def _subscription_facts(subscription: _SubscriptionObject, previous: msgspec.Raw | None) -> dict[str, Any]:
     items = subscription.items.data if subscription.items else []
     first = items[0] if items else _Item()
     period_end = subscription.current_period_end
@@ -355,8 +332,8 @@ def _subscription_facts(subscription: _Subscription, previous: msgspec.Raw | Non
     return facts
 
 
-def _identity(subscription: _Subscription | _Ended) -> dict[str, Any]:
-    """Whose subscription it is; all but the tenant may be unknown."""
+def _identity(subscription: _SubscriptionObject | _EndedSubscription) -> dict[str, Any]:
+    """Return whose subscription it is; only the tenant must be valid."""
     return {
         "org_id": _org_id(subscription.metadata),
         "customer_id": _ref_if_any(subscription.customer),
@@ -366,10 +343,10 @@ def _identity(subscription: _Subscription | _Ended) -> dict[str, Any]:
 
 
 def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
-    """The tracked values among ``previous_attributes``.
+    """Return the tracked values among ``previous_attributes``.
 
-    None where they are missing or not to be understood: that proves nothing. Empty where others alone changed: that
-    proves that the tracked ones were the same before.
+    None if they are missing or malformed: that proves nothing. Empty if only others changed: that proves that the
+    tracked ones were the same before.
     """
     if bytes(attributes).strip() == b"{}":
         return None
@@ -388,7 +365,7 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
 
 
 def _first_before(before: _Previous) -> _Item:
-    """The first item as it was; ``plan`` is an old name of its price. Raises `ValueError` where there was none."""
+    """Return the first item as it was; ``plan`` is an old name of its price. Raises `ValueError` without an item."""
     if before.items is not UNSET:
         [first, *_] = msgspec.convert(before.items, _Items).data
         return first
@@ -408,8 +385,8 @@ def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
     return {
         "customer_id": _ref(invoice.customer),
         "invoice_id": _text_if_any(invoice.id),
-        # what only the mail shows, or orders events of one second, must not cost the event
-        "invoice_url": url if isinstance(url, str) and _is_web_address(url) else None,
+        # optional: the mail shows these, or they order events of one second
+        "invoice_url": url if isinstance(url, str) and _is_web_url(url) else None,
         "amount_due": _amount(invoice.amount_due),
         "amount_remaining": _amount(invoice.amount_remaining),
         "attempt_count": attempts if type(attempts) is int and 0 <= attempts <= _LARGEST_AMOUNT else None,
@@ -425,7 +402,7 @@ def _amount(value: object) -> int | None:
 
 def _checkout_facts(session: _CheckoutSession, *, reference_links: bool) -> dict[str, Any]:
     mode = _text(session.mode, "mode")
-    if mode != _SUBSCRIPTION_MODE:  # nothing else of it counts
+    if mode != _SUBSCRIPTION_MODE:
         return {"checkout_mode": mode, "customer_id": _ref_if_any(session.customer)}
     org_id = _org_id(session.metadata)
     if org_id is None and reference_links and session.client_reference_id:
@@ -443,7 +420,7 @@ def _org_id(metadata: dict[str, Any] | None) -> str | None:
     if org_id is None or org_id == "":
         return None
     if not isinstance(org_id, str) or not is_tenant_id(org_id):
-        raise _UnusableError("metadata.orgId is not a tenant id")
+        raise _MalformedError("metadata.orgId is not a tenant id")
     return org_id
 
 
@@ -451,12 +428,14 @@ def _price(price: _Price | str | None) -> str | None:
     return _text(price.id if isinstance(price, _Price) else price, "price.id")
 
 
+# These functions raise `_MalformedError` for a malformed value; those with ``if_any`` return None instead.
+
+
 def _ref(reference: str | _Ref | None) -> str | None:
     return _text(reference.id if isinstance(reference, _Ref) else reference, "reference") or None
 
 
 def _ref_if_any(reference: str | _Ref | None) -> str | None:
-    """The id of a related object; None where it is malformed."""
     return _text_if_any(reference.id if isinstance(reference, _Ref) else reference) or None
 
 
@@ -470,7 +449,7 @@ def _moment_if_any(seconds: int | None) -> int | None:
 
 def _text(text: str | None, where: str) -> str | None:
     if text is not None and not _is_text(text):
-        raise _UnusableError(f"{where} is not a text of at most {_LONGEST_TEXT} characters without NUL")
+        raise _MalformedError(f"{where} is not a text of at most {_LONGEST_TEXT} characters without NUL")
     return text
 
 
@@ -480,15 +459,10 @@ def _is_text(text: str | None) -> bool:
 
 def _moment(seconds: int | None, where: str) -> int | None:
     if seconds is not None and not 0 <= seconds <= EPOCH_MAX:
-        raise _UnusableError(f"{where} is out of range")
+        raise _MalformedError(f"{where} is out of range")
     return seconds
 
 
-def _is_web_address(url: str) -> bool:
-    return (
-        url.startswith(("https://", "http://"))
-        and len(url) <= _LONGEST_URL
-        and url.isascii()
-        and url.isprintable()
-        and " " not in url
-    )
+def _is_web_url(url: str) -> bool:
+    is_plain = len(url) <= _LONGEST_URL and url.isascii() and url.isprintable() and " " not in url
+    return is_plain and url.startswith(("https://", "http://"))

@@ -1,7 +1,7 @@
-"""The signature of a provider event.
+"""The signature of a provider event (Stripe documentation, "Verify webhook signatures manually").
 
-The header is ``t=<unix seconds>,v1=<hex>[,v1=<hex>...]``; each ``v1`` is the HMAC-SHA256 of
-``<t>.<raw body>`` keyed by a whole secret string (Stripe documentation, "Verify webhook signatures manually").
+The header is ``t=<unix seconds>,v1=<hex>[,v1=<hex>...]``; each ``v1`` is the HMAC-SHA256 of ``<t>.<raw body>`` keyed by
+the whole secret string.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ _HEX_LENGTH: Final = 64
 _MOST_TIME_DIGITS: Final = 12
 
 
-class Refusal(StrEnum):
-    """Why a signature is refused; for the log and the metric, never for the answer."""
+class SignatureFault(StrEnum):
+    """Why a signature is rejected; for the log and the metric, never for the response."""
 
     MALFORMED = "malformed"
     TOO_OLD = "too_old"
@@ -33,26 +33,26 @@ class SignatureVerifier:
         self._keys = [hmac.new(secret.encode(), digestmod="sha256") for secret in secrets]
         self._tolerance = tolerance
 
-    def check(self, header: bytes, body: bytes, now: float) -> Refusal | None:
-        """Return why ``header`` does not vouch for ``body`` at Unix time ``now``, or None if it does."""
+    def check(self, header: bytes, body: bytes, now: float) -> SignatureFault | None:
+        """Return why the signature of ``body`` is invalid at Unix time ``now``, or None if it is valid."""
         parsed = _parse(header)
         if parsed is None:
-            return Refusal.MALFORMED
+            return SignatureFault.MALFORMED
         stamp, signatures = parsed
         matches = False
         for key in self._keys:
-            mac = key.copy()  # begun once: half of the cost of a short message is the key
+            mac = key.copy()  # copied: the key is half of the cost of a short message
             mac.update(stamp + b".")
             mac.update(body)
             expected = mac.hexdigest().encode()
             for signature in signatures:
                 matches |= hmac.compare_digest(expected, signature)
         if not matches:
-            return Refusal.NO_MATCH
+            return SignatureFault.NO_MATCH
         age = now - int(stamp)
         if age > self._tolerance:
-            return Refusal.TOO_OLD
-        return Refusal.IN_FUTURE if -age > self._tolerance else None
+            return SignatureFault.TOO_OLD
+        return SignatureFault.IN_FUTURE if -age > self._tolerance else None
 
 
 def _parse(header: bytes) -> tuple[bytes, list[bytes]] | None:
@@ -77,6 +77,6 @@ def _parse(header: bytes) -> tuple[bytes, list[bytes]] | None:
 
 
 def sign(body: bytes, secret: str, timestamp: int) -> str:
-    """The header that vouches for ``body``, made at Unix time ``timestamp``: for demos and local testing."""
+    """Return the header for ``body`` at Unix time ``timestamp``, for demos and local testing."""
     signature = hmac.digest(secret.encode(), b"%d.%b" % (timestamp, body), hashlib.sha256).hex()
     return f"t={timestamp},v1={signature}"

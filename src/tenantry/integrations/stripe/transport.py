@@ -1,7 +1,4 @@
-"""Carrying the requests of the provider's package over our HTTP client.
-
-A module of its own, for whoever calls the provider to import: the package takes long to load.
-"""
+"""An HTTP client for the provider's package. Import this module only where it is used: the package loads slowly."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -15,11 +12,10 @@ from tenantry.integrations.http_client import new_http_client
 
 
 class Transport(stripe.HTTPClient):
-    """The package's own client for httpx still gives bodies to it in a deprecated way; this one does not.
+    """Sends requests over our HTTP client: the package's own client for httpx uses a deprecated parameter.
 
-    Connections are kept. One that the provider has closed meanwhile is replaced, or, if that is noticed only on
-    sending, costs a try. ``timeout`` is that of one try, in seconds. Redirects are not followed: they would carry the
-    API key elsewhere.
+    A connection that the provider has closed is replaced; if that is noticed on sending, it costs a try. ``timeout`` is
+    that of one try, in seconds. Redirects are not followed, because they would carry the API key elsewhere.
     """
 
     name = "httpx2"
@@ -32,22 +28,20 @@ class Transport(stripe.HTTPClient):
     async def request_async(
         self, method: str, url: str, headers: Mapping[str, str], post_data: str | None = None
     ) -> tuple[bytes, int, Mapping[str, str]]:
-        """Send one request; raises `stripe.APIConnectionError`, which the package answers with another try."""
+        """Send one request. Raises `stripe.APIConnectionError`, after which the package tries again."""
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._client.request(method, url, headers=dict(headers), content=post_data)
-            response.content.decode()  # which the package takes for granted: UTF-8
+            response.content.decode()  # the package expects UTF-8
         except (httpx2.HTTPError, TimeoutError, UnicodeDecodeError) as error:
             raise stripe.APIConnectionError(type(error).__name__, should_retry=True) from error  # type: ignore[no-untyped-call]
         if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
-            # The package gives up on a rate limit at once, unless the provider says otherwise.
+            # Without this header the package does not retry after a rate limit.
             response.headers.setdefault("Stripe-Should-Retry", "true")
         return response.content, response.status_code, response.headers
 
     def sleep_async(self, secs: float) -> Awaitable[None]:
-        """Wait between two tries."""
         return asyncio.sleep(secs)
 
     async def close_async(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
