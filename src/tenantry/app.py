@@ -44,9 +44,10 @@ from tenantry.billing.reconcile import Reconciler, count_stale_tenants
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
-from tenantry.dashboard.billing import is_way_to_provider
+from tenantry.dashboard.billing import waits_for_provider
+from tenantry.dashboard.context import DashboardServices
 from tenantry.dashboard.events import is_stream
-from tenantry.dashboard.routes import Dashboard, DashboardParts
+from tenantry.dashboard.routes import Dashboard
 from tenantry.dashboard.sign_in import CALLBACK
 from tenantry.db.batcher import BatchMetrics
 from tenantry.db.database import Database
@@ -114,7 +115,7 @@ def build_app(
         *billing_routes(parts.billing, settings.billing.catalog, access),
         *checkout_routes(parts.checkout, access),
         document.route(),
-        *reference_routes(document, dashboard.look),
+        *reference_routes(document, dashboard.assets),
         *dashboard.routes(),
     ]
     verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
@@ -134,10 +135,10 @@ def build_app(
         api,
         parts.metrics,
         throttled=lambda: refusals.waiting,
-        no_deadline=lambda path: is_checkout(path) or is_way_to_provider(path) or is_stream(path),
+        no_deadline=lambda path: is_checkout(path) or waits_for_provider(path) or is_stream(path),
         limits=ClientLimits(connections=settings.max_connections),
         shutdown=shutdown,
-        error_page=dashboard.page_in_front,
+        error_page=dashboard.raw_page_of,
         secure=settings.base_url.startswith("https://"),
         deadline=timeouts.request,
     )
@@ -254,11 +255,11 @@ class Parts:
         self.clock = clock
         self._jobs: asyncio.Task[None] | None = None
 
-    def dashboard(self, settings: Settings) -> DashboardParts:
-        """The parts that the dashboard needs."""
+    def dashboard(self, settings: Settings) -> DashboardServices:
+        """The services behind the dashboard."""
         secret = SessionSecret(settings.session_secret.reveal())
         issuer = settings.oidc.issuer if settings.oidc else None
-        return DashboardParts(
+        return DashboardServices(
             secret=secret,
             sessions=SessionService(self.database, secret, issuer, self.clock),
             authenticator=self.authentication.authenticator,

@@ -15,8 +15,8 @@ import schemathesis
 import schemathesis.specs.openapi.schemas  # else the test loads it, while other threads may be loading too
 
 from tenantry.api.pages.reference import PATH
-from tenantry.dashboard.renderer import ASSETS, POLICY
 from tenantry.integrations.stripe.signature import SignatureVerifier
+from tenantry.server.page_assets import ASSETS, POLICY
 from tenantry.server.problems import STATUSES, all_codes
 from tests.support.app import OPERATOR_TOKEN, WEBHOOK_SECRET
 from tests.support.required import debian_program

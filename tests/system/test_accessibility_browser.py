@@ -234,8 +234,8 @@ async def test_a_form_of_a_session_that_has_ended(browser: Browser, place: Place
     await judge(page, source, watched)
     other = await context.new_page()
     await other.goto(place.dashboard.start_of(OLIVIA))
-    await page.get_by_role("button", name="Send again").click()
-    await expect(page.get_by_role("heading", name="Send this again?")).to_be_visible()
+    await page.get_by_role("button", name="Submit again").click()
+    await expect(page.get_by_role("heading", name="Submit again?")).to_be_visible()
     watched.complaints = [one for one in watched.complaints if "status of 403" not in one]
     await judge(page, source, watched)
     await context.close()
@@ -246,7 +246,7 @@ async def test_what_a_form_did(owners: BrowserContext, place: Place, source: str
     watched = Watched(page)
     await page.goto(f"{MEMBERS}/{place.ids['mia']}")
     await page.get_by_role("button", name="Change role").click()
-    await expect(page.get_by_role("status")).to_contain_text("The role is changed.")
+    await expect(page.get_by_role("status")).to_contain_text("Role changed.")
     await judge(page, source, watched)
     await page.close()
 
@@ -355,7 +355,7 @@ async def test_the_way_to_the_payment_provider(browser: Browser, place: Place, s
     watched = Watched(page)
     await page.goto(f"{AT_ACME}/billing")
     await page.get_by_role("button", name="Update payment method").click()
-    await expect(page.get_by_role("heading", name="On to the payment provider")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Redirecting to the payment provider")).to_be_visible()
     await judge(page, source, watched)
     await context.close()
 
@@ -377,7 +377,7 @@ async def test_a_user_without_an_organization(browser: Browser, conninfo: str, t
         page = await context.new_page()
         watched = Watched(page)
         await page.goto("/")
-        await expect(page.get_by_role("heading", name="You belong to no organization yet")).to_be_visible()
+        await expect(page.get_by_role("heading", name="You don't belong to an organization yet")).to_be_visible()
         await judge(page, source, watched)
         await context.close()
 

@@ -69,22 +69,22 @@ async def test_life_of_a_key(browser: Browser, dashboard: Dashboard) -> None:
     assert await status_of(dashboard, secret) == 200
     await expect(page.locator(".tick.done")).to_contain_text("The key works.", timeout=PATIENCE)
 
-    await page.get_by_role("link", name="Go to the key").click()
+    await page.get_by_role("link", name="Open the key").click()
     await page.get_by_role("link", name="Rotate").click()
     rotation = page.get_by_role("dialog", name="Rotate CI")
     await rotation.get_by_label("For 1 hour").check()
     await rotation.get_by_role("button", name="Rotate key").click()
     new = await secret_of(page)
     assert [await status_of(dashboard, one) for one in (secret, new)] == [200, 200]
-    await page.get_by_label("I have kept the secret").check()
-    await page.get_by_role("link", name="Go to the key").click()
-    await expect(page.get_by_text("The old key was last used")).to_be_visible()
+    await page.get_by_label("I've saved this key").check()
+    await page.get_by_role("link", name="Open the key").click()
+    await expect(page.get_by_text("It was last used")).to_be_visible()
 
     await page.get_by_role("link", name="Revoke", exact=True).click()
     revocation = page.get_by_role("dialog", name="Revoke CI")
     await revocation.get_by_label("To confirm, type CI").fill("CI")
     await revocation.get_by_role("button", name="Revoke key").click()
-    await expect(page.get_by_text("Requests with this key are refused.")).to_be_visible()
+    await expect(page.get_by_text("Requests with this key are rejected.")).to_be_visible()
     assert [await status_of(dashboard, one) for one in (secret, new)] == [200, 401]
     assert not watched.complaints
     assert not [url for url in watched.requests if secret in url or new in url]
@@ -97,7 +97,7 @@ async def test_life_of_a_key_without_script(browser: Browser, dashboard: Dashboa
 
     secret = await create(page)
     await expect(page.get_by_role("button", name="Copy")).to_have_count(0)
-    await expect(page.get_by_label("I have kept the secret")).to_be_hidden()
+    await expect(page.get_by_label("I've saved this key")).to_be_hidden()
     assert await status_of(dashboard, secret) == 200
     async with page.expect_popup() as opened:
         await page.get_by_role("link", name="Check now").click()
@@ -108,18 +108,18 @@ async def test_life_of_a_key_without_script(browser: Browser, dashboard: Dashboa
     await expect(check.get_by_text("The key works.")).to_be_visible()
     assert await secret_of(page) == secret
 
-    await page.get_by_role("link", name="Go to the key").click()
+    await page.get_by_role("link", name="Open the key").click()
     await page.get_by_role("link", name="Rotate").click()
     await page.get_by_label("Not at all").check()
     await page.get_by_role("button", name="Rotate key").click()
     new = await secret_of(page)
     assert [await status_of(dashboard, one) for one in (secret, new)] == [401, 200]
 
-    await page.get_by_role("link", name="Go to the key").click()
+    await page.get_by_role("link", name="Open the key").click()
     await page.get_by_role("link", name="Revoke", exact=True).click()
     await page.get_by_label("To confirm, type CI").fill("CI")
     await page.get_by_role("button", name="Revoke key").click()
-    await expect(page.get_by_text("Requests with this key are refused.")).to_be_visible()
+    await expect(page.get_by_text("Requests with this key are rejected.")).to_be_visible()
     assert await status_of(dashboard, new) == 401
     await context.close()
 
@@ -131,7 +131,7 @@ async def test_button_that_is_pressed_twice_makes_one_key_and_shows_its_secret(
     await fill_in(page)
     await page.get_by_role("button", name="Create key").dblclick()
     assert await status_of(dashboard, await secret_of(page)) == 200
-    await page.get_by_label("I have kept the secret").check()
+    await page.get_by_label("I've saved this key").check()
     await page.goto(KEYS)
     await expect(page.locator("tbody tr")).to_have_count(1)
     await context.close()
@@ -142,9 +142,9 @@ async def test_page_with_the_secret_that_is_loaded_again_says_that_the_key_exist
 ) -> None:
     context, page = await signed_in(browser, dashboard)
     secret = await create(page)
-    await page.get_by_label("I have kept the secret").check()
+    await page.get_by_label("I've saved this key").check()
     await page.reload()
-    await expect(page.get_by_role("heading", name="The key exists already")).to_be_visible()
+    await expect(page.get_by_role("heading", name="The key already exists")).to_be_visible()
     assert secret not in await page.content()
     await page.get_by_role("link", name="Rotate the key").click()
     await expect(page.get_by_role("heading", name="Rotate CI")).to_be_visible()
@@ -162,12 +162,12 @@ async def test_page_with_the_secret_is_not_left_by_accident(browser: Browser, da
     page.on("dialog", stay)
     secret = await create(page)
     await page.get_by_role("heading", name="Key created").click()
-    await page.get_by_role("link", name="Go to the key").click(no_wait_after=True)
+    await page.get_by_role("link", name="Open the key").click(no_wait_after=True)
     await expect(page.locator(".secret code")).to_have_text(secret)
     assert asked == ["beforeunload"]
-    await page.get_by_label("I have kept the secret").check()
-    await page.get_by_role("link", name="Go to the key").click()
-    await expect(page.get_by_role("heading", name="What it may do")).to_be_visible()
+    await page.get_by_label("I've saved this key").check()
+    await page.get_by_role("link", name="Open the key").click()
+    await expect(page.get_by_role("heading", name="Permissions")).to_be_visible()
     assert asked == ["beforeunload"]
     await context.close()
 
@@ -199,15 +199,15 @@ async def test_pages_fit_every_width_and_can_be_read(browser: Browser, dashboard
     await page.emulate_media(color_scheme=scheme)
     await create(page, "A key with a name of some length, andwithonewordthatisverylongindeedandnowheretobreak")
     await fits(page)
-    await page.get_by_label("I have kept the secret").check()
-    await page.get_by_role("link", name="Go to the key").click()
+    await page.get_by_label("I've saved this key").check()
+    await page.get_by_role("link", name="Open the key").click()
     key = page.url
     for path in (KEYS, f"{KEYS}/new", key, f"{key}/edit", f"{key}/rotate", f"{key}/revoke", f"{key}/first-use"):
         await page.goto(path)
         await fits(page)
     await page.goto(f"{KEYS}/new")
     await page.get_by_role("button", name="Create key").click()
-    await expect(page.get_by_text("Give the key a name.")).to_be_visible()
+    await expect(page.get_by_text("Enter a name.")).to_be_visible()
     await fits(page)
     await context.close()
 

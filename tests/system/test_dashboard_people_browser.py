@@ -151,7 +151,7 @@ async def test_a_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Das
         await page.get_by_role("link", name="Delete").click()
         await page.keyboard.type("something else")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_text("This is another name.")).to_be_visible()
+        await expect(page.get_by_text("The name does not match.")).to_be_visible()
         assert page.url == f"{address}/delete"
         await expect(page.get_by_label("To confirm, type Short-lived")).to_be_focused()
         await page.get_by_label("To confirm, type Short-lived").fill("Short-lived")
@@ -172,16 +172,16 @@ async def test_a_member_is_invited_changed_removed_and_invited_again_without_scr
         await page.reload()
         await page.get_by_label("Role", exact=True).select_option("admin")
         await page.get_by_role("button", name="Change role").click()
-        await expect(page.get_by_role("status")).to_contain_text("The role is changed.")
+        await expect(page.get_by_role("status")).to_contain_text("Role changed.")
         await page.get_by_role("link", name="Remove").click()
-        await expect(page.get_by_text("The next request of auth0|guest is refused")).to_be_visible()
-        await page.get_by_role("button", name="Remove the member").click()
-        await expect(page.get_by_role("status")).to_contain_text("The member is removed.")
+        await expect(page.get_by_text("The very next request of auth0|guest is rejected")).to_be_visible()
+        await page.get_by_role("button", name="Remove member").click()
+        await expect(page.get_by_role("status")).to_contain_text("Member removed.")
         await page.get_by_label("Status").select_option("removed")
         await page.get_by_role("button", name="Filter").click()
         await page.get_by_role("link", name="auth0|guest").click()
         await page.get_by_role("button", name="Invite again").click()
-        await expect(page.get_by_role("status")).to_contain_text("The user is invited.")
+        await expect(page.get_by_role("status")).to_contain_text("Invitation created.")
 
 
 async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser: Browser, dashboard: Dashboard) -> None:
@@ -193,8 +193,8 @@ async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser:
         await page.keyboard.press("Enter")
         await expect(dialog).to_be_hidden()
         await page.get_by_role("link", name="Remove").click()
-        await dialog.get_by_role("button", name="Remove the member").click()
-        await expect(page.get_by_role("status")).to_contain_text("The member is removed.")
+        await dialog.get_by_role("button", name="Remove member").click()
+        await expect(page.get_by_role("status")).to_contain_text("Member removed.")
 
 
 async def test_the_trail_opens_by_keyboard_and_is_downloaded(browser: Browser, dashboard: Dashboard) -> None:
@@ -217,7 +217,7 @@ async def test_one_signs_out_everywhere_else(browser: Browser, dashboard: Dashbo
         visiting(browser, dashboard, "/profile", script=False) as page,
     ):
         await page.get_by_role("button", name="Sign out everywhere else").click()
-        await expect(page.get_by_role("status")).to_contain_text("signed out everywhere else")
+        await expect(page.get_by_role("status")).to_contain_text("All other sessions are signed out")
         await expect(page.get_by_text("this one")).to_have_count(2)
         await other.goto(f"{dashboard.url}/sign-in?return_to=/")
         await other.goto(f"{dashboard.url}{AT_ACME}/profile")
@@ -235,14 +235,14 @@ async def test_what_was_typed_outlives_the_session(browser: Browser, dashboard: 
     await page.get_by_role("button", name="Create project").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Your session has ended")
     async with context.expect_page() as opening:
-        await page.get_by_role("link", name="Sign in in another tab").click()
+        await page.get_by_role("link", name="Sign in in a new tab").click()
     other = await opening.value
     await expect(other.get_by_role("heading", level=1)).to_have_text("Sign in")
     await other.goto(dashboard.start_of(OLIVIA))
-    await page.get_by_role("button", name="Send again").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Send this again?")
+    await page.get_by_role("button", name="Submit again").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Submit again?")
     await expect(page.get_by_text("A long story")).to_be_visible()
-    await page.get_by_role("button", name="Send again").click()
+    await page.get_by_role("button", name="Submit again").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("A long story")
     assert await page.locator(".as-typed").inner_text() == f"First line\n  second line {MARKUP}"
     await dashboard.call("DELETE", f"/projects/{page.url.rpartition('/')[2]}")  # the plan has room for few

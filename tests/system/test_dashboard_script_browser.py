@@ -64,7 +64,7 @@ async def test_secret_that_could_not_be_copied_stays_guarded_and_is_selected(
         await page.get_by_role("button", name="Copy Secret").click()
         await expect(page.get_by_role("status").filter(has_text="Could not be copied")).to_have_count(1)
         assert await page.evaluate("String(getSelection())") == secret
-        await expect(page.get_by_label("I have kept the secret")).not_to_be_checked()
+        await expect(page.get_by_label("I've saved this key")).not_to_be_checked()
         assert await page.evaluate(ASKS_FIRST)
 
 
@@ -79,7 +79,7 @@ async def test_every_copy_that_holds_the_secret_ends_the_guard(browser: Browser,
         await copy.click()
         await expect(copy).to_have_accessible_name(f"Copied {label}")
         assert secret in await page.evaluate("navigator.clipboard.readText()")
-        await expect(page.get_by_label("I have kept the secret")).to_be_checked()
+        await expect(page.get_by_label("I've saved this key")).to_be_checked()
         assert not await page.evaluate(ASKS_FIRST)
 
 
@@ -114,7 +114,7 @@ async def test_plan_that_comes_is_told_and_the_focus_stays(browser: Browser, das
         button = page.get_by_role("button", name="Update payment method")
         await button.focus()
         await dashboard.deliver(updated())
-        await expect(page.get_by_role("status")).to_contain_text("The plan is Pro.", timeout=PATIENCE)
+        await expect(page.get_by_role("status")).to_contain_text("Your plan is now Pro.", timeout=PATIENCE)
         await expect(page.get_by_role("heading", name="Pro", exact=True)).to_be_visible()
         await expect(button).to_be_focused()
 
@@ -141,7 +141,7 @@ async def test_waiting_ends_with_a_word_and_begins_again_with_the_next_look(
 ) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         secret = await create_key(page)
-        await expect(page.locator("#first-use")).to_contain_text("It shows within seconds. Check now")
+        await expect(page.locator("#first-use")).to_contain_text("It appears within seconds. Check now")
         await page.clock.fast_forward(HALF_AN_HOUR)
         await expect(page.locator("#first-use")).to_contain_text("No longer checking. Check now")
         check = await page.get_by_role("link", name="Check now").get_attribute("href")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.dashboard.labels import browser_in_words
+from tenantry.dashboard.labels import browser_label
 
 WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
 
@@ -25,4 +25,4 @@ WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
     ],
 )
 def test_a_browser_is_named_by_what_it_is_and_not_by_its_forebears(agent: str | None, words: str) -> None:
-    assert browser_in_words(agent) == words
+    assert browser_label(agent) == words

@@ -5,7 +5,6 @@ import pytest
 from tenantry.common.clock import system_clock
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages
-from tenantry.dashboard.flash_messages import Notices
 from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.sessions import SessionSecret
 from tenantry.server.asgi_types import HotResponse
@@ -16,8 +15,8 @@ BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> HotResponse | None:
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
     secret = SessionSecret("a secret of the tests")
-    look = Renderer(Cookies(secret, system_clock, secure=False), Notices(secret), secure=False, version="0")
-    return ErrorPages(look).page_in_front(scope, status, "an-id")
+    renderer = Renderer(Cookies(secret, system_clock, secure=False))
+    return ErrorPages(renderer).raw_page_of(scope, status, "an-id")
 
 
 @pytest.mark.parametrize("path", ["/orgs/acme/", "/", "/sign-in/callback"])
@@ -27,14 +26,14 @@ def test_answer_that_took_too_long_is_a_page_that_says_when_to_come_again(path: 
     headers = dict(page.headers)
     assert (page.status, headers[b"retry-after"], headers[b"vary"]) == (503, b"1", b"Accept")
     assert headers[b"content-type"] == b"text/html; charset=utf-8"
-    assert b"Try again shortly" in page.body
+    assert b"Try again in a moment" in page.body
     assert b"an-id" in page.body
 
 
 def test_who_sent_something_is_told_that_it_may_have_been_carried_out() -> None:
     page = page_of("/orgs/acme/projects/new", method="POST")
     assert page is not None
-    assert b"may have been carried out" in page.body
+    assert b"may have succeeded" in page.body
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/v1/projects"])

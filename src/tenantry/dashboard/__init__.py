@@ -1,5 +1,1 @@
-"""The dashboard: the pages that a tenant's people use. Made by the server, complete without script."""
-
-from tenantry.dashboard.routes import Dashboard
-
-__all__ = ["Dashboard"]
+"""The dashboard: the pages for users of a tenant. The server renders them, and they work without JavaScript."""

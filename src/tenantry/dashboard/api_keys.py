@@ -1,52 +1,53 @@
-"""The pages of API keys: list, show, create, rotate, revoke."""
+"""The pages of API keys: list, show, create, edit, rotate, revoke."""
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from typing import Annotated, Final
 from urllib.parse import quote
 
-from litestar import Response, Router, get, post
-from litestar.handlers import HTTPRouteHandler
-from litestar.params import QueryParameter
+from litestar import Response, get, post
+from litestar.params import FromPath, QueryParameter
 from litestar.types import ExceptionHandlersMap
 from msgspec import UNSET
 
-from tenantry.api.guards import AnyRequest, principal_author
+from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
-from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.api_keys import NewKey
 from tenantry.auth.api_keys_store import Filter
-from tenantry.common.clock import Clock
-from tenantry.dashboard.api_key_forms import (
+from tenantry.dashboard.api_key_form import (
     DAYS,
-    SUBJECTS,
-    Faults,
-    Subject,
-    Typed,
-    Wanted,
-    as_shown,
-    as_typed,
-    understand,
+    KeyForm,
+    current_fields,
+    only_changed,
+    parse,
+    submitted_values,
+    values_of,
+    values_of_replacement,
 )
-from tenantry.dashboard.api_key_pages import (
-    ONE,
-    PATH,
-    REFUSALS,
-    Desk,
-    KeyId,
-    Replaced,
-    in_words,
-    secret_page,
-    shown_before,
-    status_of,
-    use_pages,
+from tenantry.dashboard.api_key_labels import (
+    MODES,
+    OVERLAPS,
+    SCOPE_GROUPS,
+    SHOWN_ERRORS,
+    STATES,
+    conflict_text,
+    error_text,
+    error_title,
+    sample_requests,
 )
-from tenantry.dashboard.flash_messages import Notice
-from tenantry.dashboard.forms import edits, form_claim, marks, once_token, retry_while_in_flight, to_be_typed
-from tenantry.dashboard.guards import Sent, SessionGuard, SignedIn, Visitor, current_visitor
-from tenantry.dashboard.renderer import Renderer
-from tenantry.domain.access import AccessLevel, Mode
-from tenantry.domain.api_keys import SOON, ApiKey, KeyState
+from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.forms import (
+    InvalidFormError,
+    confirmation_text,
+    field_digests,
+    find_edits,
+    once_token,
+    retry_while_in_flight,
+)
+from tenantry.dashboard.guards import ORG, SubmittedForm, needs
+from tenantry.dashboard.labels import FlashMessage
+from tenantry.domain.access import Mode
+from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
 from tenantry.domain.errors import (
     DomainError,
     IdempotencyReplayError,
@@ -56,327 +57,321 @@ from tenantry.domain.errors import (
     ScopeEscalationError,
     ValidationError,
 )
-from tenantry.domain.plans import Catalog
+from tenantry.server.problems import STATUSES
 
-_ON_A_PAGE: Final = 25
-_MODES: Final = (("", "Both"), ("live", "Live"), ("test", "Test"))
-_STATES: Final = (
-    ("", "All"),
-    (KeyState.ACTIVE, "Active"),
-    (KeyState.EXPIRING, f"Expiring within {SOON.days} days"),
-    (KeyState.REPLACED, "Replaced, still working"),
-    (KeyState.EXPIRED, "Expired"),
-    (KeyState.REVOKED, "Revoked"),
-    (KeyState.LEAKED, "Leaked"),
-)
+PATH: Final = ORG + "/settings/api-keys"
+_KEY: Final = PATH + "/{key_id:str}"
+_PAGE_SIZE: Final = 25
+_FORM_FIELDS: Final[Mapping[str, str]] = {"scopes": "scope", "expiresAt": "until"}
+"""The form's fields by those of the API, where they differ."""
+
+KeyId = FromPath[str]
+_reader = needs("api-keys:read")
+_writer = needs("api-keys:write")
 
 
-def list_pages(desk: Desk) -> list[HTTPRouteHandler]:
-    """The route of the list."""
-
-    @get(PATH, guards=[desk.door.needs("api-keys:read")])
-    async def show_keys(
-        visitor: SignedIn,
-        status: Annotated[str, QueryParameter(name="status", max_length=20)] = "",
-        mode: Annotated[str, QueryParameter(name="mode", max_length=20)] = "",
-        search: Annotated[str, QueryParameter(name="search", max_length=200)] = "",
-        cursor: Cursor = None,
-    ) -> Response[str]:
-        wanted = Filter(
-            state=KeyState(status) if status in set(KeyState) else None,
-            mode=Mode(mode) if mode in set(Mode) else None,
-            search=search.strip().replace("\x00", "") or None,
-        )
-        fields = {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
-        asked = {field: value for field, value in fields.items() if value}
-        page, room, replaced = await desk.keys.seek_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
-        return desk.page(
-            "api_keys.html",
-            visitor,
-            page=page,
-            room=room,
-            replaced=replaced,
-            plan=desk.catalog.name(visitor.principal.plan),
-            wanted=wanted,
-            states=_STATES,
-            modes=_MODES,
-            query="".join(f"{field}={quote(value)}&" for field, value in asked.items()),
-            filtered=bool(asked) or cursor is not None,
-            is_first=cursor is None,
-        )
-
-    return [show_keys]
+@get(PATH, guards=[_reader])
+async def show_keys(
+    ctx: Context,
+    status: Annotated[str, QueryParameter(name="status", max_length=20)] = "",
+    mode: Annotated[str, QueryParameter(name="mode", max_length=20)] = "",
+    search: Annotated[str, QueryParameter(name="search", max_length=200)] = "",
+    cursor: Cursor = None,
+) -> Response[str]:
+    wanted = Filter(
+        state=KeyState(status) if status in set(KeyState) else None,
+        mode=Mode(mode) if mode in set(Mode) else None,
+        search=search.strip().replace("\x00", "") or None,
+    )
+    fields = {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
+    query = "".join(f"{field}={quote(value)}&" for field, value in fields.items() if value)
+    page, room, replaced = await ctx.services.api_keys.seek_page(ctx.principal, wanted, _PAGE_SIZE, cursor)
+    return ctx.render(
+        "api_keys.html",
+        page=page,
+        room=room,
+        replaced=replaced,
+        plan=ctx.plan_name,
+        wanted=wanted,
+        states=STATES,
+        modes=MODES,
+        query=query,
+        filtered=bool(query) or cursor is not None,
+        is_first=cursor is None,
+    )
 
 
-def key_pages(desk: Desk) -> list[HTTPRouteHandler]:
-    """The route of a key."""
-
-    @get(ONE, guards=[desk.door.needs("api-keys:read")])
-    async def show_key(visitor: SignedIn, key_id: KeyId) -> Response[str]:
-        key = await desk.keys.get(visitor.principal, key_id)
-        old = await desk.keys.get(visitor.principal, key.rotated_from) if key.rotated_from else None
-        return desk.page(
-            "api_key.html", visitor, key=key, old=old, word=word_of(key), overlaps=OVERLAPS, once=once_token()
-        )
-
-    return [show_key]
+@get(_KEY, guards=[_reader])
+async def show_key(ctx: Context, key_id: KeyId) -> Response[str]:
+    keys = ctx.services.api_keys
+    key = await keys.get(ctx.principal, key_id)
+    old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
+    expected = _confirmation_of(key)
+    return ctx.render("api_key.html", key=key, old=old, expected=expected, overlaps=OVERLAPS, once=once_token())
 
 
-_FIELDS: Final[Mapping[str, str]] = {"scopes": "scope", "expiresAt": "until"}
-_IN_WORDS: Final = {"name": "its name is", "scopes": "its scopes are", "expiry": "it expires"}
+@get(_KEY + "/first-use", guards=[_reader])
+async def show_first_use(ctx: Context, key_id: KeyId) -> Response[str]:
+    return ctx.render("api_key_first_use.html", key=await ctx.services.api_keys.get(ctx.principal, key_id))
 
 
-def making_pages(desk: Desk) -> list[HTTPRouteHandler]:
-    """The routes that make a key."""
+@get(PATH + "/new", guards=[_writer])
+async def show_new_key(
+    ctx: Context, replaces: Annotated[str, QueryParameter(name="replaces", max_length=200)] = ""
+) -> Response[str]:
+    return await _new_page(ctx, None, replaces)
 
-    async def page(
-        visitor: Visitor, typed: Typed | None, replaces: str, error: DomainError | Faults | None = None
-    ) -> Response[str]:
-        replaced = await desk.replaceable(visitor, replaces) if replaces else None
-        typed = typed or (Typed.of_replacement(replaced) if replaced else Typed())
-        return _form_page(desk, "api_key_new.html", visitor, typed, error, once=once_token(), replaced=replaced)
 
-    @get(PATH + "/new", guards=[desk.door.needs("api-keys:write")])
-    async def show_new_key(
-        visitor: SignedIn, replaces: Annotated[str, QueryParameter(name="replaces", max_length=200)] = ""
-    ) -> Response[str]:
-        return await page(visitor, None, replaces)
-
-    @post(PATH + "/new", guards=[desk.door.needs("api-keys:write")])
-    async def create_key(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
-        typed = Typed.of_form(form)
-        replaces = form.text("replaces")
-        claim = await form_claim(request, visitor.principal, form)
-        wanted = understand(typed, desk.clock())
-        if not isinstance(wanted, Wanted):
-            return await page(visitor, typed, replaces, wanted)
-        try:
-            made = await retry_while_in_flight(
-                lambda: desk.keys.create(
-                    visitor.principal,
-                    principal_author(request, visitor.principal),
-                    org_id=visitor.principal.org_id,
-                    name=wanted.name,
-                    scopes=wanted.scopes,
-                    access_level=None,
-                    mode=wanted.mode,
-                    expires_at=None if wanted.expires_at is UNSET else wanted.expires_at,
-                    claim=claim,
-                    replaces=replaces or None,
-                )
+@post(PATH + "/new", guards=[_writer])
+async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
+    values, replaces = submitted_values(form), form.text("replaces")
+    claim = await ctx.claim(form)
+    try:
+        valid = parse(values, ctx.services.clock())
+        made = await retry_while_in_flight(
+            lambda: ctx.services.api_keys.create(
+                ctx.principal,
+                ctx.author,
+                org_id=ctx.principal.org_id,
+                name=valid.name,
+                scopes=valid.scopes,
+                access_level=None,
+                mode=valid.mode,
+                expires_at=None if valid.expires_at is UNSET else valid.expires_at,
+                claim=claim,
+                replaces=replaces or None,
             )
-        except (ScopeEscalationError, KeyLimitReachedError, ValidationError) as error:
-            return await page(visitor, typed, replaces, error)
-        return secret_page(desk, visitor, made)
-
-    return [show_new_key, create_key]
-
-
-def changing_pages(desk: Desk) -> list[HTTPRouteHandler]:
-    """The routes that change a key."""
-
-    def page(
-        visitor: Visitor, key: ApiKey, typed: Typed, error: DomainError | Faults | None = None, overtaken: str = ""
-    ) -> Response[str]:
-        return _form_page(
-            desk,
-            "api_key_edit.html",
-            visitor,
-            typed,
-            error,
-            kept=key.scopes,
-            overtaken=overtaken,
-            key=key,
-            marks=marks(as_shown(key)),
         )
-
-    @get(ONE + "/edit", guards=[desk.door.needs("api-keys:write")])
-    async def show_change(visitor: SignedIn, key_id: KeyId) -> Response[str]:
-        key = await desk.changeable(visitor, key_id)
-        return page(visitor, key, Typed.of_key(key))
-
-    @post(ONE + "/edit", guards=[desk.door.needs("api-keys:write")])
-    async def change_key(request: AnyRequest, visitor: SignedIn, key_id: KeyId, form: Sent) -> Response[str]:
-        key = await desk.changeable(visitor, key_id)
-        present = as_shown(key)
-        typed = Typed.of_form(form)
-        made, overtaken = edits(form, as_typed(typed), present)
-        typed = typed.only(made, key)
-        if overtaken:
-            return page(visitor, key, typed, overtaken=_overtaken(present, overtaken))
-        wanted = understand(typed, desk.clock(), key)
-        if not isinstance(wanted, Wanted):
-            return page(visitor, key, typed, wanted)
-        try:
-            await desk.keys.update(
-                visitor.principal,
-                principal_author(request, visitor.principal),
-                key_id,
-                name=wanted.name if "name" in made else UNSET,
-                scopes=wanted.scopes if "scopes" in made else UNSET,
-                expires_at=wanted.expires_at,
-            )
-        except (ScopeEscalationError, KeyNotActiveError, LastOwnerError, ValidationError) as error:
-            return page(visitor, key, typed, error)
-        return desk.look.tell(visitor, Notice.KEY_SAVED, desk.path_of(visitor, key_id))
-
-    return [show_change, change_key]
+    except (InvalidFormError, ScopeEscalationError, KeyLimitReachedError, ValidationError) as error:
+        return await _new_page(ctx, values, replaces, error)
+    return _secret_page(ctx, made)
 
 
-def _overtaken(present: Mapping[str, str], fields: frozenset[str]) -> str:
-    """What somebody else changed, as a paragraph."""
-    now = "; ".join(f"{words}: {present[field]}" for field, words in _IN_WORDS.items() if field in fields)
-    return f"Somebody else changed this key meanwhile. Now {now}. Save again to have what is chosen here instead."
+@get(_KEY + "/edit", guards=[_writer])
+async def show_edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
+    key = await _changeable_key(ctx, key_id)
+    return _edit_page(ctx, key, values_of(key))
+
+
+@post(_KEY + "/edit", guards=[_writer])
+async def edit_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
+    key = await _changeable_key(ctx, key_id)
+    values, current = submitted_values(form), current_fields(key)
+    changed, conflicts = find_edits(form, values.editable, current)
+    values = only_changed(values, changed, key)
+    if conflicts:
+        return _edit_page(ctx, key, values, conflict=conflict_text(current, conflicts))
+    try:
+        valid = parse(values, ctx.services.clock(), key)
+        await ctx.services.api_keys.update(
+            ctx.principal,
+            ctx.author,
+            key_id,
+            name=valid.name if "name" in changed else UNSET,
+            scopes=valid.scopes if "scopes" in changed else UNSET,
+            expires_at=valid.expires_at,
+        )
+    except (InvalidFormError, ScopeEscalationError, KeyNotActiveError, LastOwnerError, ValidationError) as error:
+        return _edit_page(ctx, key, values, error)
+    return ctx.redirect_with(FlashMessage.KEY_SAVED, _path_of(ctx, key_id))
+
+
+@get(_KEY + "/rotate", guards=[_writer])
+async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
+    key = await _changeable_key(ctx, key_id)
+    if key.superseded_by is not None:
+        raise KeyNotActiveError("The key was already rotated.")
+    return _rotate_page(ctx, key)
+
+
+@post(_KEY + "/rotate", guards=[_writer])
+async def rotate_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
+    claim, keys = await ctx.claim(form), ctx.services.api_keys
+    seconds = form.text("overlap")
+    if seconds not in dict(OVERLAPS):
+        error = {"overlap": "Choose how long the old key keeps working."}
+        return _rotate_page(ctx, await _changeable_key(ctx, key_id), errors=error)
+    overlap = timedelta(seconds=int(seconds))
+    old = await keys.get(ctx.principal, key_id)
+    try:
+        made = await retry_while_in_flight(
+            lambda: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
+        )
+    except KeyLimitReachedError as limit:
+        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=error_text(limit))
+    # No more queries: if one failed now, the secret would be lost.
+    ends = made.record.created_at + overlap if overlap else None
+    if ends is not None and old.expires_at is not None:
+        ends = min(ends, old.expires_at)
+    return _secret_page(ctx, made, old_id=key_id, old_ends=ends)
+
+
+@get(_KEY + "/revoke", guards=[_writer])
+async def show_revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
+    return _revoke_page(ctx, await _changeable_key(ctx, key_id))
+
+
+@post(_KEY + "/revoke", guards=[_writer])
+async def revoke_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
+    key = await ctx.services.api_keys.get(ctx.principal, key_id)
+    ctx.principal.require_holding((), key.access_level)
+    typed, force = form.text("word"), form.checked("force")
+    if confirmation_text(typed, "") != _confirmation_of(key):
+        errors = {"word": "This is not the key's name. Type it again."}
+        return _revoke_page(ctx, key, errors=errors, typed=typed, force=force)
+    try:
+        await ctx.services.api_keys.revoke(ctx.principal, ctx.author, key_id, force=force)
+    except LastOwnerError as error:
+        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=error_text(error))
+    return ctx.redirect(_path_of(ctx, key_id))
+
+
+async def _changeable_key(ctx: PageContext, key_id: str) -> ApiKey:
+    """Return a key that the user may change.
+
+    Raises `NotFoundError`, `ScopeEscalationError` and `KeyNotActiveError`.
+    """
+    key = await ctx.services.api_keys.get(ctx.principal, key_id)
+    ctx.principal.require_holding((), key.access_level)
+    if key.status is not KeyStatus.ACTIVE:
+        raise KeyNotActiveError(f"The key is {key.status}.")
+    return key
+
+
+async def _replaceable_key(ctx: PageContext, key_id: str) -> ApiKey:
+    """Return a leaked key that the user may replace. Raises as `_changeable_key` does."""
+    key = await ctx.services.api_keys.get(ctx.principal, key_id)
+    ctx.principal.require_holding((), key.access_level)
+    if key.leak_reported_at is None or key.superseded_by is not None:
+        raise KeyNotActiveError("The key was not reported as leaked, or it already has a replacement.")
+    return key
+
+
+def _path_of(ctx: PageContext, key_id: str) -> str:
+    return f"{ctx.user.base}/settings/api-keys/{key_id}"
+
+
+def _confirmation_of(key: ApiKey) -> str:
+    return confirmation_text(key.name, key.last4)
+
+
+async def _new_page(
+    ctx: PageContext, values: KeyForm | None, replaces: str, error: Exception | None = None
+) -> Response[str]:
+    replaced = await _replaceable_key(ctx, replaces) if replaces else None
+    values = values or (values_of_replacement(replaced) if replaced else KeyForm())
+    return _form_page(ctx, "api_key_new.html", values, error, once=once_token(), replaced=replaced)
+
+
+def _edit_page(
+    ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None, conflict: str = ""
+) -> Response[str]:
+    digests = field_digests(current_fields(key))
+    return _form_page(
+        ctx, "api_key_edit.html", values, error, kept=key.scopes, conflict=conflict, key=key, digests=digests
+    )
 
 
 def _form_page(
-    desk: Desk,
+    ctx: PageContext,
     template: str,
-    visitor: Visitor,
-    typed: Typed,
-    error: DomainError | Faults | None,
+    values: KeyForm,
+    error: Exception | None,
     *,
     kept: Collection[str] = (),
-    overtaken: str = "",
-    **more: object,
+    conflict: str = "",
+    **context: object,
 ) -> Response[str]:
-    """The page with the form; with an error it is told where it belongs.
-
-    ``kept`` are scopes that are offered to whoever does not hold them, too: those that a key has. ``overtaken`` says
-    what somebody else changed meanwhile.
-    """
-    faults: Faults = error if isinstance(error, dict) else {}
-    if isinstance(error, ValidationError):
-        faults = {_FIELDS.get(where, where): f"{what[:1].upper()}{what[1:]}." for where, what in error.faults}
-    status = status_of(error) if isinstance(error, DomainError) else 422 if faults else 409 if overtaken else 200
-    now = desk.clock()
-    return desk.page(
+    """Render the form. It offers the scopes that the user holds, and those that the key already has (``kept``)."""
+    errors: dict[str, str] = {}
+    problem, status_code = conflict, 409 if conflict else 0
+    if isinstance(error, InvalidFormError):
+        errors = error.errors
+    elif isinstance(error, ValidationError):
+        errors = {_FORM_FIELDS.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
+    elif isinstance(error, DomainError):
+        problem, status_code = error_text(error), STATUSES[type(error)]
+    now, may = ctx.services.clock(), ctx.user.may
+    groups = [
+        (name, {scope: text for scope, text in group.items() if may(scope) or scope in kept})
+        for name, group in SCOPE_GROUPS.items()
+    ]
+    return ctx.render(
         template,
-        visitor,
-        status,
-        typed=typed,
-        faults=faults,
-        problem=in_words(error) if isinstance(error, REFUSALS) else overtaken,
-        subjects=[one for one in map(partial(_offered, visitor, kept), SUBJECTS) if one.scopes],
+        status_code=status_code,
+        headers=None,
+        values=values,
+        errors=errors,
+        problem=problem,
+        scope_groups=[(name, scopes) for name, scopes in groups if scopes],
         days=[(count, now + timedelta(days=int(count))) for count in DAYS],
         today=now.date(),
-        offers_owner=visitor.principal.access_level is AccessLevel.OWNER,
-        **more,
+        **context,
     )
 
 
-def _offered(visitor: Visitor, kept: Collection[str], subject: Subject) -> Subject:
-    """A subject with those scopes that the visitor could give or leave."""
-    return subject._replace(
-        scopes=tuple(known for known in subject.scopes if visitor.may(known.scope) or known.scope in kept)
+def _rotate_page(
+    ctx: PageContext, key: ApiKey, status_code: int = 0, errors: Mapping[str, str] | None = None, problem: str = ""
+) -> Response[str]:
+    return ctx.render(
+        "api_key_rotate.html",
+        status_code=status_code,
+        key=key,
+        overlaps=OVERLAPS,
+        once=once_token(),
+        errors=errors or {},
+        problem=problem,
     )
 
 
-OVERLAPS: Final = (
-    ("0", "Not at all: it ends at once"),
-    ("3600", "For 1 hour"),
-    ("86400", "For 24 hours"),
-    ("604800", "For 7 days"),
-)
-_LENGTHS: Final = {seconds: timedelta(seconds=int(seconds)) for seconds, _ in OVERLAPS}
+def _revoke_page(
+    ctx: PageContext,
+    key: ApiKey,
+    status_code: int = 0,
+    *,
+    errors: Mapping[str, str] | None = None,
+    typed: str = "",
+    force: bool = False,
+    problem: str = "",
+) -> Response[str]:
+    return ctx.render(
+        "api_key_revoke.html",
+        status_code=status_code,
+        key=key,
+        expected=_confirmation_of(key),
+        errors=errors or {},
+        typed=typed,
+        force=force,
+        problem=problem,
+    )
 
 
-def rotating_pages(desk: Desk) -> list[HTTPRouteHandler]:
-    """The routes that rotate a key."""
-
-    def page(visitor: Visitor, key: ApiKey, status_code: int = 200, **more: object) -> Response[str]:
-        shown = {"fault": None, "problem": None, **more}
-        return desk.page(
-            "api_key_rotate.html", visitor, status_code, key=key, overlaps=OVERLAPS, once=once_token(), **shown
-        )
-
-    @get(ONE + "/rotate", guards=[desk.door.needs("api-keys:write")])
-    async def show_rotation(visitor: SignedIn, key_id: KeyId) -> Response[str]:
-        key = await desk.changeable(visitor, key_id)
-        if key.superseded_by is not None:
-            raise KeyNotActiveError("The key was rotated before.")
-        return page(visitor, key)
-
-    @post(ONE + "/rotate", guards=[desk.door.needs("api-keys:write")])
-    async def rotate_key(request: AnyRequest, visitor: SignedIn, key_id: KeyId, form: Sent) -> Response[str]:
-        claim = await form_claim(request, visitor.principal, form)
-        overlap = _LENGTHS.get(form.text("overlap"))
-        if overlap is None:
-            key = await desk.changeable(visitor, key_id)
-            return page(visitor, key, 422, fault="Choose how long the old key goes on.")
-        author = principal_author(request, visitor.principal)
-        old = await desk.keys.get(visitor.principal, key_id)
-        try:
-            made = await retry_while_in_flight(
-                lambda: desk.keys.rotate(visitor.principal, author, key_id, overlap=overlap, claim=claim)
-            )
-        except KeyLimitReachedError as error:
-            return page(visitor, old, status_of(error), problem=in_words(error))
-        # nothing is asked of the database any more: if it failed now, the secret would be lost
-        ends = made.record.created_at + overlap if overlap else None
-        if ends is not None and old.expires_at is not None:
-            ends = min(ends, old.expires_at)
-        return secret_page(desk, visitor, made, Replaced(key_id, ends))
-
-    return [show_rotation, rotate_key]
+def _secret_page(
+    ctx: PageContext, made: NewKey, old_id: str | None = None, old_ends: datetime | None = None
+) -> Response[str]:
+    """Render the only page that shows the secret. ``old_ends`` is None if the replaced key has ended."""
+    samples = sample_requests(ctx.services.base_url, ctx.services.command, made.secret)
+    return ctx.render(
+        "api_key_secret.html", key=made.record, secret=made.secret, samples=samples, old_id=old_id, old_ends=old_ends
+    )
 
 
-def ending_pages(desk: Desk) -> list[HTTPRouteHandler]:
-    """The routes that revoke a key."""
-
-    def page(visitor: Visitor, key: ApiKey, status_code: int = 200, **more: object) -> Response[str]:
-        shown = {"faults": {}, "typed": "", "force": False, "problem": None, **more}
-        return desk.page("api_key_revoke.html", visitor, status_code, key=key, word=word_of(key), **shown)
-
-    @get(ONE + "/revoke", guards=[desk.door.needs("api-keys:write")])
-    async def show_revocation(visitor: SignedIn, key_id: KeyId) -> Response[str]:
-        return page(visitor, await desk.changeable(visitor, key_id))
-
-    @post(ONE + "/revoke", guards=[desk.door.needs("api-keys:write")])
-    async def revoke_key(request: AnyRequest, visitor: SignedIn, key_id: KeyId, form: Sent) -> Response[str]:
-        key = await desk.keys.get(visitor.principal, key_id)
-        visitor.principal.require_holding((), key.access_level)
-        typed, force = form.text("word"), form.checked("force")
-        if to_be_typed(typed, "") != word_of(key):
-            return page(visitor, key, 422, faults={"word": "This is not the key's name."}, typed=typed, force=force)
-        author = principal_author(request, visitor.principal)
-        try:
-            await desk.keys.revoke(visitor.principal, author, key_id, force=force)
-        except LastOwnerError as error:
-            return page(visitor, key, status_of(error), typed=typed, problem=in_words(error))
-        return desk.look.redirect(desk.path_of(visitor, key_id))
-
-    return [show_revocation, revoke_key]
+def _error_page(request: AnyRequest, error: DomainError) -> Response[str]:
+    return PageContext(request).render(
+        "api_key_error.html",
+        status_code=STATUSES[type(error)],
+        title=error_title(error),
+        message=error_text(error),
+        key_id=request.path_params.get("key_id"),
+    )
 
 
-def word_of(key: ApiKey) -> str:
-    """What has to be typed to revoke a key: its name, or its last characters where the name shows nothing."""
-    return to_be_typed(key.name, key.last4)
+def _duplicate_page(request: AnyRequest, error: IdempotencyReplayError) -> Response[str]:
+    status_code = STATUSES[type(error)]
+    return PageContext(request).render("api_key_duplicate.html", status_code=status_code, key_id=error.object_id)
 
 
-__all__ = ["api_key_pages"]
-
-
-def api_key_pages(
-    keys: ApiKeyService, door: SessionGuard, look: Renderer, base_url: str, clock: Clock, catalog: Catalog
-) -> list[Router]:
-    """The routes of API keys."""
-    desk = Desk(keys, door, look, base_url, clock, catalog)
-
-    def on_refusal(request: AnyRequest, error: DomainError) -> Response[str]:
-        return desk.refused(current_visitor(request), error, request.path_params.get("key_id"))
-
-    def on_replay(request: AnyRequest, error: IdempotencyReplayError) -> Response[str]:
-        return shown_before(desk, current_visitor(request), error)
-
-    pages = [
-        *list_pages(desk),
-        *making_pages(desk),
-        *changing_pages(desk),
-        *key_pages(desk),
-        *use_pages(desk),
-        *rotating_pages(desk),
-        *ending_pages(desk),
-    ]
-    handlers: ExceptionHandlersMap = {**dict.fromkeys(REFUSALS, on_refusal), IdempotencyReplayError: on_replay}
-    return [Router("/", route_handlers=pages, exception_handlers=handlers)]
+EXCEPTION_HANDLERS: Final[ExceptionHandlersMap] = {
+    **dict.fromkeys(SHOWN_ERRORS, _error_page),
+    IdempotencyReplayError: _duplicate_page,
+}

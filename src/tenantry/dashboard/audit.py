@@ -1,43 +1,128 @@
-"""Settings, Audit."""
+"""The audit page: entries of the trail as sentences, filters, and the export."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency, Provide
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 from tenantry.api.audit import EXPORT_TYPE, ndjson
 from tenantry.api.parameters import Cursor
-from tenantry.audit.trail import AuditService, Filter
-from tenantry.auth.sessions import SessionService
-from tenantry.common.clock import Clock
-from tenantry.dashboard.audit_view import ACTIONS, people_in, tell
-from tenantry.dashboard.forms import FaultyFormError
-from tenantry.dashboard.guards import ORG, SessionGuard, SignedIn
-from tenantry.dashboard.renderer import Renderer
-from tenantry.domain.audit import Action, AuditEvent
+from tenantry.audit.trail import Filter, Names
+from tenantry.dashboard.context import Context
+from tenantry.dashboard.forms import InvalidFormError
+from tenantry.dashboard.guards import ORG, needs
+from tenantry.domain.audit import Action, ActorKind, AuditEvent
+from tenantry.domain.members import MemberStatus
 
-SECTION: Final = "/settings/audit"
-PATH: Final = ORG + SECTION
-_ON_A_PAGE: Final = 20
-_LONGEST: Final = 255
-_NO_DAY: Final = "A day, such as 2027-01-31."
+PATH: Final = ORG + "/settings/audit"
+_PAGE_SIZE: Final = 20
 _LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
-OnlyAction = Annotated[str, QueryParameter(name="action", max_length=_LONGEST)]
-OnlyActor = Annotated[str, QueryParameter(name="actorId", max_length=_LONGEST)]
-OnlyTarget = Annotated[str, QueryParameter(name="targetId", max_length=_LONGEST)]
-Since = Annotated[str, QueryParameter(name="since", max_length=_LONGEST)]
-Until = Annotated[str, QueryParameter(name="until", max_length=_LONGEST)]
+
+class _Phrases(NamedTuple):
+    label: str
+    verb: str
+    ending: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What is asked of the trail, as it was typed; days are those of UTC, and ``until`` is in."""
+_ACTIONS: Final = {
+    Action.BILLING_CHECKOUT: _Phrases("Checkout started", "started a checkout"),
+    Action.BILLING_PORTAL: _Phrases("Billing portal opened", "opened the billing portal"),
+    Action.KEY_CREATED: _Phrases("Key created", "created the key"),
+    Action.KEY_UPDATED: _Phrases("Key changed", "changed the key"),
+    Action.KEY_ROTATED: _Phrases("Key rotated", "rotated the key"),
+    Action.KEY_REVOKED: _Phrases("Key revoked", "revoked the key"),
+    Action.KEY_LEAKED: _Phrases("Key reported as leaked", "reported the key", "as leaked"),
+    Action.PROJECT_CREATED: _Phrases("Project created", "created the project"),
+    Action.PROJECT_UPDATED: _Phrases("Project changed", "changed the project"),
+    Action.PROJECT_DELETED: _Phrases("Project deleted", "deleted the project"),
+    Action.TENANT_CREATED: _Phrases("Organization created", "created the organization"),
+    Action.TENANT_UPDATED: _Phrases("Organization changed", "changed the organization's details"),
+    Action.TENANT_TRANSFERRED: _Phrases("Ownership transferred", "transferred the ownership of the organization"),
+    Action.TENANT_ENDED: _Phrases("Organization deleted", "deleted the organization"),
+    Action.MEMBER_ADDED: _Phrases("Member added", "added"),
+    Action.MEMBER_INVITED: _Phrases("Member invited", "invited"),
+    Action.MEMBER_ACCEPTED: _Phrases("Invitation accepted", "accepted the invitation"),
+    Action.MEMBER_DECLINED: _Phrases("Invitation declined", "declined the invitation"),
+    Action.MEMBER_LEFT: _Phrases("Member left", "left the organization"),
+    Action.MEMBER_UPDATED: _Phrases("Role changed", "changed the role of"),
+    Action.MEMBER_REMOVED: _Phrases("Member removed", "removed"),
+}
+_ABOUT_ACTOR: Final = (Action.MEMBER_ACCEPTED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
+_OTHER_ACTORS: Final = {
+    ActorKind.OPERATOR: "The operator",
+    ActorKind.SYSTEM: "The service",
+    ActorKind.ANYBODY: "An anonymous client",
+}
+_REPEATED_FIELDS: Final = frozenset({"createdAt", "createdBy", "id", "orgId", "updatedAt"})
+"""Fields that only repeat what the entry says."""
+_FIELDS: Final = {
+    "accessLevel": "Access level",
+    "bindsOwner": "Overrides the provider's owner claim",
+    "description": "Description",
+    "expiresAt": "Expires",
+    "last4": "Last four characters",
+    "lastUsedAddress": "Last used from",
+    "lastUsedAt": "Last used",
+    "mode": "Mode",
+    "name": "Name",
+    "plan": "Plan",
+    "ownerEmail": "Billing address",
+    "ownerId": "Owner",
+    "removedAt": "Removed",
+    "revokedAt": "Revoked",
+    "role": "Role",
+    "rotatedFrom": "Replaces",
+    "rotatedFromLastUsedAt": "Replaced key last used",
+    "scopes": "Scopes",
+    "start": "First characters",
+    "status": "Status",
+    "stripeCustomerId": "Customer at the payment provider",
+    "supersededBy": "Replaced by",
+    "suspended": "Suspended",
+    "userId": "User",
+}
+
+
+class AuditParty(msgspec.Struct, frozen=True):
+    """The actor or target of an entry: its name, its id, and the path of its page.
+
+    ``label`` is a fixed text, shown apart from names, which users choose. ``user_id`` is set for users.
+    """
+
+    name: str = ""
+    id: str | None = None
+    page: str | None = None
+    label: str | None = None
+    user_id: str | None = None
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """A field before and after: a moment, or text."""
+
+    field: str
+    before: str | datetime | None
+    after: str | datetime | None
+
+
+class AuditSentence(msgspec.Struct, frozen=True):
+    """An entry as a sentence: actor, verb, target, ending."""
+
+    event: AuditEvent
+    actor: AuditParty
+    verb: str
+    target: AuditParty | None
+    ending: str
+    changes: list[FieldChange]
+
+
+class AuditQuery(msgspec.Struct, frozen=True):
+    """The filters as submitted. Days are in UTC, and ``until`` is included."""
 
     action: str
     actor_id: str = msgspec.field(name="actorId")
@@ -47,23 +132,23 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def query(self) -> str:
-        """The same as a part of an address; empty where nothing is asked."""
-        asked = {name: value for name, value in msgspec.to_builtins(self).items() if value}
-        return urlencode(asked) + "&" if asked else ""
+        """The filters as a query string that ends with ``&``; empty without filters."""
+        given = {name: value for name, value in msgspec.to_builtins(self).items() if value}
+        return urlencode(given) + "&" if given else ""
 
     def filter(self) -> Filter:
-        """What it means. Raises `FaultyFormError`."""
-        faults = {}
+        """Return the filter. Raises `InvalidFormError`."""
+        errors = {}
         if self.action and self.action not in set(Action):
-            faults["action"] = "Choose one of these."
+            errors["action"] = "Choose one of these actions."
         for name, text in (("actorId", self.actor_id), ("targetId", self.target_id)):
             if "\x00" in text:
-                faults[name] = "An id has no such character."
+                errors[name] = "Enter an id."
         for name, text in (("since", self.since), ("until", self.until)):
             if text and _day(text) is None:
-                faults[name] = _NO_DAY
-        if faults:
-            raise FaultyFormError(faults)
+                errors[name] = "Enter a day, such as 2027-01-31."
+        if errors:
+            raise InvalidFormError(errors)
         until = _day(self.until)
         return Filter(
             Action(self.action) if self.action else None,
@@ -74,54 +159,136 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
 
-def audit_pages(
-    trail: AuditService, sessions: SessionService, door: SessionGuard, look: Renderer, clock: Clock
-) -> Sequence[HTTPRouteHandler]:
-    """The routes that show the trail."""
-    asked_of_query = {"asked": Provide(_asked, sync_to_thread=False)}
-
-    @get(PATH, guards=[door.needs("audit:read")], dependencies=asked_of_query)
-    async def show_trail(visitor: SignedIn, asked: NamedDependency[Asked], cursor: Cursor = None) -> Response[str]:
-        told, page, faults = [], None, {}
-        try:
-            page, names = await trail.show(visitor.principal, asked.filter(), _ON_A_PAGE, cursor)
-        except FaultyFormError as error:
-            faults = error.faults
-        else:
-            people = await sessions.names_of(visitor.session, visitor.principal.org_id, people_in(page.data, names))
-            told = [tell(event, names, people) for event in page.data]
-        return look.page(
-            "audit.html",
-            status_code=422 if faults else 200,
-            visitor=visitor,
-            section=SECTION,
-            told=told,
-            page=page,
-            asked=asked,
-            actions=[(each.value, text) for each, text in ACTIONS.items()],
-            filtered=bool(asked.query),
-            is_first=cursor is None,
-            faults=faults,
-        )
-
-    @get(PATH + "/export", guards=[door.needs("audit:read")], dependencies=asked_of_query)
-    async def export_trail(visitor: SignedIn, asked: NamedDependency[Asked]) -> Response[Any]:
-        try:
-            wanted = asked.filter()
-        except FaultyFormError:
-            return look.redirect(f"{visitor.base}{SECTION}?{asked.query}")  # where each fault is beside its field
-        pages = trail.read_pages(visitor.principal, wanted)
-        first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
-        name = f"audit-{visitor.principal.org_id}-{clock():%Y-%m-%d}.ndjson"
-        return look.file(ndjson(first, pages), name, EXPORT_TYPE)
-
-    return [show_trail, export_trail]
+def _text_filter(name: str) -> QueryParameter:
+    return QueryParameter(name=name, max_length=255)
 
 
-def _asked(
-    action: OnlyAction = "", actor_id: OnlyActor = "", target_id: OnlyTarget = "", since: Since = "", until: Until = ""
-) -> Asked:
-    return Asked(action, actor_id.strip(), target_id.strip(), since.strip(), until.strip())
+def audit_query(
+    action: Annotated[str, _text_filter("action")] = "",
+    actor_id: Annotated[str, _text_filter("actorId")] = "",
+    target_id: Annotated[str, _text_filter("targetId")] = "",
+    since: Annotated[str, _text_filter("since")] = "",
+    until: Annotated[str, _text_filter("until")] = "",
+) -> AuditQuery:
+    """Return the filters of a request."""
+    return AuditQuery(action, actor_id.strip(), target_id.strip(), since.strip(), until.strip())
+
+
+_QUERY: Final = {"wanted": Provide(audit_query, sync_to_thread=False)}
+
+
+@get(PATH, guards=[needs("audit:read")], dependencies=_QUERY)
+async def show_audit(ctx: Context, wanted: NamedDependency[AuditQuery], cursor: Cursor = None) -> Response[str]:
+    services, principal = ctx.services, ctx.principal
+    sentences, page, errors = [], None, {}
+    try:
+        page, names = await services.trail.show(principal, wanted.filter(), _PAGE_SIZE, cursor)
+    except InvalidFormError as error:
+        errors = error.errors
+    else:
+        users = await services.sessions.names_of(ctx.user.session, principal.org_id, _user_ids(page.data, names))
+        sentences = [_sentence(event, names, users) for event in page.data]
+    return ctx.render(
+        "audit.html",
+        sentences=sentences,
+        page=page,
+        wanted=wanted,
+        actions=[(action.value, phrases.label) for action, phrases in _ACTIONS.items()],
+        filtered=bool(wanted.query),
+        is_first=cursor is None,
+        errors=errors,
+    )
+
+
+@get(PATH + "/export", guards=[needs("audit:read")], dependencies=_QUERY)
+async def export_audit(ctx: Context, wanted: NamedDependency[AuditQuery]) -> Response[Any]:
+    try:
+        found = wanted.filter()
+    except InvalidFormError:
+        return ctx.redirect(f"{ctx.user.base}/settings/audit?{wanted.query}")  # shows the errors beside the fields
+    pages = ctx.services.trail.read_pages(ctx.principal, found)
+    first: list[AuditEvent] = await anext(pages)  # raises before the answer begins
+    name = f"audit-{ctx.principal.org_id}-{ctx.services.clock():%Y-%m-%d}.ndjson"
+    return ctx.renderer.file(ndjson(first, pages), name, EXPORT_TYPE)
+
+
+def _user_ids(events: list[AuditEvent], names: Names) -> set[str]:
+    actors = {event.actor_id for event in events if event.actor_kind is ActorKind.USER and event.actor_id}
+    return actors | {user for event in events if (user := _member_user(event, names)) is not None}
+
+
+def _sentence(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditSentence:
+    """Write an entry as a sentence; ``users`` are names by id."""
+    _, verb, ending = _ACTIONS[event.action]
+    role = _field_text(event, "role")
+    if event.action in (Action.MEMBER_ADDED, Action.MEMBER_INVITED):
+        again = "again" if event.action is Action.MEMBER_INVITED and event.before else ""
+        ending = " ".join(filter(None, (again, f"as {role}" if role else "")))
+    elif event.action is Action.MEMBER_REMOVED and (event.before or {}).get("status") == MemberStatus.INVITED:
+        verb = "withdrew the invitation of"
+    elif event.action is Action.MEMBER_UPDATED and role:
+        ending = f"to {role}"
+    target = None if event.action in _ABOUT_ACTOR else _target(event, names, users)
+    return AuditSentence(event, _actor(event, names, users), verb, target, ending, _changes(event))
+
+
+def _actor(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditParty:
+    if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
+        return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
+    if event.actor_kind is ActorKind.API_KEY:
+        page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names.keys else None
+        return AuditParty(names.keys.get(event.actor_id, event.actor_id), event.actor_id, page, label="The key")
+    return AuditParty(users.get(event.actor_id, event.actor_id), event.actor_id, user_id=event.actor_id)
+
+
+def _target(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditParty | None:
+    target_id = event.target_id
+    match event.action.partition(".")[0]:
+        case "api_key":
+            known, path = names.keys, "/settings/api-keys/"
+        case "project":
+            known, path = names.projects, "/projects/"
+        case "member":
+            user = _member_user(event, names) or target_id
+            page = f"/settings/members/{target_id}" if target_id in names.members else None
+            return AuditParty(users.get(user, user), target_id, page, user_id=user)
+        case _:
+            return None
+    name = known.get(target_id) or _field_text(event, "name") or target_id
+    return AuditParty(name, target_id, f"{path}{target_id}" if target_id in known else None)
+
+
+def _member_user(event: AuditEvent, names: Names) -> str | None:
+    return names.members.get(event.target_id) or _field_text(event, "userId") or None
+
+
+def _field_text(event: AuditEvent, field: str) -> str:
+    return str((event.after or {}).get(field) or (event.before or {}).get(field) or "")
+
+
+def _changes(event: AuditEvent) -> list[FieldChange]:
+    before, after = event.before or {}, event.after or {}
+    fields = sorted((_FIELDS.get(name, name), name) for name in {*before, *after} - _REPEATED_FIELDS)
+    return [
+        FieldChange(label, _value(before.get(name)), _value(after.get(name)))
+        for label, name in fields
+        if before.get(name) is not None or after.get(name) is not None
+    ]
+
+
+def _value(value: Any) -> str | datetime | None:  # noqa: ANN401  # any JSON
+    if value is None or value == []:
+        return None
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if not isinstance(value, str):
+        return str(value)
+    try:
+        return msgspec.convert(value, datetime) if value[:1].isdigit() and value.endswith("Z") else value
+    except msgspec.ValidationError:
+        return value
 
 
 def _day(text: str) -> datetime | None:

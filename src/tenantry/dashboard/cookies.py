@@ -1,5 +1,6 @@
-"""The dashboard's cookies: of the session, of a sign-in that is under way, and of what the next page is to say."""
+"""The dashboard's cookies: the session, sign-ins in progress, and the flash message of the next page."""
 
+import hmac
 from datetime import timedelta
 from typing import Final
 
@@ -11,20 +12,21 @@ from litestar.datastructures import Cookie
 
 from tenantry.api.guards import AnyRequest, Connection
 from tenantry.common.clock import Clock, to_micros
-from tenantry.domain.sessions import ABSOLUTE, SessionSecret
+from tenantry.dashboard.labels import FlashMessage
+from tenantry.domain.sessions import ABSOLUTE, Session, SessionSecret
 from tenantry.integrations.oidc.sign_in import PendingSignIn
 
-SIGN_IN_GOOD_FOR: Final = timedelta(minutes=10)
+SIGN_IN_LIFETIME: Final = timedelta(minutes=10)
 MOST_PENDING: Final = 5
-"""Sign-ins that may be under way in one browser; the oldest make room for a new one."""
-_MOST_BYTES_KEPT: Final = 4096  # so that with one more, and the session, a header of 8 KiB has room for all
-NOTICE_GOOD_FOR: Final = timedelta(minutes=1)
-_HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
-_PART_OF_STATE: Final = 12
+"""Sign-ins in progress in one browser; the oldest ones make room for a new one."""
+_MOST_SIGN_IN_BYTES: Final = 4096  # with one more sign-in and the session, a header of 8 KiB still has room
+_FLASH_LIFETIME: Final = timedelta(minutes=1)
+_JWE_HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
+_STATE_LETTERS: Final = 12
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """A sign-in under way in one tab of a browser, and where it is to lead."""
+class SignInCookie(msgspec.Struct, frozen=True):
+    """A sign-in in progress in one browser tab, and the page that follows it."""
 
     begun: PendingSignIn
     return_to: str
@@ -33,94 +35,100 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Cookies:
-    """Reads and makes the cookies. Over https their names begin with ``__Host-``: no other host can set them."""
+    """Reads and creates the cookies. Over https their names begin with ``__Host-``: no other host can set them."""
 
     def __init__(self, secret: SessionSecret, clock: Clock, *, secure: bool) -> None:
+        self._secret = secret
         self._key = OctKey.import_key(secret.key("sign-in"))
         self._clock = clock
         self._secure = secure
         prefix = "__Host-" if secure else ""
         self._session = f"{prefix}tenantry_session"
         self._sign_in = f"{prefix}tenantry_sign_in_"
-        self._notice = f"{prefix}tenantry_notice"
+        self._flash = f"{prefix}tenantry_notice"
 
     def session(self, request: Connection) -> str | None:
-        """What the cookie of the session holds."""
+        """Return the session token."""
         return request.cookies.get(self._session)
 
     def with_session(self, token: str) -> Cookie:
-        """The cookie of a session that was just begun."""
+        """Return the cookie of a new session."""
         return self._cookie(self._session, token, ABSOLUTE)
 
     def without_session(self) -> Cookie:
-        """What takes the session's cookie away."""
+        """Return the cookie that deletes the session's."""
         return self._cookie(self._session, "", timedelta())
 
     def with_sign_in(self, begun: PendingSignIn, return_to: str) -> Cookie:
-        """The cookie of a sign-in: sealed, so that nobody reads the verifier, and one for each tab."""
-        until = to_micros(self._clock() + SIGN_IN_GOOD_FOR)
-        content = msgspec.json.encode(Pending(begun, return_to, until))
-        sealed = jwe.encrypt_compact(dict(_HEADER), content, self._key)
-        return self._cookie(self._name_of(begun.state), sealed, SIGN_IN_GOOD_FOR)
+        """Return the cookie of a sign-in, one for each tab, encrypted because it holds the PKCE verifier."""
+        until = to_micros(self._clock() + SIGN_IN_LIFETIME)
+        content = msgspec.json.encode(SignInCookie(begun, return_to, until))
+        encrypted = jwe.encrypt_compact(dict(_JWE_HEADER), content, self._key)
+        return self._cookie(self._sign_in_name(begun.state), encrypted, SIGN_IN_LIFETIME)
 
-    def sign_in(self, request: AnyRequest, state: str) -> Pending | None:
-        """The sign-in that an answer of the provider belongs to; None if it was not begun here, or is too old."""
-        sealed = request.cookies.get(self._name_of(state))
-        return None if sealed is None else self._opened(sealed)
+    def sign_in(self, request: AnyRequest, state: str) -> SignInCookie | None:
+        """Return the sign-in with this state; None if another browser began it, or it has expired."""
+        encrypted = request.cookies.get(self._sign_in_name(state))
+        return None if encrypted is None else self._decrypted(encrypted)
 
     def without_sign_in(self, state: str) -> Cookie:
-        """What takes the cookie of a sign-in away."""
-        return self._cookie(self._name_of(state), "", timedelta())
+        """Return the cookie that deletes a sign-in's."""
+        return self._cookie(self._sign_in_name(state), "", timedelta())
 
-    def making_room(self, request: AnyRequest) -> list[Cookie]:
-        """What takes away sign-ins that are over, and the oldest where there would be too many with one more.
+    def without_old_sign_ins(self, request: AnyRequest) -> list[Cookie]:
+        """Return cookies that delete expired sign-ins, and the oldest ones if one more would exceed the limits.
 
-        Each tab has one, and a request carries all of them: without a bound, servers would refuse its header.
+        A request carries all of them, and servers reject a header that is too large.
         """
         found = [(name, sealed) for name, sealed in request.cookies.items() if name.startswith(self._sign_in)]
-        ages = {name: pending.until for name, sealed in found if (pending := self._opened(sealed))}
+        expiries = {name: pending.until for name, sealed in found if (pending := self._decrypted(sealed))}
         kept = size = 0
-        gone = []
-        for name, sealed in sorted(found, key=lambda one: ages.get(one[0], 0), reverse=True):
-            if name in ages and kept < MOST_PENDING - 1 and size + len(sealed) <= _MOST_BYTES_KEPT:
+        deleted = []
+        for name, sealed in sorted(found, key=lambda one: expiries.get(one[0], 0), reverse=True):
+            if name in expiries and kept < MOST_PENDING - 1 and size + len(sealed) <= _MOST_SIGN_IN_BYTES:
                 kept, size = kept + 1, size + len(sealed)
             else:
-                gone.append(self._cookie(name, "", timedelta()))
-        return gone
+                deleted.append(self._cookie(name, "", timedelta()))
+        return deleted
 
-    def _opened(self, sealed: str) -> Pending | None:
+    def flash(self, request: Connection, session: Session) -> FlashMessage | None:
+        """Return the message that this page is to show, if the dashboard signed it for this session and path."""
+        return self.verified_flash(session, request.scope["path"], request.cookies.get(self._flash, ""))
+
+    def with_flash(self, session: Session, path: str, message: FlashMessage) -> Cookie:
+        """Return the cookie that lets the page at ``path`` show a message once."""
+        return self._cookie(self._flash, self.signed_flash(session, path, message), _FLASH_LIFETIME)
+
+    def without_flash(self) -> Cookie:
+        """Return the cookie that deletes the message's."""
+        return self._cookie(self._flash, "", timedelta())
+
+    def signed_flash(self, session: Session, path: str, message: FlashMessage) -> str:
+        """Return the message's name and signature, in letters, digits, underscores and a dot."""
+        return f"{message.name}.{self._secret.proof(session.digest, f'{message.name} {path}')}"
+
+    def verified_flash(self, session: Session, path: str, signed: str) -> FlashMessage | None:
+        """Return the message that `signed_flash` signed for this session and path; None for any other text."""
+        message = FlashMessage.__members__.get(signed.partition(".")[0])
+        if message is None or not hmac.compare_digest(
+            signed.encode(), self.signed_flash(session, path, message).encode()
+        ):
+            return None
+        return message
+
+    def _decrypted(self, encrypted: str) -> SignInCookie | None:
         try:
-            content = jwe.decrypt_compact(sealed, self._key).plaintext
-            pending = msgspec.json.decode(content or b"", type=Pending)
+            content = jwe.decrypt_compact(encrypted, self._key).plaintext
+            pending = msgspec.json.decode(content or b"", type=SignInCookie)
         except (JoseError, ValueError):
             return None
         return pending if to_micros(self._clock()) < pending.until else None
 
-    def notice(self, request: Connection) -> str | None:
-        """What the next page is to say, as it was proved."""
-        return request.cookies.get(self._notice)
-
-    def with_notice(self, proved: str) -> Cookie:
-        """The cookie of what the next page is to say."""
-        return self._cookie(self._notice, proved, NOTICE_GOOD_FOR)
-
-    def without_notice(self) -> Cookie:
-        """What takes that cookie away."""
-        return self._cookie(self._notice, "", timedelta())
-
-    def _name_of(self, state: str) -> str:
-        known = "".join(
-            letter for letter in state[:_PART_OF_STATE] if letter.isascii() and (letter.isalnum() or letter in "-_")
-        )
-        return self._sign_in + known
+    def _sign_in_name(self, state: str) -> str:
+        letters = state[:_STATE_LETTERS]
+        return self._sign_in + "".join(one for one in letters if one.isascii() and (one.isalnum() or one in "-_"))
 
     def _cookie(self, name: str, value: str, lifetime: timedelta) -> Cookie:
-        return Cookie(
-            key=name,
-            value=value,
-            max_age=int(lifetime.total_seconds()),
-            path="/",
-            secure=self._secure,
-            httponly=True,
-            samesite="lax",
-        )
+        max_age = int(lifetime.total_seconds())
+        secure = self._secure
+        return Cookie(key=name, value=value, path="/", max_age=max_age, secure=secure, httponly=True, samesite="lax")

@@ -1,4 +1,4 @@
-"""Reading forms: their fields, their token, and what a repeated form finds."""
+"""Reading submitted forms: fields, CSRF token, validation, concurrent edits, and double submission."""
 
 import asyncio
 import hashlib
@@ -20,154 +20,160 @@ from tenantry.domain.errors import IdempotencyInFlightError, InvalidIdempotencyK
 
 TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
 MOST_BYTES: Final = 64 * 1024
-_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
-ONCE_FIELD: Final = "once"
-_SHOWN: Final = "shown-"
-_TRIES: Final = 20
-_BETWEEN_TRIES: Final = 0.1
+_OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
+_ONCE_FIELD: Final = "once"
 _SHORTEST_ONCE: Final = 16
+_DIGEST_PREFIX: Final = "shown-"
+_TRIES: Final = 20
+_RETRY_INTERVAL: Final = 0.1
+"""Seconds."""
 
 Body = TypeVar("Body", bound=msgspec.Struct)
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Form:
-    """The fields of a form, as text without blanks around it."""
+    """The fields of a submitted form."""
 
-    def __init__(self, fields: FormMultiDict | Mapping[str, str]) -> None:
+    def __init__(self, fields: FormMultiDict) -> None:
         self._fields = fields
 
     def text(self, name: str) -> str:
-        """A field; empty where it is not there."""
+        """Return a field without surrounding blanks; empty if it is missing."""
         value = self._fields.get(name, "")
         return value.strip() if isinstance(value, str) else ""
 
     def all(self, name: str) -> list[str]:
-        """Every value of a field that may be there several times."""
-        if not isinstance(self._fields, FormMultiDict):
-            return [self._fields[name]] if name in self._fields else []
+        """Return every value of a field, without surrounding blanks."""
         return [value.strip() for value in self._fields.getall(name, []) if isinstance(value, str)]
 
-    def typed(self) -> list[tuple[str, str]]:
-        """Every field but the session's token, in their order; no form of ours asks for a secret."""
-        items = self._fields.multi_items() if isinstance(self._fields, FormMultiDict) else self._fields.items()
+    def entries(self) -> list[tuple[str, str]]:
+        """Return the name and value of every field but the CSRF token, in order. No form asks for a secret."""
+        items = self._fields.multi_items()
         return [(name, value) for name, value in items if isinstance(value, str) and name != TOKEN_FIELD]
 
     def checked(self, name: str) -> bool:
-        """Whether a box is ticked."""
+        """Whether a box is checked."""
         return bool(self.text(name))
 
 
 async def read_form(request: AnyRequest) -> Form:
-    """The form that a request carries. Raises `ClientException` for what no form of ours sends."""
+    """Read the form of a request. Raises `ClientException` for another content type or too large a body."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise ClientException("A form is expected here.")
+        raise ClientException("This address takes an HTML form.")
     if len(await request.body()) > MOST_BYTES:
         raise ClientException("The form is too large.")
     return Form(await request.form())
 
 
-def comes_from_elsewhere(request: AnyRequest) -> bool:
-    """Whether the browser says that another site made it send the request (Fetch Metadata)."""
-    return request.headers.get("sec-fetch-site", "") in _ELSEWHERE
+def is_cross_site(request: AnyRequest) -> bool:
+    """Whether the browser says that another site sent the request (Fetch Metadata)."""
+    return request.headers.get("sec-fetch-site", "") in _OTHER_SITES
 
 
-def comes_from_here(request: AnyRequest) -> bool:
-    """Whether the browser says that a page of ours made it send the request; an old one says nothing."""
+def is_same_origin(request: AnyRequest) -> bool:
+    """Whether the browser says that a page of the dashboard sent the request. Old browsers do not say it."""
     return request.headers.get("sec-fetch-site") == "same-origin"
 
 
-def is_ours(form: Form, expected: str) -> bool:
-    """Whether a form was made for this session."""
+def has_token(form: Form, expected: str) -> bool:
+    """Whether a form carries the CSRF token of this session."""
     return hmac.compare_digest(form.text(TOKEN_FIELD).encode(), expected.encode())
 
 
-class Edits(NamedTuple):
-    """What somebody changed in a form, by field."""
+class InvalidFormError(Exception):
+    """A form with invalid fields: ``errors`` maps fields to messages, in the order of the form."""
 
-    made: frozenset[str]
-    overtaken: frozenset[str]
-    """Those of them that somebody else changed while the form was open."""
-
-
-class FaultyFormError(Exception):
-    """A form that cannot be taken; ``faults`` says why, by field, in the order of the fields."""
-
-    def __init__(self, faults: Mapping[str, str]) -> None:
+    def __init__(self, errors: Mapping[str, str]) -> None:
         super().__init__()
-        self.faults = dict(faults)
+        self.errors = dict(errors)
 
 
-def checked(
-    kind: type[Body], typed: Mapping[str, object], words: Mapping[str, str], further: Mapping[str, str] | None = None
+def validate(
+    kind: type[Body],
+    values: Mapping[str, object],
+    messages: Mapping[str, str],
+    further: Mapping[str, str] | None = None,
 ) -> Body:
-    """What was typed as a body of the API; ``words`` say of each field what it takes.
+    """Convert form values to a request body of the API; ``messages`` say what each field accepts.
 
-    Raises `FaultyFormError` with every faulty field, and with the ``further`` faults of fields that come after them.
+    Raises `InvalidFormError` with every invalid field, and with the ``further`` errors of fields after them.
     """
-    faults = {}
+    errors = {}
     for field in msgspec.structs.fields(kind):
+        name = field.encode_name
         try:
-            msgspec.convert(typed[field.encode_name], field.type)
+            msgspec.convert(values[name], field.type)
         except msgspec.ValidationError:
-            empty = typed[field.encode_name] == ""
-            faults[field.encode_name] = "Fill this in." if empty else words[field.encode_name]
-    faults |= further or {}
-    if faults:
-        raise FaultyFormError(faults)
-    return msgspec.convert(typed, kind)
+            errors[name] = "Fill in this field." if values[name] == "" else messages[name]
+    errors |= further or {}
+    if errors:
+        raise InvalidFormError(errors)
+    return msgspec.convert(values, kind)
 
 
-def lines(text: str) -> str:
-    """The text of several lines with the line ends that everything but a form has."""
+def unix_lines(text: str) -> str:
+    """Replace the line ends of HTML forms by those that every other client sends."""
     return text.replace("\r\n", "\n")
 
 
-def to_be_typed(name: str, otherwise: str) -> str:
-    """What is to be typed to show that a name was read: what `shown_name` gives, without blanks that nobody sees."""
-    return " ".join(unicodedata.normalize("NFC", shown_name(name, otherwise)).split())
+def confirmation_text(name: str, fallback: str) -> str:
+    """Return what a user types to confirm: the `shown_name`, with single blanks."""
+    return " ".join(unicodedata.normalize("NFC", shown_name(name, fallback)).split())
 
 
-def faults_of_typed(typed: str, field: str, expected: str) -> dict[str, str]:
-    """What is wrong with a field that should hold what `to_be_typed` gave; empty where it does."""
-    return {} if to_be_typed(typed, "") == expected else {field: "This is another name. Nothing was changed."}
+def confirmation_errors(typed: str, field: str, expected: str) -> dict[str, str]:
+    """Return the error of a field that does not hold the `confirmation_text`; empty if it does."""
+    is_same = confirmation_text(typed, "") == expected
+    return {} if is_same else {field: "The name does not match. Nothing was changed. Type it again."}
 
 
-def marks(fields: Mapping[str, str]) -> dict[str, str]:
-    """What tells each field's text from every other: a form that changes something carries along what it showed."""
-    return {_SHOWN + name: hashlib.sha256(text.encode()).hexdigest() for name, text in fields.items()}
+class Edits(NamedTuple):
+    """The fields that a user changed, and those among them that another user changed meanwhile."""
+
+    changed: frozenset[str]
+    conflicts: frozenset[str]
 
 
-def edits(form: Form, typed: Mapping[str, str], present: Mapping[str, str]) -> Edits:
-    """Which fields somebody changed in a form with the `marks` of what it showed; ``present`` is how they are now."""
-    shown = {name: form.text(_SHOWN + name) for name in typed}
-    as_typed, as_is = marks(typed), marks(present)
-    made = {name for name in typed if as_typed[_SHOWN + name] not in (shown[name], as_is[_SHOWN + name])}
-    return Edits(frozenset(made), frozenset(name for name in made if as_is[_SHOWN + name] != shown[name]))
+def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return hidden fields for an edit form: the digests of what it shows."""
+    return {_DIGEST_PREFIX + name: _digest(text) for name, text in fields.items()}
+
+
+def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, str]) -> Edits:
+    """Compare submitted fields with what the form showed (its `field_digests`) and with the current values."""
+    shown = {name: form.text(_DIGEST_PREFIX + name) for name in submitted}
+    now = {name: _digest(text) for name, text in current.items()}
+    changed = {name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])}
+    return Edits(frozenset(changed), frozenset(name for name in changed if now[name] != shown[name]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def once_token() -> str:
-    """What makes a form different from every other, so that sending it twice makes one thing."""
+    """Return a token that makes a form unique, so that submitting it twice has one effect."""
     return secrets.token_urlsafe(16)
 
 
 async def form_claim(request: AnyRequest, principal: Principal, form: Form) -> Claim:
-    """The claim of a form: of just these fields, since somebody may go back, change them and mean something else.
+    """Return the idempotency claim of a form. It covers all fields: a user may go back, change some and submit again.
 
-    Raises `InvalidIdempotencyKeyError` for a form without a token of its own.
+    Raises `InvalidIdempotencyKeyError` for a form without a `once_token`.
     """
-    if len(form.text(ONCE_FIELD)) < _SHORTEST_ONCE:
-        raise InvalidIdempotencyKeyError("The form has no token of its own: open the page again.")
+    if len(form.text(_ONCE_FIELD)) < _SHORTEST_ONCE:
+        raise InvalidIdempotencyKeyError("The form is incomplete. Reload the page and submit it again.")
     digest = hashlib.sha256(await request.body())
     return Claim(claimant(principal), f"POST {request.url.path}", f"form:{digest.hexdigest()}", digest.digest())
 
 
-async def retry_while_in_flight(act: Callable[[], Awaitable[Made]]) -> Made:
-    """Do it; while the same form of a double click is being carried out, wait for what that gives."""
+async def retry_while_in_flight(act: Callable[[], Awaitable[Result]]) -> Result:
+    """Call ``act``; after a double click, wait for the result of the first submission, up to 2 s."""
     for _ in range(_TRIES):
         try:
             return await act()
         except IdempotencyInFlightError:
-            await asyncio.sleep(_BETWEEN_TRIES)
+            await asyncio.sleep(_RETRY_INTERVAL)
     return await act()

@@ -1,9 +1,9 @@
-"""Who looks at a page: the session behind its cookie, and what its user may do in the tenant of the address."""
+"""Authentication and authorization of pages: the session behind the cookie, and the user's role in the tenant."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from litestar import Request
@@ -17,46 +17,47 @@ from tenantry.auth.sessions import SessionService
 from tenantry.auth.sessions_store import TenantOfUser
 from tenantry.common.clock import Clock
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.flash_messages import Notice, Notices
-from tenantry.dashboard.forms import Form, comes_from_elsewhere, comes_from_here, is_ours, read_form
-from tenantry.dashboard.labels import shown_name
+from tenantry.dashboard.forms import Form, has_token, is_cross_site, is_same_origin, read_form
+from tenantry.dashboard.labels import FlashMessage, shown_name
 from tenantry.domain.access import AccessLevel, Principal, Role, covers
+from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.server.asgi_types import CALLER
 from tenantry.server.dispatch import IS_HEAD
 
-_VISITOR: Final = "tenantry.visitor"
-_RECOGNIZED: Final = "tenantry.recognized"
-_FORM: Final = "tenantry.form"
-BY_SCRIPT: Final = "tenantry.by_script"
-"""An option of routes that nobody visits: pages of ours ask there for what is new."""
-_OF_SCRIPT: Final = "x-requested-with"
 ORGS: Final = "/orgs"
 ORG: Final = ORGS + "/{org_id:str}"
-"""Below this is everything that belongs to a tenant: two tabs can show two tenants, and a link says which it means."""
+"""Everything of a tenant is below this path: two tabs can show two tenants, and links name theirs."""
+SCRIPT_ONLY: Final = "tenantry.script_only"
+"""The option of routes that only the dashboard's script requests."""
+DASHBOARD: Final = "tenantry.dashboard"
+"""The option of all routes that holds what requests share; its ``sessions`` is the `SessionGuard`."""
+_AUTHORIZED: Final = "tenantry.authorized_user"
+_SIGNED_IN: Final = "tenantry.signed_in_user"
+_FORM: Final = "tenantry.form"
 
 
 class SessionState(Enum):
-    """Whether who was let in would be let in now."""
+    """Whether a user may keep an open stream."""
 
-    WELCOME = auto()
-    UNPROVED = auto()
-    """Not before the provider has vouched for them again."""
-    GONE = auto()
+    ACTIVE = auto()
+    STALE = auto()
+    """Only after the identity provider confirms the user again."""
+    ENDED = auto()
 
 
 class NotSignedInError(Exception):
-    """Nobody is signed in (any more). ``form`` is what was sent all the same, by a page of ours."""
+    """The request has no valid session. ``form`` is what a page of the dashboard sent with it."""
 
     def __init__(self, form: Form | None = None) -> None:
         super().__init__()
         self.form = form
 
 
-class ProofNeededError(Exception):
-    """The provider's word on a user is too old."""
+class StaleSignInError(Exception):
+    """The identity provider must confirm the user again."""
 
     def __init__(self, subject: str) -> None:
         super().__init__()
@@ -64,83 +65,90 @@ class ProofNeededError(Exception):
 
 
 class RoleTooLowError(Exception):
-    """What somebody is in the tenant of the address does not cover what a page needs.
+    """The user's role does not cover ``scope``. ``owner_only`` describes an action that only owners may do."""
 
-    ``owner_only`` says in words what the page is for, where it is for owners alone.
-    """
-
-    def __init__(self, visitor: "Visitor", scope: str, owner_only: str | None) -> None:
+    def __init__(self, user: "DashboardUser", scope: str, owner_only: str | None) -> None:
         super().__init__()
-        self.visitor = visitor
+        self.user = user
         self.scope = scope
         self.owner_only = owner_only
 
 
-class ForeignFormError(Exception):
-    """A form that was not made for this session. ``form`` is what it holds, where a page of ours sent it."""
+class CsrfError(Exception):
+    """A form without this session's token. ``form`` is its content, if a page of the dashboard sent it."""
 
     def __init__(self, form: Form | None = None) -> None:
         super().__init__()
         self.form = form
 
 
-class Visitor(msgspec.Struct, frozen=True):
-    """Somebody who is signed in."""
+class DashboardUser(msgspec.Struct, frozen=True):
+    """A signed-in user, and what they are in the tenant of the address."""
 
     session: Session
     claims: Claims
     tenants: list[TenantOfUser]
-    """Some that the user may look at, by name, the one in the address among them."""
-    total: int
-    """How many there are of all."""
+    """Some of the user's tenants by name, including the one of the address."""
+    tenant_count: int
+    """The number of all of them."""
     invitations: int
-    """How many wait for the user, up to a hundred."""
+    """Pending invitations, at most 100."""
     form_token: str
+    flash: FlashMessage | None
     tenant: TenantOfUser | None
-    """The one in the address."""
-    caller: Principal | None
-    """What the user is there."""
-    callers_role: Role | None
-    """The role which that comes from; the provider's word on scopes may leave less than it grants."""
-    notice: Notice | None
-    """What the page is to say, this once."""
+    """The tenant of the address."""
+    caller: Principal | None = None
+    """The user as a principal of that tenant."""
+    tenant_role: Role | None = None
+    """The role in that tenant. The token's scopes may restrict ``caller`` further."""
 
     @property
     def name(self) -> str:
-        """What to call them."""
+        """The name to show."""
         return shown_name(self.session.name or "", self.session.subject)
 
     @property
     def principal(self) -> Principal:
-        """What the user is in the tenant of the address."""
+        """The user as a principal of the tenant of the address. Raises `NotFoundError` without a tenant."""
         if self.caller is None:
             raise NotFoundError("organization")
         return self.caller
 
     @property
+    def role(self) -> Role:
+        """The role in the tenant of the address. Raises `NotFoundError` without a tenant."""
+        if self.tenant_role is None:
+            raise NotFoundError("organization")
+        return self.tenant_role
+
+    @property
     def base(self) -> str:
-        """Where the tenant's pages are."""
+        """The path above all pages of the tenant."""
         return f"/orgs/{self.principal.org_id}"
 
     @property
-    def role(self) -> Role:
-        """The user's role in the tenant of the address."""
-        if self.callers_role is None:
-            raise NotFoundError("organization")
-        return self.callers_role
-
-    @property
     def is_owner(self) -> bool:
-        """Whether the user may do in the tenant what only owners do."""
+        """Whether the user has owner access to the tenant."""
         return self.principal.access_level is AccessLevel.OWNER
 
     def may(self, scope: str) -> bool:
-        """Whether the user may do this in the tenant."""
+        """Whether the user's scopes in the tenant cover this one."""
         return self.caller is not None and covers(self.caller.scopes, scope)
+
+    def may_change(self, key: ApiKey) -> bool:
+        """Whether pages offer to change a key; the service decides."""
+        return key.status is KeyStatus.ACTIVE and self._may_write(key)
+
+    def may_replace(self, key: ApiKey) -> bool:
+        """Whether pages offer to replace a leaked key; the service decides."""
+        return key.leak_reported_at is not None and key.superseded_by is None and self._may_write(key)
+
+    def _may_write(self, key: ApiKey) -> bool:
+        return (key.access_level is not AccessLevel.OWNER or self.is_owner) and self.may("api-keys:write")
 
 
 class SessionGuard:
-    """Lets people in who are signed in, and makes the guards of pages."""
+    """Authenticates the users of pages by their session cookie."""
 
     def __init__(
         self,
@@ -149,184 +157,172 @@ class SessionGuard:
         cookies: Cookies,
         secret: SessionSecret,
         clock: Clock,
-        is_provider_away: Callable[[], bool] = lambda: False,
+        is_provider_away: Callable[[], bool],
     ) -> None:
-        """``is_provider_away`` says whether the identity provider cannot be asked at the moment."""
-        self._is_provider_away = is_provider_away
+        """``is_provider_away`` says whether the identity provider is unreachable."""
         self._sessions = sessions
         self._authenticator = authenticator
         self._cookies = cookies
-        self._notices = Notices(secret)
         self._secret = secret
         self._clock = clock
+        self._is_provider_away = is_provider_away
 
-    def needs(
-        self, scope: str | None = None, *, allow_stale_login: bool = False, owner_only: str | None = None
-    ) -> RouteGuard:
-        """Somebody who is signed in, and whose role in the tenant of the address covers ``scope``.
+    async def authenticate(self, connection: Connection, *, allow_stale_login: bool = False) -> DashboardUser:
+        """Return the user of a request.
 
-        With ``owner_only``, the words for what only owners may do, such as "replay the ledger", an owner alone.
-        With ``allow_stale_login`` also somebody whom the provider has not vouched for lately.
+        Raises `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
         """
-
-        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            try:
-                visitor = await self._visitor(connection, allow_stale_login=allow_stale_login)
-            except NotSignedInError as error:
-                raise NotSignedInError(await _form_from_here(connection)) from error
-            _extras(connection)[CALLER] = visitor.caller
-            if scope is not None and not (visitor.may(scope) and (owner_only is None or visitor.is_owner)):
-                raise RoleTooLowError(visitor, scope, owner_only)
-            _extras(connection)[_VISITOR] = visitor
-
-        return RouteGuard(guard, Credential.SESSION, scope)
-
-    async def recognize(self, connection: Connection) -> None:
-        """Find out who sent a request that no guard has seen, for the page that refuses it."""
-        with suppress(NotSignedInError, ProofNeededError, DomainError):
-            await self._visitor(connection)
-
-    async def standing(self, connection: Connection, scope: str) -> SessionState:
-        """Whether who was let in would be let in now, for an answer that goes on. Raises `DatabaseUnavailableError`."""
-        try:
-            visitor = await self._visitor(connection, allow_stale_login=True)
-            visitor.principal.require(scope)
-        except DatabaseUnavailableError:
-            raise
-        except (NotSignedInError, DomainError):
-            return SessionState.GONE
-        return SessionState.WELCOME if self._is_proved(visitor.session) else SessionState.UNPROVED
-
-    def _is_proved(self, session: Session) -> bool:
-        """Whether the provider's word on the user is good enough for looking at pages."""
-        now = self._clock()
-        return not session.is_unproved(now) or (self._is_provider_away() and session.may_go_on_without(now))
-
-    def _check_proof(self, session: Session, connection: Connection) -> None:
-        """Raise unless the provider's word on the user is good enough for this request."""
-        if self._is_proved(session):
-            return
-        if _is_visit_of_a_page(connection):
-            raise ProofNeededError(session.subject)
-        if _extras(connection)["method"] == "GET" or not session.may_send_forms(self._clock()):
-            raise NotSignedInError
-
-    def _notice(self, connection: Connection, session: Session) -> Notice | None:
-        proved = self._cookies.notice(connection)
-        if proved is None or is_head(connection) or not _is_visit_of_a_page(connection):
-            return None
-        return self._notices.read(session, connection.scope["path"], proved)
-
-    async def _visitor(self, connection: Connection, *, allow_stale_login: bool = False) -> Visitor:
         org_id: str | None = connection.path_params.get("org_id")
         token = self._cookies.session(connection)
         visit = await self._sessions.visit(token, org_id, is_use=_is_use(connection)) if token else None
         if visit is None:
             raise NotSignedInError
         if not allow_stale_login:
-            self._check_proof(visit.session, connection)
-        visitor = Visitor(
+            self._check_fresh(visit.session, connection)
+        user = DashboardUser(
             session=visit.session,
             claims=visit.claims,
             tenants=visit.tenants,
-            total=visit.total,
+            tenant_count=visit.total,
             invitations=visit.invitations,
             form_token=self._secret.form_token(visit.session.digest),
+            flash=self._flash(connection, visit.session),
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
-            caller=None,
-            callers_role=None,
-            notice=self._notice(connection, visit.session),
         )
-        _extras(connection)[_RECOGNIZED] = visitor
+        _state(connection)[_SIGNED_IN] = user
         if org_id is not None:
-            if visitor.tenant is None:
+            if user.tenant is None:
                 raise NotFoundError("organization")
-            caller, role = await self._authenticator.as_user(visitor.claims, visitor.tenant.id)
-            visitor = _extras(connection)[_RECOGNIZED] = msgspec.structs.replace(
-                visitor, caller=caller, callers_role=role
-            )
-        return visitor
+            caller, role = await self._authenticator.as_user(user.claims, user.tenant.id)
+            user = msgspec.structs.replace(user, caller=caller, tenant_role=role)
+            _state(connection)[_SIGNED_IN] = user
+        return user
+
+    async def recognize(self, connection: Connection) -> None:
+        """Look up the user of a request that no guard has seen, for its error page."""
+        with suppress(NotSignedInError, StaleSignInError, DomainError):
+            await self.authenticate(connection)
+
+    async def state_of(self, connection: Connection, scope: str) -> SessionState:
+        """Check again whether the user of an open stream may see it. Raises `DatabaseUnavailableError`."""
+        try:
+            user = await self.authenticate(connection, allow_stale_login=True)
+            user.principal.require(scope)
+        except DatabaseUnavailableError:
+            raise
+        except (NotSignedInError, DomainError):
+            return SessionState.ENDED
+        return SessionState.ACTIVE if self._is_fresh(user.session) else SessionState.STALE
+
+    def _flash(self, connection: Connection, session: Session) -> FlashMessage | None:
+        is_shown = _is_page_visit(connection) and not is_head(connection)
+        return self._cookies.flash(connection, session) if is_shown else None
+
+    def _is_fresh(self, session: Session) -> bool:
+        """Whether the identity provider confirmed the user recently enough to see pages."""
+        now = self._clock()
+        return not session.is_unproved(now) or (self._is_provider_away() and session.may_go_on_without(now))
+
+    def _check_fresh(self, session: Session, connection: Connection) -> None:
+        if self._is_fresh(session):
+            return
+        if _is_page_visit(connection):
+            raise StaleSignInError(session.subject)
+        if _state(connection)["method"] == "GET" or not session.may_send_forms(self._clock()):
+            raise NotSignedInError
+
+
+def needs(scope: str | None = None, *, allow_stale_login: bool = False, owner_only: str | None = None) -> RouteGuard:
+    """Return a guard for signed-in users whose role in the tenant of the address covers ``scope``.
+
+    ``owner_only`` restricts it to owners and describes the action, such as "replay the ledger". With
+    ``allow_stale_login`` the identity provider need not have confirmed the user recently.
+    """
+
+    async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
+        sessions: SessionGuard = handler.opt[DASHBOARD].sessions
+        try:
+            user = await sessions.authenticate(connection, allow_stale_login=allow_stale_login)
+        except NotSignedInError as error:
+            raise NotSignedInError(await _same_origin_form(connection)) from error
+        _state(connection)[CALLER] = user.caller
+        if scope is not None and not (user.may(scope) and (owner_only is None or user.is_owner)):
+            raise RoleTooLowError(user, scope, owner_only)
+        _state(connection)[_AUTHORIZED] = user
+
+    return RouteGuard(guard, Credential.SESSION, scope)
 
 
 async def check_form(request: AnyRequest) -> None:
-    """Read the form of a request that changes something, and make sure that it is one of ours, made for its sender.
-
-    Raises `ForeignFormError`.
-    """
+    """Read the form of a POST request and check that it belongs to the sender's session. Raises `CsrfError`."""
     if request.method != "POST":
         return
-    visitor = _extras(request).get(_VISITOR)
+    user = current_user(request)
     form = await read_form(request)
-    if not isinstance(visitor, Visitor) or comes_from_elsewhere(request) or not is_ours(form, visitor.form_token):
-        raise ForeignFormError(form if comes_from_here(request) else None)
-    _extras(request)[_FORM] = form
+    if user is None or is_cross_site(request) or not has_token(form, user.form_token):
+        raise CsrfError(form if is_same_origin(request) else None)
+    _state(request)[_FORM] = form
 
 
-async def _form_from_here(connection: Connection) -> Form | None:
-    """What a page of ours sent. What another site made up is nothing to offer anybody for sending."""
-    if not isinstance(connection, Request) or connection.method != "POST" or not comes_from_here(connection):
+async def _same_origin_form(connection: Connection) -> Form | None:
+    """Return the form that a page of the dashboard sent. One of another site must not be offered for resubmission."""
+    if not isinstance(connection, Request) or connection.method != "POST" or not is_same_origin(connection):
         return None
     with suppress(ClientException):
         return await read_form(connection)
     return None
 
 
-def current_visitor(request: AnyRequest) -> Visitor:
-    """Whom the guard let in."""
-    visitor = _extras(request).get(_VISITOR)
-    if not isinstance(visitor, Visitor):
-        raise NotSignedInError
-    return visitor
+def current_user(request: AnyRequest) -> DashboardUser | None:
+    """Return the user that the route's guard authorized."""
+    user = _state(request).get(_AUTHORIZED)
+    return user if isinstance(user, DashboardUser) else None
 
 
-def recognized_visitor(request: AnyRequest) -> Visitor | None:
-    """Who is signed in, whether or not they were let in; for pages that say no."""
-    visitor = _extras(request).get(_RECOGNIZED)
-    return visitor if isinstance(visitor, Visitor) else None
+def recognized_user(request: AnyRequest) -> DashboardUser | None:
+    """Return the signed-in user, authorized or not, for error pages."""
+    user = _state(request).get(_SIGNED_IN)
+    return user if isinstance(user, DashboardUser) else None
 
 
 def current_form(request: AnyRequest) -> Form:
-    """The form that was checked."""
-    form = _extras(request).get(_FORM)
+    """Return the form that `check_form` checked. Raises `CsrfError`."""
+    form = _state(request).get(_FORM)
     if not isinstance(form, Form):
-        raise ForeignFormError
+        raise CsrfError
     return form
 
 
-SignedIn = NamedDependency[Visitor]
-"""The type of a handler's argument ``visitor``."""
-Sent = NamedDependency[Form]
+SubmittedForm = NamedDependency[Form]
 """The type of a handler's argument ``form``."""
 
 
-def _is_visit_of_a_page(connection: Connection) -> bool:
-    """Whether a person goes to a page, rather than sending a form, or a script of ours asking for something."""
-    return _extras(connection)["method"] == "GET" and is_navigation(connection)
-
-
 def is_navigation(connection: Connection) -> bool:
-    """Whether what is asked for is to be shown as a page of its own.
+    """Whether the browser is to show the answer as a page of its own (Fetch Metadata).
 
-    Browsers say so (Fetch Metadata). For those that do not our script does.
+    For browsers that do not say so, the dashboard's script marks its requests.
     """
-    handler = _extras(connection).get("route_handler")  # which is not there where no route answers
-    if isinstance(handler, BaseRouteHandler) and handler.opt.get(BY_SCRIPT):
+    handler = _state(connection).get("route_handler")  # missing if no route answers
+    if isinstance(handler, BaseRouteHandler) and handler.opt.get(SCRIPT_ONLY):
         return False
     mode = connection.headers.get("sec-fetch-mode")
-    return mode == "navigate" if mode is not None else _OF_SCRIPT not in connection.headers
-
-
-def _is_use(connection: Connection) -> bool:
-    """Whether a person did something, rather than a page of ours asking for what is new."""
-    if is_head(connection):
-        return False
-    return _extras(connection)["method"] != "GET" or is_navigation(connection)
+    return mode == "navigate" if mode is not None else "x-requested-with" not in connection.headers
 
 
 def is_head(connection: Connection) -> bool:
-    """Whether only the head of an answer is asked for: by no person, and to no effect."""
-    return IS_HEAD in _extras(connection)
+    """Whether this is a HEAD request, which must have no effect."""
+    return IS_HEAD in _state(connection)
 
 
-def _extras(connection: Connection) -> dict[str, object]:
-    return cast("dict[str, object]", connection.scope)
+def _is_page_visit(connection: Connection) -> bool:
+    """Whether a user opens a page, as opposed to a form, or a request of the script."""
+    return _state(connection)["method"] == "GET" and is_navigation(connection)
+
+
+def _is_use(connection: Connection) -> bool:
+    """Whether a request extends the session: neither a HEAD request nor polling by the script."""
+    return not is_head(connection) and (_state(connection)["method"] != "GET" or is_navigation(connection))
+
+
+def _state(connection: Connection) -> dict[str, Any]:
+    return cast("dict[str, Any]", connection.scope)

@@ -1,9 +1,10 @@
-"""How pages write values: scopes, browsers, plans, subscriptions and events."""
+"""The text of values, messages and events on pages."""
 
 import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tenantry.billing.ledger_queries import BillingEventView, BillingFields
@@ -15,20 +16,75 @@ from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Tenant
 
-_STATUSES: Final = {
-    "none": "No subscription",
-    "trialing": "Trial",
-    "active": "Active",
-    "past_due": "Past due: a payment failed",
-    "unpaid": "Unpaid",
-    "canceled": "Cancelled",
-    "incomplete": "Waiting for the first payment",
-    "incomplete_expired": "The first payment never came",
-    "paused": "Paused",
+
+class FlashMessage(StrEnum):
+    """Messages that a page shows once, at its top, about the form that led to it."""
+
+    MEMBER_ADDED = "Member added."
+    MEMBER_INVITED = "Invitation created. The user becomes a member when they accept it."
+    INVITATION_WITHDRAWN = "Invitation withdrawn."
+    INVITATION_DECLINED = "Invitation declined."
+    INVITATION_ACCEPTED = "Invitation accepted. You are now a member of this organization."
+    ORGANIZATION_LEFT = "You left the organization."
+    MEMBER_CHANGED = "Role changed. It applies from the next request."
+    MEMBER_REMOVED = "Member removed. Their next request is rejected."
+    TRANSFERRED = "Ownership transferred."
+    PROJECT_DELETED = "Project deleted."
+    KEY_SAVED = "Key saved. The changes apply from its next request."
+    OTHERS_SIGNED_OUT = "All other sessions are signed out."
+    CONFIRMATION_SENT = "Confirmation sent to the owner's address."
+    CONFIRMATION_LIMITED = "Not sent: this address was sent several confirmations already. Try again later."
+    ADDRESS_VERIFIED = "The owner's address is already verified."
+    CHECKED_OUT = "Checkout complete. The plan changes when the provider's event arrives, usually within seconds."
+    CHECKOUT_LEFT = "Checkout canceled. Nothing was ordered."
+    PORTAL_LEFT = "Changes made at the provider appear here when its event arrives, usually within seconds."
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the page shows the message in green."""
+        return self not in (
+            FlashMessage.CHECKED_OUT,
+            FlashMessage.CHECKOUT_LEFT,
+            FlashMessage.PORTAL_LEFT,
+            FlashMessage.CONFIRMATION_LIMITED,
+        )
+
+
+FORM_FIELDS: Final = {
+    "name": "Name",
+    "description": "Description",
+    "userId": "User id",
+    "role": "Role",
+    "ownerEmail": "Billing address",
+    "word": "Name typed to confirm",
+    "access": "Access",
+    "scope": "Scope",
+    "own": "Other scopes",
+    "mode": "Mode",
+    "expiry": "Expiry",
+    "until": "Last day",
+    "overlap": "Seconds that the old key keeps working",
+    "plan": "Plan",
+    "sure": "Confirmed",
+    "leaving": "Confirmed",
+    "force": "Confirmed",
 }
-_MAY: Final = {
+"""Labels of the form fields that a page shows for resubmission; it shows no others."""
+
+_INVISIBLE: Final = frozenset({"C", "Z"})  # the Unicode categories of control and format characters, and of separators
+
+
+def shown_name(name: str, fallback: str) -> str:
+    """Return the name, or ``fallback`` if it has only blanks and invisible characters."""
+    return name if any(unicodedata.category(letter)[0] not in _INVISIBLE for letter in name) else fallback
+
+
+# Roles and permissions
+
+ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Owner"))
+_ACTIONS: Final = {
     "api-keys:read": "see API keys",
-    "api-keys:write": "create, change or end API keys",
+    "api-keys:write": "create, change or revoke API keys",
     "audit:read": "see the audit trail",
     "billing:read": "see billing",
     "billing:write": "manage billing",
@@ -36,63 +92,30 @@ _MAY: Final = {
     "members:write": "manage members",
     "projects:read": "see projects",
     "projects:write": "create, change or delete projects",
-    "tenants:write": "change or hand over the organization",
+    "tenants:write": "change or transfer the organization",
 }
 
 
-def shown_name(name: str, otherwise: str) -> str:
-    """A name; ``otherwise`` where it shows nothing, such as one of blanks or of characters without a width."""
-    return name if any(unicodedata.category(letter)[0] not in _UNSEEN for letter in name) else otherwise
-
-
-def status_in_words(tenant: Tenant) -> str:
-    """What the subscription's status means."""
-    return subscription_status(tenant.subscription_status)
-
-
-def subscription_status(status: str) -> str:
-    """What a status of the provider's means; itself, where we do not know it."""
-    return _STATUSES.get(status, status)
-
-
-def has_subscription(tenant: Tenant) -> bool:
-    """Whether a subscription lives; what an ended one was to do at the end of its period says nothing any more."""
-    return tenant.subscription_status not in (*ENDED, NO_SUBSCRIPTION)
-
-
-def will_end(tenant: Tenant) -> bool:
-    """Whether the subscription lives, and ends with its period."""
-    return tenant.cancel_at_period_end and has_subscription(tenant)
-
-
-_UNSEEN: Final = frozenset({"C", "Z"})  # the categories of control and format characters, and of separators
-ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Owner"))
-_NAMES: Final = dict(ROLES)
-
-
-def role_in_words(role: Role, principal: Principal) -> str:
-    """What a user with this role is called, and whether their token leaves them less than it grants."""
+def role_label(role: Role, principal: Principal) -> str:
+    """Return the role's name, and whether the token's scopes restrict it."""
     scopes, level = role_grants(role, ())
-    narrowed = set(scopes) != set(principal.scopes) or level is not principal.access_level
-    return _NAMES[role] + (", narrowed by your identity provider" if narrowed else "")
+    is_restricted = set(scopes) != set(principal.scopes) or level is not principal.access_level
+    return dict(ROLES)[role] + (", restricted by your identity provider" if is_restricted else "")
 
 
-def refusal_of(role: Role, token_scopes: tuple[str, ...], scope: str, owner_only: str | None) -> str:
-    """Why a user may not do what takes ``scope``, and who may. Their token's own scopes can be why, too.
-
-    ``owner_only`` says what it is, where it is for owners alone.
-    """
-    wanted = owner_only or _MAY.get(scope, f"do what takes the scope {scope}")
+def denial_text(role: Role, token_scopes: tuple[str, ...], scope: str, owner_only: str | None) -> str:
+    """Say why a user may not do what needs ``scope``, and who may. ``owner_only`` as for `RoleTooLowError`."""
+    action = owner_only or _ACTIONS.get(scope, f"use the scope {scope}")
     scopes, level = role_grants(role, ())
-    narrowing = [one for one in token_scopes if is_scope(one)]
-    if narrowing and covers(scopes, scope) and (owner_only is None or level is AccessLevel.OWNER):
-        said = ", ".join(narrowing)
-        return f"Your identity provider signed you in for {said} only. That does not let you {wanted}."
-    who = "Only an owner" if owner_only else "An owner or admin"
-    return f"Your role, {role}, does not let you {wanted}. {who} can."
+    restrictions = [one for one in token_scopes if is_scope(one)]
+    if restrictions and covers(scopes, scope) and (owner_only is None or level is AccessLevel.OWNER):
+        return f"Your identity provider restricted your sign-in to {', '.join(restrictions)}. You can't {action}."
+    who = "an owner" if owner_only else "an owner or admin"
+    return f"Your role, {role}, can't {action}. Ask {who} of the organization."
 
 
-# In this order: most browsers also name those that they descend from.
+# Browsers: in this order, since most also name those that they descend from
+
 _BROWSERS: Final = (
     (r"Edg(?:e|A|iOS)?/", "Edge"),
     (r"OPR/|Opera", "Opera"),
@@ -113,17 +136,49 @@ _SYSTEMS: Final = (
 )
 
 
-def browser_in_words(agent: str | None) -> str:
-    """What a ``User-Agent`` probably is, such as "Firefox on Linux"."""
-    browser, system = _first(_BROWSERS, agent or ""), _first(_SYSTEMS, agent or "")
+def browser_label(agent: str | None) -> str:
+    """Return the probable meaning of a ``User-Agent``, such as "Firefox on Linux"."""
+    browser, system = _first_match(_BROWSERS, agent or ""), _first_match(_SYSTEMS, agent or "")
     if browser is None:
         return f"A browser on {system}" if system else "An unknown browser"
     return f"{browser} on {system}" if system else browser
 
 
-def _first(patterns: tuple[tuple[str, str], ...], agent: str) -> str | None:
+def _first_match(patterns: tuple[tuple[str, str], ...], agent: str) -> str | None:
     return next((name for pattern, name in patterns if re.search(pattern, agent)), None)
 
+
+# Subscriptions
+
+_STATUSES: Final = {
+    "none": "No subscription",
+    "trialing": "Trial",
+    "active": "Active",
+    "past_due": "Past due: a payment failed",
+    "unpaid": "Unpaid",
+    "canceled": "Canceled",
+    "incomplete": "First payment pending",
+    "incomplete_expired": "First payment failed",
+    "paused": "Paused",
+}
+
+
+def subscription_status_label(status: str) -> str:
+    """Return the text of a subscription status; the status itself if it is unknown."""
+    return _STATUSES.get(status, status)
+
+
+def has_subscription(tenant: Tenant) -> bool:
+    """Whether the tenant has a subscription that has not ended."""
+    return tenant.subscription_status not in (*ENDED, NO_SUBSCRIPTION)
+
+
+def will_end(tenant: Tenant) -> bool:
+    """Whether the subscription ends with its current period."""
+    return tenant.cancel_at_period_end and has_subscription(tenant)
+
+
+# Billing events
 
 TYPES: Final = {
     ev.SUBSCRIPTION_UPDATED: "Subscription updated",
@@ -131,54 +186,52 @@ TYPES: Final = {
     ev.PAYMENT_FAILED: "Payment failed",
     ev.PAYMENT_SUCCEEDED: "Payment received",
     ev.CHECKOUT_COMPLETED: "Checkout completed",
-    ev.SNAPSHOT: "The provider was asked",
+    ev.SNAPSHOT: "Provider snapshot",
 }
 
 
-class Words(NamedTuple):
-    """A word or two, what they mean, and the colour that says the same."""
+class Label(NamedTuple):
+    """A short text, its explanation, and the color of its tag."""
 
     short: str
     long: str
-    colour: str = ""
+    color: str = ""
 
 
-OUTCOMES: Final = {
-    Outcome.APPLIED: Words("Applied", "It changed the plan or the subscription.", "green"),
-    Outcome.NO_CHANGE: Words("No change", "It counts, but everything was as it says already."),
-    Outcome.LATE: Words(
-        "Late", "It came after newer events, took its place before them, and changed nothing.", "amber"
-    ),
-    Outcome.IGNORED: Words("Ignored", "It says nothing about the plan or the subscription."),
-    Outcome.PARKED: Words("Waiting", "It waits until the organization or customer that it names is known.", "amber"),
-    Outcome.INVALID: Words("Unusable", "It lacks what an event of its type has to say, so it changed nothing.", "red"),
+_OUTCOMES: Final = {
+    Outcome.APPLIED: Label("Applied", "It changed the plan or the subscription.", "green"),
+    Outcome.NO_CHANGE: Label("No change", "It counts, but it changed nothing."),
+    Outcome.LATE: Label("Late", "It arrived after newer events and changed nothing.", "amber"),
+    Outcome.IGNORED: Label("Ignored", "It does not concern the plan or the subscription."),
+    Outcome.PARKED: Label("Parked", "Its organization or customer is not known yet.", "amber"),
+    Outcome.INVALID: Label("Invalid", "It lacks data that its type requires, so it changed nothing.", "red"),
 }
-_LINKED: Final = "It linked a customer to the organization. The plan and the subscription stayed as they were."
-_UNSEEN_CHANGE: Final = "It changed what later events are judged by. The plan and the subscription stayed as they were."
-ANOMALIES: Final = {
-    Anomaly.UNUSABLE_OBJECT: Words("Unusable", "The event lacks what its type needs. Compare the payload below."),
-    Anomaly.MISSING_ORG_ID: Words("Names no organization", "The subscription's metadata at the provider has no orgId."),
-    Anomaly.MISSING_PRICE: Words("No price", "The subscription has no item with a price, so the plan is the free one."),
-    Anomaly.UNKNOWN_PRICE: Words(
-        "Unknown price", "The price is not in the plan catalog, so the plan is the free one until it is added there."
+_LINKED: Final = "It linked a customer to the organization. The plan and the subscription did not change."
+_INTERNAL_CHANGE: Final = "It changed how later events are judged. The plan and the subscription did not change."
+_ANOMALIES: Final = {
+    Anomaly.UNUSABLE_OBJECT: Label("Invalid", "The event lacks data that its type requires. See the payload below."),
+    Anomaly.MISSING_ORG_ID: Label("No organization", "Add orgId to the subscription's metadata at the provider."),
+    Anomaly.MISSING_PRICE: Label("No price", "The subscription has no item with a price, so the plan is the free one."),
+    Anomaly.UNKNOWN_PRICE: Label(
+        "Unknown price", "The plan is the free one until the price is added to the plan catalog."
     ),
-    Anomaly.WRONG_LIVEMODE: Words("Wrong mode", "A test event came where live ones are expected, or the reverse."),
-    Anomaly.IGNORED_LIVEMODE: Words("Other mode", "Events of this mode are ignored here (PROVIDER_LIVEMODE)."),
-    Anomaly.CONNECTED_ACCOUNT: Words(
-        "Connected account", "Events of this connected account are ignored until PROVIDER_ACCOUNTS lists it."
+    Anomaly.WRONG_LIVEMODE: Label("Wrong mode", "A test event arrived where live events are expected, or vice versa."),
+    Anomaly.IGNORED_LIVEMODE: Label("Other mode", "This service ignores events of this mode (PROVIDER_LIVEMODE)."),
+    Anomaly.CONNECTED_ACCOUNT: Label(
+        "Connected account", "Events of this account are ignored until PROVIDER_ACCOUNTS lists it."
     ),
-    Anomaly.FUTURE_DATED: Words(
-        "Dated ahead", "Its date is over an hour after it came in, so it counts as newer than what comes until then."
+    Anomaly.FUTURE_DATED: Label(
+        "Future date", "It is dated more than an hour after its arrival. Until then, it overrides earlier events."
     ),
-    Anomaly.CUSTOMER_TAKEN: Words("Customer taken", "The customer belongs to another organization, and stays there."),
-    Anomaly.AMBIGUOUS_ORDER: Words(
+    Anomaly.CUSTOMER_TAKEN: Label("Customer taken", "The customer is already linked to another organization."),
+    Anomaly.AMBIGUOUS_ORDER: Label(
         "Ambiguous order",
-        "Nothing proves which of several events of one second came last. The order of arrival counts; where its API "
-        "key is set, the provider is asked.",
+        "Nothing proves the order of several events of one second. They count in order of arrival, until the provider "
+        "answers which state is current.",
     ),
-    Anomaly.DRIFT: Words("Drift", "The provider says otherwise than its events did. Its word counts now."),
+    Anomaly.DRIFT: Label("Drift", "The provider's state differed from its events. Its state now counts."),
 }
-_ANOMALIES_BY_NAME: Final = {anomaly.value: words for anomaly, words in ANOMALIES.items()}
+_ANOMALIES_BY_NAME: Final = {anomaly.value: label for anomaly, label in _ANOMALIES.items()}
 _FIELDS: Final = {
     "plan": "Plan",
     "subscription_status": "Subscription",
@@ -190,112 +243,99 @@ _FOLDED_FIELDS: Final = {
     "subscriptionStatus": "Subscription",
     "currentPeriodEnd": "Period ends",
     "cancelAtPeriodEnd": "Ends with the period",
-    "providerStatus": "Status that the provider last gave",
+    "providerStatus": "Last status from the provider",
     "subscriptionId": "Subscription id",
     "subscriptionCreated": "Subscription created",
     "otherSubscriptions": "Other subscriptions",
     "tipCreated": "Newest event",
 }
-_CHECKPOINT: Final = "tipState."
 
-Shown = str | datetime
-"""What a template shows: a moment by its filter, and words as they are."""
+Displayed = str | datetime
+"""Text, or a moment that a template filter formats."""
 
 
-class Change(NamedTuple):
-    """A field of the tenant before and after."""
+class Difference(NamedTuple):
+    """Two values of a field."""
 
     label: str
-    before: Shown
-    after: Shown
+    before: Displayed
+    after: Displayed
 
     @property
     def by_the_second(self) -> bool:
-        """Whether the two are moments of one minute, which only their seconds tell apart."""
-        one, other = self.before, self.after
-        return isinstance(one, datetime) and isinstance(other, datetime) and _minute(one) == _minute(other)
+        """Whether the values are moments of the same minute, so that only seconds tell them apart."""
+        moments = [one.replace(second=0, microsecond=0) for one in self[1:] if isinstance(one, datetime)]
+        return moments[1:] == moments[:1] != []
 
 
-def _minute(moment: datetime) -> datetime:
-    return moment.replace(second=0, microsecond=0)
-
-
-class LedgerWords:
-    """What templates say of the ledger's entries."""
+class EventLabels:
+    """The texts of ledger entries, for templates."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def of_type(self, event_type: str) -> str:
-        """What an event of this type tells of; the type itself where we do not know it."""
+        """Return the text of an event type; the type itself if it is unknown."""
         return TYPES.get(event_type, event_type)
 
-    def of_outcome(self, outcome: Outcome) -> Words:
-        """What became of an event."""
-        return OUTCOMES[outcome]
+    def of_outcome(self, outcome: Outcome) -> Label:
+        """Return the text of an outcome."""
+        return _OUTCOMES[outcome]
 
     def of_effect(self, event: BillingEventView) -> str:
-        """What the outcome of this event means; one that is applied need not change what is shown of a tenant."""
-        if event.outcome is not Outcome.APPLIED or changes(event, self._catalog):
-            return OUTCOMES[event.outcome].long
-        return _LINKED if event.type == ev.CHECKOUT_COMPLETED else _UNSEEN_CHANGE
+        """Explain the outcome of an event."""
+        if event.outcome is not Outcome.APPLIED or self.of_changes(event):
+            return _OUTCOMES[event.outcome].long
+        return _LINKED if event.type == ev.CHECKOUT_COMPLETED else _INTERNAL_CHANGE
 
     def of_no_changes(self, event: BillingEventView) -> str:
-        """What an event changed that changed neither the plan nor the subscription as they are shown."""
+        """Say what an event changed that changed neither the plan nor the subscription as pages show them."""
         if event.outcome is not Outcome.APPLIED:
             return "Neither the plan nor the subscription."
         if event.type == ev.CHECKOUT_COMPLETED:
             return "The organization's customers at the payment provider."
-        return "Which subscription counts, or the status that the provider last gave it."
+        return "Which subscription counts, or the last status from the provider."
 
-    def of_anomalies(self, names: Sequence[str]) -> list[Words]:
-        """What is unexpected about an event."""
-        return [_ANOMALIES_BY_NAME.get(name, Words(name, "")) for name in names]
+    def of_anomalies(self, names: Sequence[str]) -> list[Label]:
+        """Return the texts of an event's anomalies."""
+        return [_ANOMALIES_BY_NAME.get(name, Label(name, "")) for name in names]
 
-    def of_changes(self, event: BillingEventView) -> list[Change]:
-        """What an event changed."""
-        return changes(event, self._catalog)
+    def of_changes(self, event: BillingEventView) -> list[Difference]:
+        """Return the fields that an event changed."""
+        before, after = event.before, event.after
+        if before is None or after is None:
+            return []
+        return [
+            Difference(label, self._field(before, name), self._field(after, name))
+            for name, label in _FIELDS.items()
+            if getattr(before, name) != getattr(after, name)
+        ]
 
-
-def changes(event: BillingEventView, catalog: Catalog) -> list[Change]:
-    """What an event changed, and nothing else."""
-    before, after = event.before, event.after
-    if before is None or after is None:
-        return []
-    return [
-        Change(label, _field(before, name, catalog), _field(after, name, catalog))
-        for name, label in _FIELDS.items()
-        if getattr(before, name) != getattr(after, name)
-    ]
-
-
-def _field(state: BillingFields, name: str, catalog: Catalog) -> Shown:
-    match name:
-        case "plan":
-            return catalog.name(state.plan)
-        case "subscription_status":
-            return subscription_status(state.subscription_status)
-        case "current_period_end":
-            return state.current_period_end or "no date"
-    return "yes" if state.cancel_at_period_end else "no"
+    def _field(self, state: BillingFields, name: str) -> Displayed:
+        match name:
+            case "plan":
+                return self._catalog.name(state.plan)
+            case "subscription_status":
+                return subscription_status_label(state.subscription_status)
+            case "current_period_end":
+                return state.current_period_end or "no date"
+        return "yes" if state.cancel_at_period_end else "no"
 
 
-def difference(field: FieldComparison, catalog: Catalog) -> Change:
-    """A field as it is stored, and as the events have it."""
-    name = field.field.removeprefix(_CHECKPOINT)
-    label = _FOLDED_FIELDS.get(name, name)
-    if field.is_of_checkpoint:
-        label = f"{label}, before the newest second"
-    return Change(label, _folded(name, field.stored, catalog), _folded(name, field.folded, catalog))
+def folded_difference(field: FieldComparison, catalog: Catalog) -> Difference:
+    """Return the stored value of a field, and the value that the events give."""
+    name = field.field.removeprefix("tipState.")
+    label = _FOLDED_FIELDS.get(name, name) + (", before the newest second" if field.is_of_checkpoint else "")
+    return Difference(label, _folded_value(name, field.stored, catalog), _folded_value(name, field.folded, catalog))
 
 
-def _folded(name: str, value: Value, catalog: Catalog) -> Shown:
+def _folded_value(name: str, value: Value, catalog: Catalog) -> Displayed:
     if value is None:
-        return "nothing"
+        return "empty"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name == "plan":
         return catalog.name(str(value))
     if name in ("subscriptionStatus", "providerStatus"):
-        return subscription_status(str(value))
+        return subscription_status_label(str(value))
     return value if isinstance(value, datetime) else str(value)

@@ -1,25 +1,28 @@
-"""Settings, Members."""
+"""The pages of members, and the transfer of ownership."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Final
 
 from litestar import Response, get, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
-from tenantry.accounts.members import MemberService
 from tenantry.accounts.members_store import Filter
-from tenantry.accounts.tenants import TenantService
-from tenantry.api.guards import AnyRequest, principal_author
-from tenantry.api.members import MemberChange, MemberId, NewMember
-from tenantry.api.parameters import LONGEST_USER_ID, Cursor
-from tenantry.auth.sessions import SessionService
-from tenantry.dashboard.flash_messages import Notice
-from tenantry.dashboard.forms import FaultyFormError, checked, form_claim, once_token, retry_while_in_flight
-from tenantry.dashboard.guards import ORG, Sent, SessionGuard, SignedIn, Visitor
-from tenantry.dashboard.labels import ROLES
-from tenantry.dashboard.memberships import leave_path
-from tenantry.dashboard.renderer import Renderer
+from tenantry.api.members import MemberChange, MemberId, NewMember, OwnerTransfer
+from tenantry.api.parameters import LONGEST_USER_ID, MOST_ON_A_PAGE, Cursor
+from tenantry.dashboard.account import leave_path
+from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.forms import (
+    Form,
+    InvalidFormError,
+    confirmation_errors,
+    confirmation_text,
+    once_token,
+    retry_while_in_flight,
+    validate,
+)
+from tenantry.dashboard.guards import ORG, SubmittedForm, needs
+from tenantry.dashboard.labels import ROLES, FlashMessage
 from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.errors import (
     DomainError,
@@ -31,306 +34,310 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.members import Member, MemberStatus, check_may_give, check_may_manage
+from tenantry.domain.owner_mails import same_address
 
-SECTION: Final = "/settings/members"
-PATH: Final = ORG + SECTION
-_ONE: Final = PATH + "/{member_id:str}"
-_ON_A_PAGE: Final = 50
-USER_ID_WORDS: Final = "1 to 255 visible ASCII characters, without blanks."
-EMAIL_WORDS: Final = (
-    "This is an e-mail address. Ask the user for their user id. They find it on their profile here, or on the page "
-    "after their first sign-in."
+PATH: Final = ORG + "/settings/members"
+_MEMBER: Final = PATH + "/{member_id:str}"
+_PAGE_SIZE: Final = 50
+_EMAIL_AS_ID: Final = (
+    "This is an email address. Enter the user id, which users find on their profile, or on the page after their first "
+    "sign-in."
 )
-_WORDS: Final = {"userId": USER_ID_WORDS, "role": "Choose one of the roles."}
-_REFUSALS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
-    MemberExistsError: ("userId", "This user is a member or invited already. Change the role in the list of members."),
-    ValidationError: ("userId", EMAIL_WORDS),
-    ScopeEscalationError: ("role", "Only an owner makes, changes and removes owners."),
-    MemberNotActiveError: ("role", "This membership has ended meanwhile. Invite the user again first."),
+_MESSAGES: Final = {
+    "userId": "Use 1 to 255 visible ASCII characters, without blanks.",
+    "role": "Choose one of the roles.",
+    "ownerEmail": "Enter one email address, such as billing@example.com.",
 }
-Text = Annotated[str, QueryParameter(max_length=LONGEST_USER_ID)]
+_ERRORS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
+    MemberExistsError: ("userId", "This user is already a member or invited. Change the role in the list of members."),
+    ValidationError: ("userId", _EMAIL_AS_ID),
+    ScopeEscalationError: ("role", "Only an owner can add, change or remove owners."),
+    MemberNotActiveError: ("role", "This membership has ended. Invite the user again first."),
+}
+
+_reader = needs("members:read")
+_writer = needs("members:write")
 
 
-def member_pages(
-    members: MemberService, tenants: TenantService, sessions: SessionService, door: SessionGuard, look: Renderer
-) -> Sequence[HTTPRouteHandler]:
-    """The routes of members."""
-    pages = _MemberPages(members, tenants, sessions, look)
-    parts = (_reading, _adding, _changing, _taking_back, _removing)
-    return [route for part in parts for route in part(pages, door)]
+@get(PATH, guards=[_reader])
+async def show_members(
+    ctx: Context,
+    role: Annotated[str, QueryParameter(name="role", max_length=LONGEST_USER_ID)] = "",
+    status: Annotated[str, QueryParameter(name="status", max_length=LONGEST_USER_ID)] = "",
+    user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = "",
+    cursor: Cursor = None,
+) -> Response[str]:
+    services, principal = ctx.services, ctx.principal
+    wanted = Filter(
+        user_id.strip().replace("\x00", "") or None,
+        Role(role) if role in set(Role) else None,
+        MemberStatus(status) if status in set(MemberStatus) else None,
+        current=status not in set(MemberStatus),
+    )
+    page = await services.members.seek_page(principal, wanted, _PAGE_SIZE, cursor)
+    user_ids = [member.user_id for member in page.data]
+    names = await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids)
+    tenant = await services.tenants.get(principal, principal.org_id)
+    return ctx.render(
+        "members.html",
+        page=page,
+        names=names,
+        wanted=wanted,
+        is_first=cursor is None,
+        owner_id=tenant.owner_id,
+        roles=ROLES,
+        filtered=bool(wanted.user_id or wanted.role or wanted.status or cursor),
+        may_transfer=_may_transfer(ctx),
+    )
 
 
-class _MemberPages:
-    """What the pages of members have in common."""
+@get(_MEMBER, guards=[_reader])
+async def show_member(ctx: Context, member_id: MemberId) -> Response[str]:
+    return await _member_page(ctx, member_id, {})
 
-    def __init__(
-        self, members: MemberService, tenants: TenantService, sessions: SessionService, look: Renderer
-    ) -> None:
-        self.members = members
-        self.tenants = tenants
-        self.sessions = sessions
-        self.look = look
 
-    async def show_list(
-        self, visitor: Visitor, role: str, status: str, user_id: str, cursor: str | None
-    ) -> Response[str]:
-        wanted = Filter(
-            user_id.strip().replace("\x00", "") or None,
-            Role(role) if role in set(Role) else None,
-            MemberStatus(status) if status in set(MemberStatus) else None,
-            current=status not in set(MemberStatus),
+@get(PATH + "/new", guards=[_writer])
+async def show_invite_member(ctx: Context) -> Response[str]:
+    return _invite_page(ctx, {"userId": "", "role": Role.MEMBER}, {})
+
+
+@post(PATH + "/new", guards=[_writer])
+async def invite_member(ctx: Context, form: SubmittedForm) -> Response[str]:
+    values, sure = {"userId": form.text("userId"), "role": form.text("role")}, form.checked("sure")
+    try:
+        valid = validate(NewMember, values, _MESSAGES)
+        if _is_self(ctx, valid.user_id):
+            _check_sure(ctx.user.role, valid.role, sure=sure)
+        member = await _invite(ctx, form, valid.user_id, valid.role)
+    except InvalidFormError as error:
+        return _invite_page(ctx, values, error.errors, sure=sure)
+    except LastOwnerError:
+        errors = {"role": "This user owns the organization. Choose the role owner."}
+        return _invite_page(ctx, values, errors, sure=sure)
+    except (MemberExistsError, PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
+        return _invite_page(ctx, values, _errors_of(error), sure=sure)
+    return _redirect_to_invited(ctx, member)
+
+
+@post(_MEMBER + "/role", guards=[_writer])
+async def change_role(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
+    role, sure = form.text("role"), form.checked("sure")
+    members = ctx.services.members
+    try:
+        wanted = validate(MemberChange, {"role": role}, _MESSAGES).role
+        member = await members.get(ctx.principal, member_id)
+        if _is_self(ctx, member.user_id):
+            _check_sure(member.role, wanted, sure=sure)
+        await members.change_role(ctx.principal, ctx.author, member_id, wanted)
+    except InvalidFormError as error:
+        return await _member_page(ctx, member_id, error.errors, role=role)
+    except LastOwnerError:
+        return await _member_page(
+            ctx, member_id, {"role": await _last_owner_error(ctx, member_id)}, role=role, sure=sure
         )
-        page = await self.members.seek_page(visitor.principal, wanted, _ON_A_PAGE, cursor)
-        names = await self.sessions.names_of(visitor.session, visitor.principal.org_id, [m.user_id for m in page.data])
-        tenant = await self.tenants.get(visitor.principal, visitor.principal.org_id)
-        return self.look.page(
-            "members.html",
-            visitor=visitor,
-            section=SECTION,
-            page=page,
-            names=names,
-            wanted=wanted,
-            is_first=cursor is None,
-            owner_id=tenant.owner_id,
-            roles=ROLES,
-            filtered=bool(wanted.user_id or wanted.role or wanted.status or cursor),
-            may_transfer=may_transfer(visitor),
-        )
-
-    def show_new(
-        self, visitor: Visitor, typed: Mapping[str, str], faults: Mapping[str, str], *, is_self: bool, is_sure: bool
-    ) -> Response[str]:
-        return self.look.page(
-            "member_new.html",
-            status_code=422 if faults else 200,
-            visitor=visitor,
-            section=SECTION,
-            typed=typed,
-            faults=faults,
-            is_self=is_self,
-            is_sure=is_sure,
-            roles=_roles_to_give(visitor.principal),
-            once=once_token(),
-        )
-
-    async def show_one(
-        self, visitor: Visitor, member_id: str, faults: Mapping[str, str], *, role: str = "", is_sure: bool = False
-    ) -> Response[str]:
-        return await self._show(visitor, "member.html", member_id, faults, role=role, is_sure=is_sure)
-
-    async def show_removal(self, visitor: Visitor, member_id: str, faults: Mapping[str, str]) -> Response[str]:
-        return await self._show(visitor, "member_remove.html", member_id, faults)
-
-    async def _show(
-        self,
-        visitor: Visitor,
-        template: str,
-        member_id: str,
-        faults: Mapping[str, str],
-        *,
-        role: str = "",
-        is_sure: bool = False,
-    ) -> Response[str]:
-        member = await self.members.get(visitor.principal, member_id)
-        tenant = await self.tenants.get(visitor.principal, visitor.principal.org_id)
-        names = await self.sessions.names_of(visitor.session, member.org_id, [member.user_id])
-        return self.look.page(
-            template,
-            status_code=422 if faults else 200,
-            visitor=visitor,
-            section=SECTION,
-            member=member,
-            name=names.get(member.user_id),
-            faults=faults,
-            role=role or member.role,
-            is_sure=is_sure,
-            role_words=dict(ROLES),
-            roles=_roles_to_give(visitor.principal),
-            is_self=_is_self(visitor, member.user_id),
-            is_tenants_owner=member.user_id == tenant.owner_id,
-            may_manage=visitor.may("members:write") and _may_manage(visitor.principal, member),
-            may_transfer=may_transfer(visitor),
-            once=once_token(),
-        )
+    except (MemberNotActiveError, ScopeEscalationError) as error:
+        return await _member_page(ctx, member_id, _errors_of(error), role=role)
+    return ctx.redirect_with(FlashMessage.MEMBER_CHANGED, f"{ctx.user.base}/settings/members/{member_id}")
 
 
-def _reading(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
-    @get(PATH, guards=[door.needs("members:read")])
-    async def show_members(
-        visitor: SignedIn,
-        role: Text = "",
-        status: Text = "",
-        user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = "",
-        cursor: Cursor = None,
-    ) -> Response[str]:
-        return await pages.show_list(visitor, role, status, user_id, cursor)
-
-    @get(_ONE, guards=[door.needs("members:read")])
-    async def show_member(visitor: SignedIn, member_id: MemberId) -> Response[str]:
-        return await pages.show_one(visitor, member_id, {})
-
-    return [show_members, show_member]
-
-
-def _adding(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
-    @get(PATH + "/new", guards=[door.needs("members:write")])
-    async def show_new_member(visitor: SignedIn) -> Response[str]:
-        return pages.show_new(visitor, {"userId": "", "role": Role.MEMBER}, {}, is_self=False, is_sure=False)
-
-    @post(PATH + "/new", guards=[door.needs("members:write")])
-    async def add_member(request: AnyRequest, visitor: SignedIn, form: Sent) -> Response[str]:
-        typed = {"userId": form.text("userId"), "role": form.text("role")}
-        is_self, is_sure = _is_self(visitor, typed["userId"]), form.checked("sure")
-        try:
-            wanted = checked(NewMember, typed, _WORDS)
-            if is_self:
-                _check_is_sure(visitor.role, wanted.role, sure=is_sure)
-            claim = await form_claim(request, visitor.principal, form)
-            author = principal_author(request, visitor.principal)
-            made = await retry_while_in_flight(
-                lambda: pages.members.add(
-                    visitor.principal, author, user_id=wanted.user_id, role=wanted.role, claim=claim
-                )
-            )
-        except FaultyFormError as error:
-            return pages.show_new(visitor, typed, error.faults, is_self=is_self, is_sure=is_sure)
-        except LastOwnerError:
-            faults = {"role": "This user is the organization's owner, and is added as that or not at all."}
-            return pages.show_new(visitor, typed, faults, is_self=is_self, is_sure=is_sure)
-        except (MemberExistsError, PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
-            return pages.show_new(visitor, typed, _fault(error), is_self=is_self, is_sure=is_sure)
-        return pages.look.tell(visitor, _notice_of_new(made.status), f"{visitor.base}{SECTION}/{made.id}")
-
-    return [show_new_member, add_member]
+@post(_MEMBER + "/take-back", guards=[_writer])
+async def invite_again(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
+    role = form.text("role")
+    members = ctx.services.members
+    try:
+        wanted = validate(MemberChange, {"role": role}, _MESSAGES).role
+        member = await members.get(ctx.principal, member_id)
+        member = await _invite(ctx, form, member.user_id, wanted)
+    except InvalidFormError as error:
+        return await _member_page(ctx, member_id, error.errors, role=role)
+    except LastOwnerError:
+        errors = {"role": "This user owns the organization. Choose the role owner."}
+        return await _member_page(ctx, member_id, errors, role=role)
+    except (PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
+        return await _member_page(ctx, member_id, {"role": _errors_of(error).popitem()[1]}, role=role)
+    except MemberExistsError:  # another user did the same meanwhile
+        member = await members.get(ctx.principal, member_id)
+    return _redirect_to_invited(ctx, member)
 
 
-def _changing(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
-    @post(_ONE + "/role", guards=[door.needs("members:write")])
-    async def change_role(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
-        typed, is_sure = form.text("role"), form.checked("sure")
-        try:
-            wanted = checked(MemberChange, {"role": typed}, _WORDS).role
-            member = await pages.members.get(visitor.principal, member_id)
-            if _is_self(visitor, member.user_id):
-                _check_is_sure(member.role, wanted, sure=is_sure)
-            author = principal_author(request, visitor.principal)
-            await pages.members.change_role(visitor.principal, author, member_id, wanted)
-        except FaultyFormError as error:
-            return await pages.show_one(visitor, member_id, error.faults, role=typed)
-        except LastOwnerError:
-            faults = {"role": await _why_last(pages, visitor, member_id)}
-            return await pages.show_one(visitor, member_id, faults, role=typed, is_sure=is_sure)
-        except (MemberNotActiveError, ScopeEscalationError) as error:
-            return await pages.show_one(visitor, member_id, _fault(error), role=typed)
-        return pages.look.tell(visitor, Notice.MEMBER_CHANGED, f"{visitor.base}{SECTION}/{member_id}")
-
-    return [change_role]
+@get(_MEMBER + "/remove", guards=[_writer])
+async def show_remove_member(ctx: Context, member_id: MemberId) -> Response[str]:
+    member = await ctx.services.members.get(ctx.principal, member_id)
+    if _is_self(ctx, member.user_id):
+        return ctx.redirect(leave_path(member_id))
+    return await _member_page(ctx, member_id, {}, "member_remove.html")
 
 
-def _taking_back(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
-    @post(_ONE + "/take-back", guards=[door.needs("members:write")])
-    async def take_back(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
-        typed = form.text("role")
-        try:
-            wanted = checked(MemberChange, {"role": typed}, _WORDS).role
-            member = await pages.members.get(visitor.principal, member_id)
-            claim = await form_claim(request, visitor.principal, form)
-            author = principal_author(request, visitor.principal)
-            made = await retry_while_in_flight(
-                lambda: pages.members.add(visitor.principal, author, user_id=member.user_id, role=wanted, claim=claim)
-            )
-        except FaultyFormError as error:
-            return await pages.show_one(visitor, member_id, error.faults, role=typed)
-        except LastOwnerError:
-            faults = {"role": "This user is the organization's owner, and is invited as that or not at all."}
-            return await pages.show_one(visitor, member_id, faults, role=typed)
-        except (PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
-            faults = {"role": _fault(error).popitem()[1]}
-            return await pages.show_one(visitor, member_id, faults, role=typed)
-        except MemberExistsError:  # somebody else was quicker: what was wanted is so
-            made = await pages.members.get(visitor.principal, member_id)
-        return pages.look.tell(visitor, _notice_of_new(made.status), f"{visitor.base}{SECTION}/{member_id}")
-
-    return [take_back]
+@post(_MEMBER + "/remove", guards=[_writer])
+async def remove_member(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
+    members = ctx.services.members
+    member = await members.get(ctx.principal, member_id)
+    if _is_self(ctx, member.user_id):
+        return ctx.redirect(leave_path(member_id))
+    if member.status is MemberStatus.ACTIVE and form.text("status") == MemberStatus.INVITED:
+        # accepted meanwhile: the form asked to withdraw an invitation, not to remove a member
+        errors = {"status": "The user has accepted the invitation."}
+        return await _member_page(ctx, member_id, errors, "member_remove.html")
+    try:
+        await members.remove(ctx.principal, ctx.author, member_id)
+    except LastOwnerError:
+        errors = {"last": await _last_owner_error(ctx, member_id)}
+        return await _member_page(ctx, member_id, errors, "member_remove.html")
+    except ScopeEscalationError as error:
+        return await _member_page(ctx, member_id, {"last": _errors_of(error)["role"]}, "member_remove.html")
+    is_invited = member.status is MemberStatus.INVITED
+    message = FlashMessage.INVITATION_WITHDRAWN if is_invited else FlashMessage.MEMBER_REMOVED
+    return ctx.redirect_with(message, f"{ctx.user.base}/settings/members")
 
 
-def _removing(pages: _MemberPages, door: SessionGuard) -> list[HTTPRouteHandler]:
-    @get(_ONE + "/remove", guards=[door.needs("members:write")])
-    async def show_remove_member(visitor: SignedIn, member_id: MemberId) -> Response[str]:
-        member = await pages.members.get(visitor.principal, member_id)
-        if _is_self(visitor, member.user_id):
-            return pages.look.redirect(leave_path(member_id))
-        return await pages.show_removal(visitor, member_id, {})
-
-    @post(_ONE + "/remove", guards=[door.needs("members:write")])
-    async def remove_member(request: AnyRequest, visitor: SignedIn, form: Sent, member_id: MemberId) -> Response[str]:
-        member = await pages.members.get(visitor.principal, member_id)
-        if _is_self(visitor, member.user_id):
-            return pages.look.redirect(leave_path(member_id))
-        is_invited = member.status is MemberStatus.INVITED
-        if member.status is MemberStatus.ACTIVE and form.text("status") == MemberStatus.INVITED:
-            # accepted meanwhile: to remove a member is another question
-            return await pages.show_removal(visitor, member_id, {"status": "The user has accepted the invitation."})
-        try:
-            await pages.members.remove(visitor.principal, principal_author(request, visitor.principal), member_id)
-        except LastOwnerError:
-            return await pages.show_removal(visitor, member_id, {"last": await _why_last(pages, visitor, member_id)})
-        except ScopeEscalationError as error:
-            return await pages.show_removal(visitor, member_id, {"last": _fault(error)["role"]})
-        notice = Notice.INVITATION_WITHDRAWN if is_invited else Notice.MEMBER_REMOVED
-        return pages.look.tell(visitor, notice, f"{visitor.base}{SECTION}")
-
-    return [show_remove_member, remove_member]
+async def _invite(ctx: PageContext, form: Form, user_id: str, role: Role) -> Member:
+    claim, author = await ctx.claim(form), ctx.author
+    return await retry_while_in_flight(
+        lambda: ctx.services.members.add(ctx.principal, author, user_id=user_id, role=role, claim=claim)
+    )
 
 
-def may_transfer(visitor: Visitor) -> bool:
-    """Whether the visitor may hand the organization over."""
-    return visitor.may("tenants:write") and visitor.is_owner
+def _redirect_to_invited(ctx: PageContext, member: Member) -> Response[str]:
+    is_invited = member.status is MemberStatus.INVITED
+    message = FlashMessage.MEMBER_INVITED if is_invited else FlashMessage.MEMBER_ADDED
+    return ctx.redirect_with(message, f"{ctx.user.base}/settings/members/{member.id}")
 
 
-def _notice_of_new(status: MemberStatus) -> Notice:
-    return Notice.MEMBER_INVITED if status is MemberStatus.INVITED else Notice.MEMBER_ADDED
+def _invite_page(
+    ctx: PageContext, values: Mapping[str, str], errors: Mapping[str, str], *, sure: bool = False
+) -> Response[str]:
+    return ctx.render(
+        "member_new.html",
+        values=values,
+        errors=errors,
+        is_self=_is_self(ctx, values["userId"]),
+        is_sure=sure,
+        roles=_assignable_roles(ctx.principal),
+        once=once_token(),
+    )
 
 
-def _fault(error: DomainError) -> dict[str, str]:
+async def _member_page(
+    ctx: PageContext,
+    member_id: str,
+    errors: Mapping[str, str],
+    template: str = "member.html",
+    *,
+    role: str = "",
+    sure: bool = False,
+) -> Response[str]:
+    services, principal = ctx.services, ctx.principal
+    member = await services.members.get(principal, member_id)
+    tenant = await services.tenants.get(principal, principal.org_id)
+    names = await services.sessions.names_of(ctx.user.session, member.org_id, [member.user_id])
+    return ctx.render(
+        template,
+        member=member,
+        name=names.get(member.user_id),
+        errors=errors,
+        role=role or member.role,
+        is_sure=sure,
+        role_names=dict(ROLES),
+        roles=_assignable_roles(principal),
+        is_self=_is_self(ctx, member.user_id),
+        is_tenant_owner=member.user_id == tenant.owner_id,
+        may_manage=ctx.user.may("members:write") and _is_allowed(partial(check_may_manage, principal, member.role)),
+        may_transfer=_may_transfer(ctx),
+        once=once_token(),
+    )
+
+
+def _errors_of(error: DomainError) -> dict[str, str]:
     if isinstance(error, PlanLimitReachedError):
-        return {"userId": f"{error.detail} Remove members until there are fewer, or compare the plans under Billing."}
-    return dict([_REFUSALS[type(error)]])
+        return {"userId": f"{error.detail} Remove members, or compare the plans under Billing."}
+    return dict([_ERRORS[type(error)]])
 
 
-async def _why_last(pages: _MemberPages, visitor: Visitor, member_id: str) -> str:
-    member = await pages.members.get(visitor.principal, member_id)
-    tenant = await pages.tenants.get(visitor.principal, visitor.principal.org_id)
+async def _last_owner_error(ctx: PageContext, member_id: str) -> str:
+    member = await ctx.services.members.get(ctx.principal, member_id)
+    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
     if member.user_id == tenant.owner_id:
         return "This member owns the organization. Transfer it to another member first."
     return "This is the last owner. Make another member an owner first."
 
 
-def _is_self(visitor: Visitor, user_id: str) -> bool:
-    return user_id == visitor.session.subject
+def _is_self(ctx: PageContext, user_id: str) -> bool:
+    return user_id == ctx.user.session.subject
 
 
-def _check_is_sure(before: Role, after: Role, *, sure: bool) -> None:
-    """Raise `FaultyFormError` where somebody would make themselves less and has not said that they know."""
+def _check_sure(before: Role, after: Role, *, sure: bool) -> None:
+    """Raise `InvalidFormError` if users would lower their own role without having checked the box."""
     if lower_role(before, after) is not before and not sure:
-        raise FaultyFormError({"sure": "This is your own role. Tick this to lower it: you cannot raise it again."})
+        raise InvalidFormError({"sure": "This is your own role. Check this box to lower it: you can't raise it again."})
 
 
-def _may_manage(principal: Principal, member: Member) -> bool:
+def _assignable_roles(principal: Principal) -> list[tuple[Role, str]]:
+    return [(role, name) for role, name in ROLES if _is_allowed(partial(check_may_give, principal, role))]
+
+
+def _is_allowed(check: Callable[[], None]) -> bool:
     try:
-        check_may_manage(principal, member.role)
+        check()
     except DomainError:
         return False
     return True
 
 
-def _roles_to_give(principal: Principal) -> list[tuple[str, str]]:
-    return [(role, text) for role, text in ROLES if _may_give(principal, role)]
+def _may_transfer(ctx: PageContext) -> bool:
+    return ctx.user.may("tenants:write") and ctx.user.is_owner
 
 
-def _may_give(principal: Principal, role: Role) -> bool:
+_owner = needs("tenants:write", owner_only="transfer the organization")
+
+
+@get(ORG + "/settings/transfer", guards=[_owner])
+async def show_transfer(ctx: Context) -> Response[str]:
+    return await _transfer_page(ctx, {"userId": "", "ownerEmail": ""}, "", {})
+
+
+@post(ORG + "/settings/transfer", guards=[_owner])
+async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
+    values = {name: form.text(name) for name in ("userId", "ownerEmail")}
+    typed, members, principal = form.text("name"), ctx.services.members, ctx.principal
+    tenant = await ctx.services.tenants.get(principal, principal.org_id)
     try:
-        check_may_give(principal, role)
-    except DomainError:
-        return False
-    return True
+        further = confirmation_errors(typed, "name", confirmation_text(tenant.name, tenant.id))
+        valid = validate(OwnerTransfer, values, _MESSAGES, further)
+        claim, author = await ctx.claim(form), ctx.author
+        is_verified = same_address(ctx.user.claims.email or "", valid.owner_email)
+        await retry_while_in_flight(
+            lambda: members.transfer(
+                principal,
+                author,
+                tenant.id,
+                user_id=valid.user_id,
+                owner_email=valid.owner_email,
+                email_verified=is_verified,
+                claim=claim,
+            )
+        )
+    except InvalidFormError as error:
+        return await _transfer_page(ctx, values, typed, error.errors)
+    except ValidationError:
+        is_id = members.takes_user_id(values["userId"])
+        message = "This user is not an active member. Invite them first." if is_id else _EMAIL_AS_ID
+        return await _transfer_page(ctx, values, typed, {"userId": message})
+    return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")
+
+
+async def _transfer_page(ctx: PageContext, values: dict[str, str], typed: str, errors: dict[str, str]) -> Response[str]:
+    services, principal = ctx.services, ctx.principal
+    tenant = await services.tenants.get(principal, principal.org_id)
+    page = await services.members.list_page(principal, Filter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None)
+    known = [member.user_id for member in page.data if member.user_id != tenant.owner_id]
+    return ctx.render(
+        "transfer.html",
+        tenant=tenant,
+        known=known,
+        names=await services.sessions.names_of(ctx.user.session, tenant.id, [*known, tenant.owner_id]),
+        values=values,
+        typed=typed,
+        errors=errors,
+        expected=confirmation_text(tenant.name, tenant.id),
+        once=once_token(),
+    )

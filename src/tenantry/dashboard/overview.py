@@ -1,84 +1,54 @@
-"""The first page of a tenant, and where one goes from the root."""
+"""The overview of a tenant, and the start page, which redirects to one."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
 
-from tenantry.accounts.overview import Overview, OverviewService
-from tenantry.accounts.owner_addresses import OwnerConfirmations
-from tenantry.common.clock import Clock
-from tenantry.dashboard.api_key_pages import may_replace
-from tenantry.dashboard.guards import ORG, SessionGuard, SignedIn
-from tenantry.dashboard.labels import LedgerWords, role_in_words, status_in_words, will_end
-from tenantry.dashboard.memberships import PATH as MEMBERSHIPS
-from tenantry.dashboard.renderer import Renderer
+from tenantry.dashboard.context import Context
+from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.labels import EventLabels, role_label, subscription_status_label, will_end
 from tenantry.domain.api_keys import SOON
-from tenantry.domain.plans import Catalog
 
-_TROUBLE: Final = {
-    "unpaid": "The provider has given up collecting the last invoice.",
-    "incomplete": "The first payment has not come in yet.",
-    "incomplete_expired": "The first payment never came, so the subscription did not begin.",
+_PROBLEMS: Final = {
+    "unpaid": "The provider has stopped collecting the last invoice.",
+    "incomplete": "The first payment is pending.",
+    "incomplete_expired": "The first payment failed, so the subscription did not start.",
     "paused": "The subscription is paused at the provider.",
 }
 
 
-def overview_pages(
-    overview: OverviewService,
-    confirmations: OwnerConfirmations,
-    catalog: Catalog,
-    door: SessionGuard,
-    look: Renderer,
-    *,
-    base_url: str,
-    clock: Clock,
-) -> Sequence[HTTPRouteHandler]:
-    """The routes of the root and of a tenant's first page."""
-    words = LedgerWords(catalog)
-
-    @get("/", guards=[door.needs()])
-    async def show_start(visitor: SignedIn) -> Response[str]:
-        if not visitor.tenants:
-            return look.redirect(MEMBERSHIPS) if visitor.invitations else look.page("no_tenant.html", visitor=visitor)
-        # a suspended one shows nothing, so every way back would lead to nothing again
-        tenants = [one.id for one in visitor.tenants if not one.suspended] or [one.id for one in visitor.tenants]
-        # the one of last time, then the provider's own
-        wanted = (visitor.session.tenant_id, visitor.claims.org_id)
-        known = next((one for one in wanted if one in tenants), tenants[0])
-        return look.redirect(f"/orgs/{known}/")
-
-    @get(ORG, guards=[door.needs()])
-    async def show_overview(visitor: SignedIn) -> Response[str]:
-        found = await overview.read(visitor.principal)
-        tenant = found.billing.tenant
-        return look.page(
-            "overview.html",
-            visitor=visitor,
-            section="/",
-            tenant=tenant,
-            use=found.billing.use,
-            plan=catalog.name(tenant.plan),
-            limits=catalog.limits(tenant.plan),
-            status=status_in_words(tenant),
-            ends=will_end(tenant),
-            trouble=_TROUBLE.get(tenant.subscription_status),
-            role=role_in_words(visitor.role, visitor.principal),
-            found=found,
-            soon=SOON,
-            may_replace=lambda key: may_replace(visitor, key),
-            owner_address=await confirmations.of_tenant(visitor.principal),
-            odd=[event for event in found.events if event.anomalies],
-            is_new=_is_new(found),
-            base_url=base_url,
-            now=clock(),
-            words=words,
-        )
-
-    return [show_start, show_overview]
+@get("/", guards=[needs()])
+async def show_start(ctx: Context) -> Response[str]:
+    user = ctx.user
+    if not user.tenants:
+        return ctx.redirect("/memberships") if user.invitations else ctx.render("no_organization.html")
+    # the page of a suspended tenant is an error page, whose links lead back here
+    tenants = [one.id for one in user.tenants if not one.suspended] or [one.id for one in user.tenants]
+    preferred = (user.session.tenant_id, user.claims.org_id)  # the last visited one, then the provider's
+    tenant_id = next((one for one in preferred if one in tenants), tenants[0])
+    return ctx.redirect(f"/orgs/{tenant_id}/")
 
 
-def _is_new(found: Overview) -> bool:
-    """Whether nothing has been done with the tenant yet."""
-    return not found.events and not any(key.last_used_at for key in found.keys)
+@get(ORG, guards=[needs()])
+async def show_overview(ctx: Context) -> Response[str]:
+    services, user = ctx.services, ctx.user
+    overview = await services.overview.read(user.principal)
+    tenant = overview.billing.tenant
+    return ctx.render(
+        "overview.html",
+        tenant=tenant,
+        overview=overview,
+        use=overview.billing.use,
+        plan=services.catalog.name(tenant.plan),
+        limits=services.catalog.limits(tenant.plan),
+        status=subscription_status_label(tenant.subscription_status),
+        ends=will_end(tenant),
+        problem=_PROBLEMS.get(tenant.subscription_status),
+        role=role_label(user.role, user.principal),
+        soon=SOON,
+        owner_address=await services.confirmations.of_tenant(user.principal),
+        anomalous=[event for event in overview.events if event.anomalies],
+        is_new=not overview.events and not any(key.last_used_at for key in overview.keys),
+        base_url=services.base_url,
+        labels=EventLabels(services.catalog),
+    )

@@ -86,14 +86,14 @@ async def test_a_subscriber_is_led_to_the_portal_and_offered_no_second_subscript
     said = (await owner.open(BILLING)).text
     assert "Subscribe to" not in said
     assert "Change or cancel the subscription" in said
-    assert "It renews by itself" in said
+    assert "It renews automatically" in said
 
 
 async def test_a_cancelled_subscription_says_when_it_ends_and_that_nothing_is_charged_after(
     dashboard: Dashboard, owner: Person
 ) -> None:
     await dashboard.deliver(updated(cancel=True))
-    assert "Ends on 31 Jan 2026. Nothing is charged after" in (await owner.open(BILLING)).text
+    assert "Ends on 31 Jan 2026. You won't be charged again" in (await owner.open(BILLING)).text
 
 
 async def test_every_page_tells_of_a_failed_payment_until_it_is_paid(dashboard: Dashboard, owner: Person) -> None:
@@ -158,8 +158,8 @@ async def test_a_form_sent_again_while_it_is_carried_out_leads_to_the_same_check
 @pytest.mark.parametrize(
     ("refused", "words"),
     [
-        (refusal(409, code="idempotency_key_in_use"), "This form is still being carried out."),
-        (refusal(400, type="idempotency_error"), "This form was sent before, and something has changed since."),
+        (refusal(409, code="idempotency_key_in_use"), "This form is still being processed."),
+        (refusal(400, type="idempotency_error"), "This form was submitted before, and its details have changed since."),
     ],
 )
 async def test_what_the_provider_says_of_a_form_sent_twice_is_told_in_words_of_the_page(
@@ -176,7 +176,7 @@ async def test_what_the_provider_says_of_a_form_sent_twice_is_told_in_words_of_t
 async def test_a_plan_that_cannot_be_bought_is_told_on_the_page(owner: Person, plan: str) -> None:
     answer = await owner.force(CHECKOUT, plan=plan, once="a" * 32)
     assert answer.status == 422
-    assert "This plan cannot be subscribed to" in answer.text
+    assert "You cannot subscribe to this plan" in answer.text
     assert "<b>" not in answer.html
 
 
@@ -195,7 +195,7 @@ async def test_members_neither_see_nor_send_what_costs_money(
     page = await member.open(BILLING)
     assert page.status == 200
     assert path not in page.html
-    assert "Ask an owner or an admin" in page.text
+    assert "Ask an owner or admin" in page.text
     assert (await member.force(path, plan="pro", once="a" * 32)).status == 403
     assert provider.requests == []
 
@@ -238,13 +238,13 @@ async def test_after_a_checkout_the_page_waits_for_the_plan(
     await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     page = await owner.open(provider.requests[-1].params["success_url"])
     assert page.path == BILLING
-    assert "The provider has taken the order." in page.text
-    assert "The plan is Free until the provider's event arrives. Look again" in page.text
+    assert "Checkout complete." in page.text
+    assert "The plan stays Free until the provider's event arrives. Check again" in page.text
     assert "data-poll" in page.html
     await dashboard.deliver(updated())
     [again] = [link for link in page.links if "awaits" in link]
     page = await owner.open(again)
-    assert "The plan is Pro." in page.text
+    assert "Your plan is now Pro." in page.text
     assert "has taken the order" not in page.text
     assert "data-poll" not in page.html
 
@@ -255,7 +255,7 @@ async def test_what_became_of_a_visit_to_the_provider_is_said_once(owner: Person
     assert "Nothing was ordered." in left.text
     assert "data-poll" not in left.html
     await owner.force(PORTAL, once="b" * 32)
-    assert "What you changed at the provider" in (await owner.open(provider.requests[-1].params["return_url"])).text
+    assert "Changes made at the provider" in (await owner.open(provider.requests[-1].params["return_url"])).text
     assert "at the provider shows here" not in (await owner.open(BILLING)).text
 
 
@@ -276,7 +276,7 @@ async def test_without_the_providers_key_the_page_says_so(shared_dashboard: Dash
     async with shared_dashboard.anew():
         owner = await shared_dashboard.sign_in()
         page = await owner.open(BILLING)
-        assert "PROVIDER_SECRET_KEY is unset" in page.text
+        assert "PROVIDER_SECRET_KEY is not set" in page.text
         assert CHECKOUT not in page.html
         answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
         assert answer.status == 501
@@ -292,11 +292,11 @@ async def test_an_ended_subscription_does_not_say_that_it_will_end(
 ) -> None:
     await dashboard.deliver(updated(cancel=True, created=events.NOW))
     going = (await owner.open(AT_ACME + path)).text
-    assert "Nothing is charged after." in going
+    assert "You won't be charged again." in going
     await dashboard.deliver(events.deleted(cancel=True, created=events.NOW + 1))
     over = (await owner.open(AT_ACME + path)).text
-    assert "Cancelled" in over
-    assert "Nothing is charged after." not in over
+    assert "Canceled" in over
+    assert "You won't be charged again." not in over
     assert "The subscription ends" not in over
 
 
@@ -304,7 +304,7 @@ async def test_a_subscription_whose_first_payment_never_came_does_not_say_that_i
     dashboard: Dashboard, owner: Person
 ) -> None:
     await dashboard.deliver(updated(cancel=True, status="incomplete_expired"))
-    assert "Nothing is charged after." not in (await owner.open(BILLING)).text
+    assert "You won't be charged again." not in (await owner.open(BILLING)).text
 
 
 async def test_an_open_page_is_told_of_events(dashboard: Dashboard, owner: Person) -> None:

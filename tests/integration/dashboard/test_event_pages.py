@@ -39,7 +39,7 @@ async def test_the_timeline_tells_type_outcome_reason_and_only_what_changed(
 async def test_what_is_unexpected_is_marked_and_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_odd", price="price_nobody_knows"))
     assert "Unknown price" in (await owner.open(EVENTS)).text
-    assert "until it is added there" in (await owner.open(f"{EVENTS}/evt_odd")).text
+    assert "until the price is added to the plan catalog" in (await owner.open(f"{EVENTS}/evt_odd")).text
     assert "Unexpected Unknown price" in (await owner.open(f"{AT_ACME}/")).text
 
 
@@ -91,7 +91,7 @@ async def test_a_payload_that_is_not_kept_any_more_is_said_to_be_gone(dashboard:
     await dashboard.deliver(updated(event_id="evt_1"))
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute("DELETE FROM billing_bodies")
-    assert "is not kept any more" in (await owner.open(f"{EVENTS}/evt_1")).text
+    assert "was deleted after its retention period" in (await owner.open(f"{EVENTS}/evt_1")).text
     assert (await owner.open(f"{EVENTS}/evt_1/payload")).status == 404
 
 
@@ -129,7 +129,7 @@ async def test_members_read_the_ledger_but_no_payloads(dashboard: Dashboard) -> 
     member = await dashboard.sign_in(MIA)
     page = await member.open(f"{EVENTS}/evt_1")
     assert page.status == 200
-    assert "Owners and admins can see" in page.text
+    assert "Only owners and admins can see" in page.text
     assert "sub_acme" not in page.html
     assert (await member.open(f"{EVENTS}/evt_1/payload")).status == 403
 
@@ -172,8 +172,8 @@ async def test_an_applied_event_of_the_subscription_behind_says_so(dashboard: Da
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
     await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, subscription_id="sub_2"))
     said = (await owner.open(f"{EVENTS}/evt_2")).text
-    assert "It changed what later events are judged by." in said
-    assert "Which subscription counts, or the status that the provider last gave it." in said
+    assert "It changed how later events are judged." in said
+    assert "Which subscription counts, or the last status from the provider." in said
     assert "It changed the plan or the subscription." not in said
 
 

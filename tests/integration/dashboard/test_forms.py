@@ -27,7 +27,7 @@ async def test_form_of_another_session_is_not(dashboard: Dashboard) -> None:
     for form_token in ("", "0" * 64, await other.form_token()):
         answer = await visitor.client.post(OUT, data={"form_token": form_token})
         assert answer.status_code == 403
-        assert "This form is not from here" in answer.text
+        assert "This form is invalid" in answer.text
     assert await is_signed_in(visitor)
 
 
@@ -76,15 +76,15 @@ async def nobody(dashboard: Dashboard) -> Person:
 async def test_form_without_a_session_says_that_nothing_was_carried_out(nobody: Person) -> None:
     answer = await nobody.client.post(NEW, data=TYPED)
     assert answer.status_code == 401
-    assert "was not carried out" in answer.text
+    assert "Nothing was saved." in answer.text
 
 
 async def test_form_of_a_session_that_has_ended_is_kept_to_be_sent_again(dashboard: Dashboard, nobody: Person) -> None:
     nobody.client.headers.update(FROM_HERE)
     kept = Page(await nobody.client.post(NEW, data=TYPED))
     assert kept.status == 401
-    assert "Nothing was carried out, and what you typed is kept on this page." in kept.text
-    assert "Sign in in another tab" in kept.text
+    assert "Nothing was saved yet. This page keeps your input" in kept.text
+    assert "Sign in in a new tab" in kept.text
     typed = {name: [text] for name, text in TYPED.items() if name != "form_token"}
     assert kept.form().fields == typed
     assert (await nobody.send(kept)).form().fields == typed  # still nobody
@@ -92,7 +92,7 @@ async def test_form_of_a_session_that_has_ended_is_kept_to_be_sent_again(dashboa
     await nobody.client.get(dashboard.start_of(OLIVIA), follow_redirects=True)
     asked = await nobody.send(kept)
     assert (asked.status, asked.path) == (403, NEW)
-    assert "You are signed in as Olivia Owner now." in asked.text
+    assert "You are now signed in as Olivia Owner." in asked.text
     assert "Name Shop" in asked.text
     assert "b" not in asked.tags
     made = await nobody.send(asked)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tenantry.api.guards import Credential
-from tenantry.dashboard.api_key_forms import KNOWN
+from tenantry.dashboard.api_key_labels import KNOWN_SCOPES
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, names, record, secret_in
 from tests.support.dashboard import ADAM, OLIVIA, Dashboard
 from tests.support.routes import scopes_needed
@@ -57,7 +57,7 @@ async def test_form_that_is_sent_again_makes_no_second_key_and_shows_no_secret(d
     await olivia.send(page, **CI)
     again = await olivia.send(page, **CI)
     assert again.status == 409
-    assert "The key exists already" in again.text
+    assert "The key already exists" in again.text
     assert not SECRET.search(again.html)
     assert await names(dashboard, owner) == ["CI", "owner"]
     [rotation] = [link for link in again.links if link.endswith("/rotate")]
@@ -90,20 +90,20 @@ async def test_form_without_its_token_is_refused(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize(
     ("fields", "message", "focused"),
     [
-        ({"name": ""}, "Give the key a name.", "name"),
+        ({"name": ""}, "Enter a name.", "name"),
         ({"name": "x" * 201}, "Use at most 200 characters.", "name"),
         ({"name": "a\x07b"}, "The name must not contain control characters", "name"),
         ({"name": "a\u202eb"}, "The name must not contain control characters", "name"),
-        ({"scope": [], "own": ""}, "Tick at least one", "scope-projects:read"),
-        ({"own": "Reports"}, "Not of the form resource:action, in small letters: Reports", "own"),
-        ({"own": "OWNER"}, "OWNER is no scope.", "own"),
-        ({"own": " ".join(f"r{number}:read" for number in range(64))}, "A key has 64 scopes at most.", "own"),
-        ({"access": "owner"}, "Tick this to make an OWNER key", "sure"),
+        ({"scope": [], "own": ""}, "Choose at least one scope", "scope-projects:read"),
+        ({"own": "Reports"}, "Use the form resource:action in lowercase. Invalid: Reports", "own"),
+        ({"own": "OWNER"}, "OWNER is not a scope.", "own"),
+        ({"own": " ".join(f"r{number}:read" for number in range(64))}, "Choose at most 64 scopes.", "own"),
+        ({"access": "owner"}, "Check this box to create an OWNER key", "sure"),
         ({"mode": "both"}, "Choose live or test.", "mode-live"),
-        ({"expiry": "date", "until": "soon"}, "Give a day, such as 2027-01-31.", "until"),
-        ({"expiry": "date", "until": "9999-12-31"}, "Give a day, such as 2027-01-31.", "until"),
-        ({"expiry": "date", "until": "2020-01-01"}, "That day is over.", "until"),
-        ({"expiry": ""}, "Choose when the key ends.", ""),
+        ({"expiry": "date", "until": "soon"}, "Enter a day, such as 2027-01-31.", "until"),
+        ({"expiry": "date", "until": "9999-12-31"}, "Enter a day, such as 2027-01-31.", "until"),
+        ({"expiry": "date", "until": "2020-01-01"}, "Choose a day in the future.", "until"),
+        ({"expiry": ""}, "Choose when the key expires.", ""),
     ],
 )
 async def test_fault_is_told_beside_its_field_and_what_was_typed_is_kept(
@@ -124,9 +124,9 @@ async def test_every_fault_is_told_at_once(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     wrong = {"name": "", "own": "Reports", "expiry": "date", "until": ""}
     answer = await olivia.send(await olivia.open(NEW), **{**CI, **wrong})
-    assert "Give the key a name." in answer.text
-    assert "Not of the form" in answer.text
-    assert "Give a day" in answer.text
+    assert "Enter a name." in answer.text
+    assert "Use the form resource:action" in answer.text
+    assert "Enter a day" in answer.text
 
 
 async def test_owner_key_is_made_once_its_box_is_ticked_and_then_has_no_other_scopes(dashboard: Dashboard) -> None:
@@ -180,14 +180,14 @@ async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(d
         page = await olivia.open(NEW)
     assert answer.status == 409
     assert "The plan Free allows" in answer.text
-    assert "Revoke a key that nothing uses any more" in answer.text
+    assert "Revoke an unused key" in answer.text
     assert answer.form().fields["name"] == ["CI"]
     full = await olivia.open(KEYS)
-    assert "10 of 10 active keys that the plan Free allows are in use." in full.text
+    assert "10 of 10 active keys of the plan Free are in use." in full.text
     assert NEW not in full.links
     assert "<title>Error: Create key" in answer.html
     assert 'tabindex="-1" autofocus role="alert"' in answer.html
 
 
 def test_picker_offers_every_scope_that_a_route_needs_and_no_other() -> None:
-    assert set(KNOWN) == scopes_needed(Credential.CALLER)
+    assert set(KNOWN_SCOPES) == scopes_needed(Credential.CALLER)

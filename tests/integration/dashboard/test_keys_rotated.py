@@ -29,7 +29,7 @@ async def test_rotation_that_is_sent_again_makes_no_third_key(dashboard: Dashboa
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     again = await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     assert again.status == 409
-    assert "The key exists already" in again.text
+    assert "The key already exists" in again.text
     assert not SECRET.search(again.html)
     assert len(set(re.findall(r"/settings/api-keys/(key_\w+)", (await olivia.open(KEYS)).html))) == 2
 
@@ -39,13 +39,13 @@ async def test_pages_tell_when_a_rotated_key_was_last_used(dashboard: Dashboard)
     key_id, old = await create(olivia)
     rotated = await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate")
     [new_id] = {link.rpartition("/")[2] for link in rotated.links if re.fullmatch(rf"{KEYS}/key_\w+", link)} - {key_id}
-    assert "The old key was never used." in (await olivia.open(f"{KEYS}/{new_id}")).text
+    assert "It was never used." in (await olivia.open(f"{KEYS}/{new_id}")).text
     await dashboard.use_key(key_id, old)
     page = await olivia.open(f"{KEYS}/{new_id}")
-    assert "The old key was last used" in page.text
+    assert "It was last used" in page.text
     assert f"{KEYS}/{key_id}/revoke" in page.links
     replaced = await olivia.open(f"{KEYS}/{key_id}")
-    assert "This key was rotated." in replaced.text
+    assert "This key was replaced by a new key" in replaced.text
     assert f"{KEYS}/{new_id}" in replaced.links
     assert not [link for link in replaced.links if link.endswith("/rotate")]
 
@@ -57,7 +57,7 @@ async def test_overlap_does_not_go_beyond_the_end_of_the_old_key(dashboard: Dash
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     rotated = await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap="604800")
     midnight = today + timedelta(days=1)
-    assert f"works until {midnight.day} {midnight:%b %Y}, 00:00 UTC" in rotated.text
+    assert f"keeps working until {midnight.day} {midnight:%b %Y}, 00:00 UTC" in rotated.text
 
 
 async def test_rotated_key_is_not_rotated_again(dashboard: Dashboard) -> None:
@@ -67,7 +67,7 @@ async def test_rotated_key_is_not_rotated_again(dashboard: Dashboard) -> None:
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", once="x" * 32)
     assert answer.status == 409
-    assert "This key cannot be changed" in answer.text
+    assert "This key can't be changed" in answer.text
 
 
 async def test_overlap_that_is_not_offered_is_refused(dashboard: Dashboard) -> None:
@@ -76,7 +76,7 @@ async def test_overlap_that_is_not_offered_is_refused(dashboard: Dashboard) -> N
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", overlap="31536000")
     assert answer.status == 422
-    assert "Choose how long the old key goes on." in answer.text
+    assert "Choose how long the old key keeps working." in answer.text
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 
@@ -85,11 +85,11 @@ async def test_counts_agree_while_the_old_key_goes_on(dashboard: Dashboard) -> N
     key_id, _ = await create(olivia)
     await create(olivia, name="Other")
     await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="3600")
-    beside = "1 replaced key still works and does not count"
+    beside = "1 replaced key keeps working and does not count"
     assert f"Active keys 2 of 10 ({beside})" in (await olivia.open(f"{AT_ACME}/")).text
     assert f"Active keys 2 of 10 ({beside})" in (await olivia.open(f"{AT_ACME}/billing")).text
     listed = await olivia.open(KEYS)
-    assert f"2 of 10 active keys that the plan Free allows. {beside}." in listed.text
+    assert f"2 of 10 active keys of the plan Free. {beside}." in listed.text
     for state, number in (("active", 2), ("replaced", 1), ("", 3)):
         page = await olivia.open(f"{KEYS}?status={state}")
         assert page.html.count('<th scope="row">') == number, state

@@ -31,7 +31,7 @@ async def test_leak_is_on_the_keys_page_in_the_list_and_on_the_overview(dashboar
     assert '<span class="tag red">leaked</span>' in only.html
     overview = await olivia.open(OVERVIEW)
     assert "Leaked Deploys was reported as leaked" in overview.text
-    assert "Nothing at the moment." not in overview.text
+    assert "Nothing needs attention." not in overview.text
     assert f"{NEW}?replaces={leaked}" in overview.links
 
 
@@ -48,7 +48,7 @@ async def test_replacement_is_made_from_the_leaked_key_and_settles_it(dashboard:
     assert (old["status"], old["leakReportedAt"]) == ("revoked", old["revokedAt"])
     assert "leaked" not in (await olivia.open(OVERVIEW)).text
     page = await olivia.open(f"{KEYS}/{leaked}")
-    assert "The new key took its place." in page.text
+    assert "It was replaced by a new key." in page.text
     assert (await olivia.open(f"{NEW}?replaces={leaked}")).status == 409
     [entry] = (await dashboard.call("GET", "/audit-events?action=api_key.rotated"))["data"]
     assert (entry["actorId"], entry["targetId"], entry["after"]) == (OLIVIA.sub, leaked, {"supersededBy": new["id"]})

@@ -19,24 +19,22 @@ LEADS_TO: Final = {
     "All API keys": "API keys",
     "Compare plans": "Plans",
     "Delete": "Delete this project?",
-    "Everything by them": "Audit",
-    "Everything done to it": "Audit",
-    "Leave an organization, or answer an invitation": "Your memberships",
+    "Manage memberships and invitations": "Your memberships",
     "Overview": "Acme",
     "Remove": "Remove this member?",
-    "Replay the ledger": "Replay of the ledger",
+    "Replay the ledger": "Replay the ledger",
     "Revoke the old key now": "Revoke Rotated",
     "See the event": "Payment failed",
     "See the failed payment": "A payment failed",
-    "See which": "API keys",
+    "See all by this actor": "Audit",
+    "See all for this target": "Audit",
+    "See these keys": "API keys",
     "The old key": "Rotated",
-    "Transfer it to another member": "Transfer ownership",
-    "Transfer the organization": "Transfer ownership",
-    "What this key changed": "Audit",
-    "What was done to this member": "Audit",
+    "See what this key changed": "Audit",
+    "See the audit entries of this member": "Audit",
     "a key": "Owner key",
     "tenantry": "Acme",
-    "the new key": "Rotated",
+    "a new key": "Rotated",
 }
 """The heading at the end of each link that does not name it."""
 
@@ -135,8 +133,8 @@ async def test_link_about_expiring_keys_leads_to_just_those(dashboard: Dashboard
     await populate(dashboard, invoice=True)
     olivia = await dashboard.sign_in(OLIVIA)
     overview = await olivia.open(f"{AT_ACME}/")
-    assert "1 API key expires within 14 days. See which" in overview.text
-    page = await olivia.open(dict(overview.anchors)["See which"])
+    assert "1 API key expires within 14 days. See these keys" in overview.text
+    page = await olivia.open(dict(overview.anchors)["See these keys"])
     assert "Expiring within 14 days" in page.text
     assert page.html.count('<th scope="row">') == 1
     assert "Expiring svc_live_" in page.text

@@ -9,7 +9,7 @@ from tests.support.dashboard_page import Page
 
 MEMBERS: Final = f"{AT_ACME}/settings/members"
 COOKIE: Final = "tenantry_notice"
-REMOVED: Final = "The member is removed. Their next request is refused."
+REMOVED: Final = "Member removed. Their next request is rejected."
 
 
 def says(page: Page) -> list[str]:

@@ -106,7 +106,7 @@ async def test_they_are_found_by_a_part_of_the_name_and_by_the_id(olivia: Person
     assert listed(by_name) == [f"many-{number}" for number in range(990, 1000)]
     assert "/orgs/many-123/" in (await olivia.open(f"{ALL}?name=many-123")).links
     nothing = await olivia.open(f"{ALL}?name=%25")
-    assert "None fits. Show all" in nothing.text
+    assert "No organization matches. Show all" in nothing.text
 
 
 async def test_filtering_goes_on_over_the_pages(olivia: Person) -> None:

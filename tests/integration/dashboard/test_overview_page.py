@@ -34,7 +34,7 @@ async def test_a_new_tenant_is_told_its_first_steps(owner: Person) -> None:
     said = (await owner.open(OVERVIEW)).text
     assert "First steps Create an API key for your first program" in said
     assert "Plan Free Subscription No subscription" in said
-    assert "Nothing at the moment." in said
+    assert "Nothing needs attention." in said
 
 
 async def test_a_tenant_in_use_is_not(dashboard: Dashboard, owner: Person) -> None:
@@ -57,7 +57,7 @@ async def test_what_needs_somebody_is_listed(dashboard: Dashboard, owner: Person
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [("unpaid", "has given up collecting"), ("incomplete", "has not come in yet"), ("paused", "is paused")],
+    [("unpaid", "has stopped collecting"), ("incomplete", "first payment is pending"), ("paused", "is paused")],
 )
 async def test_a_subscription_that_is_not_in_order_needs_somebody(
     dashboard: Dashboard, owner: Person, status: str, words: str

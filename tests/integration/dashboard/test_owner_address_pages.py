@@ -50,9 +50,9 @@ async def test_owner_and_admin_send_the_confirmation_again(dashboard: Dashboard,
     person = await dashboard.sign_in(user)
     page = await person.open(OVERVIEW)
     assert f"Unverified The owner's e-mail address {NEW} is not verified." in page.text
-    assert "Security notices go to the former address until it is." in page.text
+    assert "Until it is, security notices go to the previous address." in page.text
     done = await person.send(page, SEND_AGAIN)
-    assert "The confirmation is on its way to the owner's address." in done.text
+    assert "Confirmation sent to the owner's address." in done.text
     assert await confirmations(dashboard) == 2
 
 
@@ -62,14 +62,14 @@ async def test_fourth_confirmation_of_an_hour_is_not_sent(dashboard: Dashboard) 
     for _ in range(2):
         await olivia.send(await olivia.open(OVERVIEW), SEND_AGAIN)
     refused = await olivia.send(await olivia.open(OVERVIEW), SEND_AGAIN)
-    assert "Not sent: the address has had several confirmations." in refused.text
+    assert "Not sent: this address was sent several confirmations already." in refused.text
     assert await confirmations(dashboard) == 3
 
 
 async def test_verified_address_gets_no_confirmation(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in()
     done = await olivia.force(SEND_AGAIN)
-    assert "The owner's address is verified already." in done.text
+    assert "The owner's address is already verified." in done.text
 
 
 async def test_member_sees_neither_the_address_nor_the_button(dashboard: Dashboard) -> None:
@@ -78,6 +78,6 @@ async def test_member_sees_neither_the_address_nor_the_button(dashboard: Dashboa
     page = await mia.open(OVERVIEW)
     assert "The owner's e-mail address is not verified." in page.text
     assert NEW not in page.text
-    assert "Send the confirmation again" not in page.text
+    assert "Resend confirmation" not in page.text
     assert (await mia.force(SEND_AGAIN)).status == 403
     assert await confirmations(dashboard) == 1

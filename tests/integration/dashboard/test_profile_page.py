@@ -23,7 +23,7 @@ async def test_owner_whom_the_provider_narrows_is_told_so_and_stays_an_owner(bro
     browser.give(access={"scope": "openid projects:read"})
     await browser.come_back()
     for path in ("/orgs/acme/", "/orgs/acme/profile"):
-        assert "Owner, narrowed by your identity provider" in (await browser.client.get(path)).text
+        assert "Owner, restricted by your identity provider" in (await browser.client.get(path)).text
 
 
 async def test_it_lists_ones_organizations(dashboard: Dashboard) -> None:
@@ -40,7 +40,7 @@ async def test_all_other_sessions_are_ended_and_nobody_elses(dashboard: Dashboar
     assert "Firefox on Linux this one" in page.text
     assert "Chrome on Windows 127.0.0.1" in page.text
     done = await here.send(page, f"{PROFILE}/end-others")
-    assert "You are signed out everywhere else." in done.text
+    assert "All other sessions are signed out." in done.text
     assert "Chrome on Windows" not in done.text
     assert (await there.open(PROFILE)).path == "/sign-in"
     assert (await mia.open(PROFILE)).status == 200

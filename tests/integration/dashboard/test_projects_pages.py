@@ -24,8 +24,8 @@ async def names(dashboard: Dashboard) -> list[str]:
 
 async def test_an_empty_list_says_what_projects_are_and_how_to_begin(dashboard: Dashboard) -> None:
     page = await (await dashboard.sign_in(MIA)).open(PROJECTS)
-    assert "belongs to this organization alone" in page.text
-    assert "The plan Free has room for 3." in page.text
+    assert "Only this organization's members and keys" in page.text
+    assert "The plan Free allows 3." in page.text
     assert f"{PROJECTS}/new" in page.links
 
 
@@ -82,7 +82,8 @@ async def test_a_form_that_was_changed_after_going_back_makes_another(dashboard:
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"), [("", "Fill this in."), ("x" * 201, "At most 200 characters"), ("a\x07b", "control characters")]
+    ("name", "fault"),
+    [("", "Fill in this field."), ("x" * 201, "Use at most 200 characters"), ("a\x07b", "control characters")],
 )
 async def test_a_faulty_name_is_said_beside_its_field_and_all_is_kept(
     dashboard: Dashboard, name: str, fault: str
@@ -104,13 +105,13 @@ async def test_the_plans_limit_is_told_in_words(dashboard: Dashboard) -> None:
         await create(dashboard, name)
     refused = await mia.send(form, name="Four", description="to be kept")
     assert refused.status == 422
-    assert "The plan Free has room for no more projects" in refused.text
+    assert "the plan Free allows no more projects" in refused.text
     assert 'value="Four"' in refused.html
     assert 'tabindex="-1" autofocus role="alert"' in refused.html
     assert len(refused.focused) == 1
     assert "<title>Not saved: " in refused.html
     full = await mia.open(PROJECTS)
-    assert "3 of 3 projects that the plan Free allows are in use. Delete 1, or " in full.text
+    assert "3 of 3 projects of the plan Free are in use. Delete 1, or " in full.text
     assert f"{PROJECTS}/new" not in full.links
 
 
@@ -121,10 +122,8 @@ async def test_over_the_limit_says_how_many_are_too_many(dashboard: Dashboard) -
     await dashboard.deliver(deleted(created=NOW + 1))
     olivia = await dashboard.sign_in(OLIVIA)
     listed = (await olivia.open(PROJECTS)).text
-    assert (
-        "5 of 3 projects that the plan Free allows are in use. Delete 3, or compare plans, to create another." in listed
-    )
-    assert "Over the limit 5 projects are in use, and the plan allows 3." in (await olivia.open(f"{AT_ACME}/")).text
+    assert "5 of 3 projects of the plan Free are in use. Delete 3, or compare plans, to create another." in listed
+    assert "Over the limit 5 projects are in use. The plan allows 3." in (await olivia.open(f"{AT_ACME}/")).text
     refused = await olivia.send(await olivia.open(f"{PROJECTS}/new"), name="Six", description="")
     assert "Delete projects until fewer than 3 are left, or compare plans." in refused.text
 
@@ -158,7 +157,7 @@ async def test_what_two_people_changed_at_once_is_asked_about_before_it_is_overw
     asked = await mia.send(form, description="of Mia")
     assert asked.status == 422
     assert asked.focused == ["description"]
-    assert "Somebody else changed this meanwhile. Now it is: of Adam." in asked.text
+    assert "Another user changed this. It is now: of Adam." in asked.text
     fields = asked.form().fields
     assert (fields["name"], fields["description"]) == (["New"], ["of Mia"])
     assert (await mia.send(asked)).path == path
@@ -177,7 +176,7 @@ async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> 
     assert wrong.form(f"{path}/delete").fields["name"] == ["website of acme"]
     done = await mia.send(asked, name="Website of Acme")
     assert (done.status, done.path) == (200, PROJECTS)
-    assert "The project is deleted." in done.text
+    assert "Project deleted." in done.text
     assert await names(dashboard) == []
 
 

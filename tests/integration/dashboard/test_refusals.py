@@ -52,7 +52,7 @@ async def test_unknown_address_is_a_page_to_a_browser_and_a_problem_to_a_program
     page = await client.get(path, headers=BROWSER)
     answers = [await client.get(path, headers=headers) for headers in PROGRAMS]
     assert (page.status_code, is_page(page)) == (404, True)
-    assert "There is nothing here" in page.text
+    assert "Page not found" in page.text
     assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
 
 
@@ -100,7 +100,7 @@ async def test_address_that_no_database_could_hold_is_answered_elsewhere_as_the_
 async def test_id_that_nothing_could_have_is_that_of_nothing(dashboard: Dashboard, path: str) -> None:
     answer = await (await dashboard.sign_in()).get(path)
     assert (answer.status_code, is_page(answer)) == (404, True)
-    assert "There is nothing here" in answer.text
+    assert "Page not found" in answer.text
     assert "xxx" not in answer.text
 
 
@@ -113,7 +113,7 @@ async def test_query_that_no_page_makes_is_told_without_being_said_again(dashboa
     ):
         answer = await visitor.get(path)
         assert (answer.status_code, is_page(answer)) == (400, True)
-        assert "This address cannot be read" in answer.text
+        assert "Invalid address" in answer.text
         assert "xxx" not in answer.text
 
 
@@ -142,7 +142,7 @@ async def test_method_that_an_address_does_not_answer_is_told_likewise(client: h
     of_the_api = await client.put("/api/v1/projects", headers=BROWSER)
     for answer in (page, among_the_pages):
         assert (answer.status_code, is_page(answer)) == (405, True)
-        assert "This cannot be done here" in answer.text
+        assert "Method not allowed" in answer.text
     for answer in (problem, of_the_api):
         assert (answer.status_code, is_problem(answer)) == (405, True)
 
@@ -156,7 +156,7 @@ async def test_object_that_the_api_does_not_find_is_a_problem_to_a_browser_too(d
     ("path", "words"),
     [
         ("/settings/api-keys", "see API keys"),
-        ("/settings/api-keys/new", "create, change or end API keys"),
+        ("/settings/api-keys/new", "create, change or revoke API keys"),
         ("/settings/members", "see members"),
         ("/settings/members/new", "manage members"),
         ("/settings/audit", "see the audit trail"),
@@ -166,13 +166,13 @@ async def test_object_that_the_api_does_not_find_is_a_problem_to_a_browser_too(d
 async def test_member_is_told_what_their_role_lacks_and_who_has_it(dashboard: Dashboard, path: str, words: str) -> None:
     page = await (await dashboard.sign_in(MIA)).open(AT_ACME + path)
     assert page.status == 403
-    assert f"Your role, member, does not let you {words}. An owner or admin can." in page.text
+    assert f"Your role, member, can't {words}. Ask an owner or admin of the organization." in page.text
     assert f"{AT_ACME}/" in page.links
     assert "scope" not in page.text
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [("/settings/transfer", "hand over the organization"), ("/events/replay", "replay the ledger")]
+    ("path", "words"), [("/settings/transfer", "transfer the organization"), ("/events/replay", "replay the ledger")]
 )
 @pytest.mark.parametrize(("user", "role"), [(MIA, "member"), (ADAM, "admin")])
 async def test_what_is_for_owners_alone_is_refused_with_the_word_that_only_an_owner_can(
@@ -180,7 +180,7 @@ async def test_what_is_for_owners_alone_is_refused_with_the_word_that_only_an_ow
 ) -> None:
     page = await (await dashboard.sign_in(user)).open(AT_ACME + path)
     assert page.status == 403
-    assert f"Your role, {role}, does not let you {words}. Only an owner can." in page.text
+    assert f"Your role, {role}, can't {words}. Ask an owner of the organization." in page.text
     assert f"{AT_ACME}/projects" in page.links
 
 

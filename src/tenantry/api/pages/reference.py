@@ -16,7 +16,7 @@ from tenantry.api.openapi import GROUPS, OpenApiDocument
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.api.pages.outline import Outline
 from tenantry.common.templates import page_templates
-from tenantry.dashboard.renderer import Renderer
+from tenantry.server.page_assets import PageAssets
 from tenantry.server.problems import all_codes
 
 PATH: Final = "/docs"
@@ -29,15 +29,15 @@ _JSON_TOKEN: Final = re.compile(
 )
 
 
-def reference_routes(document: OpenApiDocument, look: Renderer) -> Sequence[HTTPRouteHandler]:
+def reference_routes(document: OpenApiDocument, assets: PageAssets) -> Sequence[HTTPRouteHandler]:
     """The route of the reference page; the page is rendered when it is first asked for."""
     made: list[tuple[bytes, bytes]] = []
-    headers = {**look.headers, **_CACHING}
+    headers = {**assets.headers, **_CACHING}
 
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_reference(request: AnyRequest) -> Response[bytes]:
         if not made:
-            page = render(document.describe(request.app), document.base_url, look.assets).encode()
+            page = render(document.describe(request.app), document.base_url, assets.address).encode()
             made.append((page, gzip.compress(page)))  # it holds nothing secret that its length could tell
         [(plain, compressed)] = made
         if takes_gzip(request.headers.get("accept-encoding", "")):

@@ -1,0 +1,157 @@
+"""The user's own pages: profile, organizations, memberships, and the confirmation of an owner's address."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from litestar import Response, get, post
+from litestar.params import QueryParameter
+
+from tenantry.accounts.members_store import User
+from tenantry.accounts.owner_addresses import Resent
+from tenantry.api.guards import AnyRequest, unknown_author, user_author
+from tenantry.api.members import MembershipId
+from tenantry.api.parameters import Cursor
+from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.forms import read_form
+from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, SubmittedForm, needs
+from tenantry.dashboard.labels import ROLES, FlashMessage, browser_label, role_label
+from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
+from tenantry.domain.members import MemberStatus
+from tenantry.domain.owner_mails import CONFIRM_PATH
+
+_MEMBERSHIPS: Final = "/memberships"
+_MEMBERSHIP: Final = _MEMBERSHIPS + "/{membership_id:str}"
+_PAGE_SIZE: Final = 50
+_RESENT: Final = {
+    Resent.QUEUED: FlashMessage.CONFIRMATION_SENT,
+    Resent.LIMITED: FlashMessage.CONFIRMATION_LIMITED,
+    Resent.VERIFIED: FlashMessage.ADDRESS_VERIFIED,
+}
+
+
+@get(ORG + "/profile", guards=[needs()])
+async def show_profile(ctx: Context) -> Response[str]:
+    user = ctx.user
+    sessions = [(one, browser_label(one.agent)) for one in await ctx.services.sessions.of_user(user.session)]
+    return ctx.render("profile.html", role=role_label(user.role, user.principal), sessions=sessions)
+
+
+@post(ORG + "/profile/end-others", guards=[needs()])
+async def end_other_sessions(ctx: Context) -> Response[str]:
+    await ctx.services.sessions.end_others(ctx.user.session)
+    return ctx.redirect_with(FlashMessage.OTHERS_SIGNED_OUT, f"{ctx.user.base}/profile")
+
+
+@get(ORGS, guards=[needs()])
+async def show_organizations(
+    ctx: Context,
+    name: Annotated[str, QueryParameter(name="name", max_length=200)] = "",
+    after: Annotated[str, QueryParameter(name="after", max_length=64)] = "",
+) -> Response[str]:
+    user = ctx.user
+    text, last = (value.strip().replace("\x00", "") for value in (name, after))
+    page = await ctx.services.sessions.tenants_named(user.session, user.claims, text, _PAGE_SIZE, last or None)
+    return ctx.render("organizations.html", page=page, text=text, is_first=not last)
+
+
+@get(_MEMBERSHIPS, guards=[needs()])
+async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]:
+    return await _memberships_page(ctx, cursor)
+
+
+@post(_MEMBERSHIP + "/accept", guards=[needs()])
+async def accept_invitation(request: AnyRequest, ctx: Context, membership_id: MembershipId) -> Response[str]:
+    author = user_author(request, ctx.user.claims)
+    try:
+        membership = await ctx.services.memberships.accept(_identity(ctx.user), author, membership_id, None)
+    except MemberNotActiveError:
+        problem = "This invitation is no longer valid. Ask the organization to invite you again."
+        return await _memberships_page(ctx, None, problem)
+    return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
+
+
+@post(_MEMBERSHIP + "/decline", guards=[needs()])
+async def decline_invitation(request: AnyRequest, ctx: Context, membership_id: MembershipId) -> Response[str]:
+    user, memberships = ctx.user, ctx.services.memberships
+    membership = await memberships.get(_identity(user), membership_id)
+    if membership.status is MemberStatus.ACTIVE or user.claims.org_id == membership.org_id:
+        return ctx.redirect(leave_path(membership_id))  # declining would end access that the user has
+    await memberships.end(_identity(user), user_author(request, user.claims), membership_id)
+    return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, _MEMBERSHIPS)
+
+
+@get(_MEMBERSHIP + "/leave", guards=[needs()])
+async def show_leave_organization(ctx: Context, membership_id: MembershipId) -> Response[str]:
+    return await _leave_page(ctx, membership_id, {})
+
+
+@post(_MEMBERSHIP + "/leave", guards=[needs()])
+async def leave_organization(
+    request: AnyRequest, ctx: Context, form: SubmittedForm, membership_id: MembershipId
+) -> Response[str]:
+    if not form.checked("leaving"):
+        return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
+    author = user_author(request, ctx.user.claims)
+    try:
+        await ctx.services.memberships.end(_identity(ctx.user), author, membership_id, leaves=True)
+    except LastOwnerError:
+        return await _leave_page(ctx, membership_id, {"last": "last"})
+    return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, _MEMBERSHIPS)
+
+
+def leave_path(membership_id: str) -> str:
+    """Return the path of the page on which the user leaves the organization of this membership."""
+    return f"{_MEMBERSHIPS}/{membership_id}/leave"
+
+
+async def _memberships_page(ctx: PageContext, cursor: str | None, problem: str = "") -> Response[str]:
+    page = await ctx.services.memberships.list_page(_identity(ctx.user), None, _PAGE_SIZE, cursor)
+    return ctx.render(
+        "memberships.html",
+        status_code=409 if problem else 200,
+        page=page,
+        invitations=[one for one in page.data if one.status is MemberStatus.INVITED],
+        active=[one for one in page.data if one.status is MemberStatus.ACTIVE],
+        roles=dict(ROLES),
+        problem=problem,
+    )
+
+
+async def _leave_page(ctx: PageContext, membership_id: str, errors: Mapping[str, str]) -> Response[str]:
+    membership = await ctx.services.memberships.get(_identity(ctx.user), membership_id)
+    return ctx.render("membership_leave.html", membership=membership, errors=errors)
+
+
+def _identity(user: DashboardUser) -> User:
+    return User(user.session.issuer, user.session.subject)
+
+
+# The link in the mail needs no session, since its recipient may not be a user. Mail scanners open links, so opening it
+# changes nothing.
+async def _skip_form_check(_request: AnyRequest) -> None:
+    """The link's token takes the place of the CSRF token."""
+
+
+@get(CONFIRM_PATH, opt={"public": True})
+async def show_confirmation(
+    ctx: Context, token: Annotated[str, QueryParameter(name="token", max_length=100)] = ""
+) -> Response[str]:
+    found = await ctx.services.confirmations.look_up(token)
+    if found is None:
+        return ctx.render("confirm_address_invalid.html", status_code=404)
+    return ctx.render("confirm_address.html", found=found, token=token, action=CONFIRM_PATH)
+
+
+@post(CONFIRM_PATH, opt={"public": True}, before_request=_skip_form_check)
+async def confirm_address(request: AnyRequest, ctx: Context) -> Response[str]:
+    token = (await read_form(request)).text("token")
+    found = await ctx.services.confirmations.confirm(unknown_author(request), token)
+    if found is None:
+        return ctx.render("confirm_address_invalid.html", status_code=404)
+    return ctx.render("confirm_address_done.html", status_code=200, found=found)
+
+
+@post(ORG + "/settings/owner-address/send-confirmation", guards=[needs("tenants:write")])
+async def send_confirmation(ctx: Context) -> Response[str]:
+    resent = await ctx.services.confirmations.send_again(ctx.principal)
+    return ctx.redirect_with(_RESENT[resent], ctx.user.base)

@@ -1,0 +1,174 @@
+"""The form that creates or changes an API key: name, access, scopes, mode, expiry."""
+
+from collections.abc import Collection
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tenantry.api.parameters import Name, ScopeName
+from tenantry.dashboard.api_key_labels import KNOWN_SCOPES
+from tenantry.dashboard.forms import Form, InvalidFormError
+from tenantry.domain.access import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode
+from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.names import NAME_RULE, is_printable_name
+
+DAYS: Final = ("30", "90", "365")
+_SCOPED: Final = "scoped"
+_OWNER: Final = "owner"
+_ON_A_DATE: Final = "date"
+_NEVER: Final = "never"
+_UNCHANGED: Final = "as-it-is"
+_DAY: Final = timedelta(days=1)
+
+
+class KeyForm(msgspec.Struct, frozen=True):
+    """The form's values as a user submitted them, or as the page first shows them."""
+
+    name: str = ""
+    access: str = _SCOPED
+    checked: tuple[str, ...] = ()
+    """The scopes whose boxes are checked."""
+    own: str = ""
+    """Other scopes, separated by blanks or commas."""
+    sure: bool = False
+    mode: str = Mode.LIVE
+    expiry: str = "90"
+    until: str = ""
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """All chosen scopes, each once."""
+        if self.access == _OWNER:
+            return (OWNER_ALIAS,)
+        return tuple(dict.fromkeys([*self.checked, *self.own.replace(",", " ").split()]))
+
+    @property
+    def editable(self) -> dict[str, str]:
+        """What an edit may change, by field; without the expiry if it stays."""
+        fields = {"name": self.name, "scopes": " ".join(sorted(self.scopes))}
+        return fields if self.expiry == _UNCHANGED else {**fields, "expiry": f"{self.expiry} {self.until}".strip()}
+
+
+def submitted_values(form: Form) -> KeyForm:
+    """Return the values of a submitted form."""
+    return KeyForm(
+        name=form.text("name"),
+        access=form.text("access") or _SCOPED,
+        checked=tuple(form.all("scope")),
+        own=form.text("own"),
+        sure=form.checked("sure"),
+        mode=form.text("mode") or Mode.LIVE,
+        expiry=form.text("expiry"),
+        until=form.text("until"),
+    )
+
+
+def values_of(key: ApiKey) -> KeyForm:
+    """Return the values with which the form of an existing key begins."""
+    name = key.name.strip()  # as a form submits it
+    if key.access_level is AccessLevel.OWNER:
+        return KeyForm(name=name, access=_OWNER, mode=key.mode, expiry=_UNCHANGED)
+    known = tuple(scope for scope in key.scopes if scope in KNOWN_SCOPES)
+    own = " ".join(scope for scope in key.scopes if scope not in KNOWN_SCOPES)
+    return KeyForm(name=name, checked=known, own=own, mode=key.mode, expiry=_UNCHANGED)
+
+
+def values_of_replacement(key: ApiKey) -> KeyForm:
+    """Return the values with which the form for a key's replacement begins: the key's, with the default expiry."""
+    return msgspec.structs.replace(values_of(key), expiry=KeyForm().expiry)
+
+
+def current_fields(key: ApiKey) -> dict[str, str]:
+    """Return what an edit may change of a key, as `KeyForm.editable` does."""
+    ends = key.expires_at.strftime("%Y-%m-%d %H:%M:%S UTC") if key.expires_at else _NEVER
+    return {**values_of(key).editable, "expiry": ends}
+
+
+def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyForm:
+    """Return the submitted values of the ``changed`` fields, and the key's own values of all others."""
+    current = values_of(key)
+    if "name" not in changed:
+        values = msgspec.structs.replace(values, name=current.name)
+    if "scopes" not in changed:
+        values = msgspec.structs.replace(values, access=current.access, checked=current.checked, own=current.own)
+    return values if "expiry" in changed else msgspec.structs.replace(values, expiry=_UNCHANGED)
+
+
+class ValidKeyForm(msgspec.Struct, frozen=True):
+    """The parsed form. ``expires_at`` is unset if the expiry stays as it is."""
+
+    name: str
+    scopes: tuple[str, ...]
+    mode: Mode
+    expires_at: datetime | UnsetType | None
+
+
+def parse(values: KeyForm, now: datetime, key: ApiKey | None = None) -> ValidKeyForm:
+    """Parse the form; ``key`` is the key to change. Raises `InvalidFormError`."""
+    errors: dict[str, str] = {}
+    name = _parse_name(values, key, errors)
+    _check_scopes(values, key, errors)
+    if values.mode not in set(Mode):
+        errors["mode"] = "Choose live or test."
+    expires_at = _parse_expiry(values, now, key, errors)
+    if errors:
+        raise InvalidFormError(errors)
+    return ValidKeyForm(name, values.scopes, Mode(values.mode), expires_at)
+
+
+def _parse_name(values: KeyForm, key: ApiKey | None, errors: dict[str, str]) -> str:
+    if key is not None and values.name == key.name.strip():
+        return key.name
+    if not _is_valid(values.name, Name):
+        errors["name"] = "Use at most 200 characters." if values.name else "Enter a name."
+    elif not is_printable_name(values.name):
+        errors["name"] = f"The name {NAME_RULE}."
+    return values.name
+
+
+def _check_scopes(values: KeyForm, key: ApiKey | None, errors: dict[str, str]) -> None:
+    scopes = values.scopes
+    if values.access == _OWNER:
+        is_owner_key = key is not None and key.access_level is AccessLevel.OWNER
+        if not values.sure and not is_owner_key:
+            errors["sure"] = "Check this box to create an OWNER key, or choose scopes instead."
+    elif OWNER_ALIAS in scopes:
+        errors["own"] = "OWNER is not a scope. Owners choose it under Access."
+    elif invalid := [scope for scope in scopes if not _is_valid(scope, ScopeName)]:
+        errors["own"] = f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"
+    elif len(scopes) > MAX_SCOPES:
+        errors["own"] = f"Choose at most {MAX_SCOPES} scopes."
+    elif not scopes:
+        errors["scope"] = "Choose at least one scope, or enter your own."
+
+
+def _is_valid(value: str, kind: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _parse_expiry(
+    values: KeyForm, now: datetime, key: ApiKey | None, errors: dict[str, str]
+) -> datetime | UnsetType | None:
+    if values.expiry == _UNCHANGED and key is not None:
+        return UNSET
+    if values.expiry == _NEVER:
+        return None
+    if values.expiry in DAYS:
+        return now + int(values.expiry) * _DAY
+    if values.expiry != _ON_A_DATE:
+        errors["expiry"] = "Choose when the key expires."
+        return None
+    try:
+        end = datetime.combine(date.fromisoformat(values.until) + _DAY, time(), UTC)
+    except (ValueError, OverflowError):
+        errors["until"] = "Enter a day, such as 2027-01-31."
+        return None
+    if end <= now:
+        errors["until"] = "Choose a day in the future."
+    return end
