@@ -99,7 +99,7 @@ def check_cookies(data: bytes) -> None:
     request = cast("Any", stand_in)
     pending = _cookies.sign_in(request, state if name.endswith(state[:12]) else _begun.state)
     hold(pending is None or pending.begun == _begun, "a cookie of others is taken", sealed)
-    _cookies.making_room(request)
+    _cookies.without_old_sign_ins(request)
     hold(_secret.digest(session) is None, "a session of others is taken", session)
 
 
