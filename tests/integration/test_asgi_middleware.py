@@ -405,7 +405,7 @@ async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
             await link.restore()
             with caplog.at_level(logging.ERROR):
                 assert refusal(await caller.get("/")) == (503, "auth_unavailable")
-            assert "nobody is let in: the database is at schema revision 0001" in caplog.text
+            assert "rejecting all requests: the database is at schema revision 0001" in caplog.text
             await _set_revision(service.conninfo, "9999")
             assert (await caller.get("/")).status_code == 200
 

@@ -1,6 +1,6 @@
-"""Authentication in an application's own process: no request to the service, the same answers.
+"""In-process authentication for ASGI applications that share the service's database.
 
-For any ASGI application that shares the service's database. `tenantry.asgi.fastapi` has what FastAPI adds.
+`tenantry.asgi.fastapi` integrates with FastAPI.
 """
 
 from tenantry.asgi.middleware import ScopeRule, TenantryMiddleware, optional_principal_of, principal_of

@@ -1,4 +1,4 @@
-"""What FastAPI adds: routes that say which scope they need, in the code and in the application's OpenAPI document."""
+"""FastAPI integration: routes declare the scope that they need, in code and in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -11,7 +11,7 @@ from fastapi.requests import HTTPConnection
 from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
 
-from tenantry.asgi.middleware import TenantryMiddleware, accepted_modes, check_scope, visit_of
+from tenantry.asgi.middleware import TenantryMiddleware, accepted_modes, check_scope, context_of
 from tenantry.asgi.tenantry import Tenantry
 from tenantry.domain.access import Principal
 from tenantry.server.problems import MEDIA_TYPE, Problem
@@ -20,41 +20,41 @@ _SCHEME: Final = "tenantry"
 _SCHEMA_PREFIX: Final = "Tenantry"
 _REFERENCE: Final = f"#/components/schemas/{_SCHEMA_PREFIX}{{name}}"
 _REFUSALS: Final = {
-    HTTPStatus.UNAUTHORIZED: ("There is no credential, or it is not valid; `code` says which.", ("WWW-Authenticate",)),
+    HTTPStatus.UNAUTHORIZED: ("The credential is missing or invalid; `code` says which.", ("WWW-Authenticate",)),
     HTTPStatus.FORBIDDEN: ("The credential does not allow this; `code` says why.", ("WWW-Authenticate",)),
     HTTPStatus.TOO_MANY_REQUESTS: (
-        "A limit of the caller's plan is reached; `Retry-After` says when to come again.",
+        "A rate limit of the caller's plan is reached; retry after `Retry-After` seconds.",
         ("Retry-After", "RateLimit", "RateLimit-Policy"),
     ),
     HTTPStatus.SERVICE_UNAVAILABLE: (
-        "Nobody can tell who is asking: the database or the identity provider is out of reach.",
+        "Authentication is unavailable: the database or the identity provider cannot be reached.",
         ("Retry-After",),
     ),
 }
-"""What may be answered instead: its meaning, and the headers that come with it."""
+"""The refusals: meaning and headers."""
 
 Dependency = Callable[..., Awaitable[Principal]]
 
 
 class _Scheme(SecurityBase):
-    """The security scheme of the OpenAPI document. It checks nothing itself."""
+    """The security scheme of the OpenAPI document. It authenticates nothing."""
 
     def __init__(self) -> None:
         self.model = HTTPBearer(description="An API key (`svc_...`), or an access token of the identity provider.")
         self.scheme_name = _SCHEME
 
     async def __call__(self) -> None:
-        """Nothing to do: the dependency that names the scope asks for the credential."""
+        """Do nothing: the dependency with the scope authenticates."""
 
 
 _scheme: Final = _Scheme()
 
 
 def install(app: FastAPI, tenantry: Tenantry) -> None:
-    """Let the routes of ``app`` use `require`: refusals come out as the service's, and the document lists them.
+    """Prepare ``app`` for routes with `require`: it sends the service's refusals, and its document lists them.
 
-    Call it on each application that has such routes, one that is mounted in another too. It asks nobody for a
-    credential itself; `TenantryMiddleware` may be added besides, and then each request is authenticated once.
+    Call it on each application with such routes, also on mounted ones. `TenantryMiddleware` may be added too; each
+    request is authenticated once.
     """
     app.add_middleware(TenantryMiddleware, tenantry=tenantry, on_demand=True)
     describe = app.openapi
@@ -66,11 +66,10 @@ def install(app: FastAPI, tenantry: Tenantry) -> None:
 
 
 def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
-    """A dependency that is the caller, whose grants cover ``scope``; None means any credential.
+    """Return a dependency that is the caller, with ``scope``; None accepts any credential.
 
-    ``mode`` is as in `TenantryMiddleware`: ``live`` refuses test keys, ``test`` all others, ``any`` none.
-    ``principal: Annotated[Principal, Depends(require("projects:read"))]``. Raises `ValueError` for a text that is no
-    scope, or no mode.
+    ``principal: Annotated[Principal, Depends(require("projects:read"))]``. ``mode`` is as in `TenantryMiddleware`.
+    Raises `ValueError` for an invalid scope or mode.
     """
     accepted = accepted_modes(mode)
     own = [] if scope is None else [str(check_scope(scope))]
@@ -78,10 +77,10 @@ def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     async def principal(
         connection: HTTPConnection, asked: SecurityScopes, _scheme: Annotated[None, Security(_scheme, scopes=own)]
     ) -> Principal:
-        visit = visit_of(connection.scope)
-        if visit is None or visit.app is not connection.app:
+        context = context_of(connection.scope)
+        if context is None or context.app is not connection.app:
             raise RuntimeError("Call tenantry.asgi.fastapi.install(app, tenantry) on this application first.")
-        caller = await visit.admit(connection.scope)
+        caller = await context.admit(connection.scope)
         for needed in [*asked.scopes, *own]:
             caller.require(needed)
         caller.require_mode(accepted)
@@ -91,10 +90,7 @@ def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
 
 
 def _with_refusals(document: dict[str, Any]) -> dict[str, Any]:
-    """The OpenAPI document, with what the service would answer at every operation that needs a credential.
-
-    What an operation says of these statuses itself stays.
-    """
+    """Add the refusals to every operation that needs a credential, unless it describes them itself."""
     _, schemas = msgspec.json.schema_components([Problem], ref_template=_REFERENCE)
     known = document.setdefault("components", {}).setdefault("schemas", {})
     known.update({_SCHEMA_PREFIX + name: schema for name, schema in schemas.items()})

@@ -1,4 +1,7 @@
-"""Which requests need a credential, and which scope: decided by method and path alone, refusing where in doubt."""
+"""The ASGI middleware, and the rules for which requests need a credential and scope.
+
+The rules use method and path alone; an unclear case is rejected.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -16,13 +19,25 @@ from tenantry.server.rate_limits import rate_headers
 from tenantry.server.security_headers import SECURITY_HEADERS
 
 ScopeRule = Callable[[str, str], str | None]
-"""From method (``WEBSOCKET`` for a websocket) and path to the scope needed, or None for any credential."""
+"""Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts any credential."""
 
 WEBSOCKET: Final = "WEBSOCKET"
+PRINCIPAL: Final = "tenantry.principal"
+"""Scope key of the authenticated principal; None without authentication."""
+CONTEXT: Final = "tenantry.context"
+_IDENTITY: Final = frozenset(
+    {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}
+)
+"""Headers by which a gateway names the caller. Clients must not set them."""
+_RESPONSE_STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+_POLICY_VIOLATION: Final = 1008
+_INTERNAL_ERROR: Final = 1011
+
+logger = logging.getLogger(__name__)
 
 
 class PathSet:
-    """PathSet given exactly, or by a prefix that ends in ``/``; ``/`` alone is the root and nothing below it."""
+    """Exact paths, and prefixes that end in ``/``. ``/`` alone is the root and nothing below it."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._exact = frozenset(_checked(path) for path in paths)
@@ -33,22 +48,21 @@ class PathSet:
 
 
 def is_prefix(path: str) -> bool:
-    """Whether a path in a table stands for all below it."""
+    """Whether a path in a table includes all paths below it."""
     return path.endswith("/") and path != "/"
 
 
 def is_plain(path: str) -> bool:
-    """Whether a path can only mean what it says: no ``..``, empty segment, backslash or NUL leads elsewhere."""
+    """Whether a path is unambiguous: without ``.``, ``..``, empty segments, backslash and NUL."""
     segments = path[1:].removesuffix("/").split("/")
     return not any(segment in ("", ".", "..") or "\\" in segment or "\0" in segment for segment in segments)
 
 
 def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) -> ScopeRule:
-    """The rule that ``scopes`` stands for.
+    """Make the rule of a table of methods and paths, or return a rule as it is.
 
-    A table maps method and path (exact, or a prefix that ends in ``/``) to a scope; the longest prefix counts, and
-    HEAD goes by GET where the same path has no entry for HEAD. What the table does not list needs everything, ``*:*``.
-    Raises `ValueError` for a table with a faulty entry.
+    A path is exact, or a prefix that ends in ``/``; the longest prefix counts. HEAD uses the entry of GET unless the
+    path has its own. Requests that the table does not list require ``*:*``. Raises `ValueError` for an invalid entry.
     """
     if scopes is None:
         return lambda _method, _path: None
@@ -58,14 +72,14 @@ def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) 
 
 
 def check_scope(scope: str | None) -> str | None:
-    """The scope, as it is; raises `ValueError` for a text that is none."""
+    """Return the scope. Raises `ValueError` if it is invalid."""
     if scope is not None and not is_scope(scope):
         raise ValueError(f"{scope!r} is not a scope: it must be <resource>:<action>")
     return scope
 
 
 def accepted_modes(name: str) -> frozenset[Mode]:
-    """The modes that ``live``, ``test`` or ``any`` accepts; raises `ValueError` for any other name."""
+    """Return the modes that ``live``, ``test`` or ``any`` accepts. Raises `ValueError` for another name."""
     modes = ACCEPTED_MODES.get(name)
     if modes is None:
         raise ValueError(f"{name!r} is not a mode: it must be live, test or any")
@@ -73,7 +87,7 @@ def accepted_modes(name: str) -> frozenset[Mode]:
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """The path below the address at which the application is mounted (``root_path``)."""
+    """Return the path below the application's mount point (``root_path``)."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
 
@@ -99,14 +113,6 @@ def _checked(path: str) -> str:
     return path
 
 
-# One request on its way through the application: its id, and who sends it, as soon as that is known
-
-
-PRINCIPAL: Final = "tenantry.principal"
-"""Where the ASGI scope holds the caller; None where nobody was asked for."""
-VISIT: Final = "tenantry.visit"
-
-
 class HasScope(Protocol):
     """A request or websocket of a framework."""
 
@@ -116,85 +122,68 @@ class HasScope(Protocol):
 
 
 class RequestContext:
-    """A request or websocket that came through the middleware."""
+    """The middleware's data of one request or websocket."""
 
-    __slots__ = ("app", "principal", "request_id", "standing", "started", "tenantry")
+    __slots__ = ("app", "principal", "rate_limit_status", "request_id", "started", "tenantry")
 
     def __init__(self, tenantry: Tenantry, request_id: bytes) -> None:
         self.tenantry = tenantry
         self.request_id = request_id
         self.principal: Principal | None = None
-        self.standing: RateLimitStatus = ()
+        self.rate_limit_status: RateLimitStatus = ()
         self.started = False
-        """Whether the answer has begun."""
+        """Whether the response has started."""
         self.app: object = None
-        """The framework's application whose refusals the middleware sees; None for one that wraps it from outside."""
+        """The framework's application around the middleware; None if the middleware wraps the application."""
 
     def headers_over(self, headers: Iterable[Header]) -> list[Header]:
-        """The headers of an answer, with the request's id and the caller's limits in place of any of these names."""
-        ours = [(b"x-request-id", self.request_id), *rate_headers(self.standing)]
+        """Replace the request id and the rate limit headers of a response."""
+        ours = [(b"x-request-id", self.request_id), *rate_headers(self.rate_limit_status)]
         names = {name for name, _ in ours}
         return [*((name, value) for name, value in headers if name.lower() not in names), *ours]
 
     async def admit(self, scope: Scope) -> Principal:
-        """Who sends this. Asked once: whoever asks again gets the same answer. Raises the refusals of the service."""
+        """Authenticate and count the request once. Raises the service's refusals."""
         if self.principal is None:
             try:
                 admitted = await self.tenantry.admit(scope)
             except RateLimitedError as error:
-                self.standing = error.standing
+                self.rate_limit_status = error.standing
                 raise
-            self.principal, self.standing = admitted.principal, admitted.standing
+            self.principal, self.rate_limit_status = admitted.principal, admitted.standing
         scope[PRINCIPAL] = self.principal
         return self.principal
 
 
-def visit_of(scope: Mapping[str, Any]) -> RequestContext | None:
-    """The visit that a middleware has begun."""
-    visit = scope.get(VISIT)
-    return visit if isinstance(visit, RequestContext) else None
+def context_of(scope: Mapping[str, Any]) -> RequestContext | None:
+    """Return the context that a middleware has stored."""
+    context = scope.get(CONTEXT)
+    return context if isinstance(context, RequestContext) else None
 
 
 def optional_principal_of(request: Mapping[str, Any] | HasScope) -> Principal | None:
-    """The caller of a request (or its ASGI scope); None where no credential was needed and none was sent."""
+    """Return the caller of a request (or its ASGI scope); None if it needed and had no credential."""
     scope = request if isinstance(request, Mapping) else request.scope
     principal = scope.get(PRINCIPAL)
     return principal if isinstance(principal, Principal) else None
 
 
 def principal_of(request: Mapping[str, Any] | HasScope) -> Principal:
-    """The caller of a request (or its ASGI scope). Without one it raises `MissingCredentialError`: 401."""
+    """Return the caller of a request (or its ASGI scope). Raises `MissingCredentialError` (401) without one."""
     principal = optional_principal_of(request)
     if principal is None:
         raise MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
     return principal
 
 
-# The middleware: nobody comes past it whom the service would refuse, and the refusals are the service's
-
-
-_IDENTITY: Final = frozenset(
-    {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}
-)
-"""What a gateway says of a caller after it has asked the service: here nobody but us may say it."""
-_ANSWERS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
-_POLICY_VIOLATION: Final = 1008
-_INTERNAL_ERROR: Final = 1011
-
-logger = logging.getLogger(__name__)
-
-
 class TenantryMiddleware:
-    """An ASGI application in front of ``app`` that lets in whom the service would let in.
+    """ASGI middleware that accepts and rejects requests as the service does.
 
-    ``public`` are paths that need no credential; with ``optional`` a request without one is let in everywhere (and one
-    with a faulty credential nowhere). ``scopes`` says what each method and path needs beside a credential: a table
-    (what it does not list needs everything, ``*:*``) or a function. PathSet are those below ``root_path``.
-    ``mode`` says whose credentials are accepted: ``live`` refuses test keys, ``test`` refuses all others, ``any``
-    refuses none.
-    With ``on_demand`` nobody is asked for a credential here: the routes ask.
-    With ``owns_lifespan`` the middleware starts and stops ``tenantry`` itself and ``app`` sees no lifespan, for
-    applications that have none.
+    ``public`` paths need no credential. With ``optional`` no path does, but an invalid credential is rejected.
+    ``scopes`` is a table of required scopes (requests that it does not list require ``*:*``) or a function. Paths are
+    below ``root_path``. ``mode`` selects the accepted keys: ``live``, ``test`` or ``any``. With ``on_demand`` the
+    routes authenticate, not the middleware. With ``owns_lifespan`` the middleware starts and stops ``tenantry``, for an
+    ``app`` without a lifespan.
     """
 
     def __init__(
@@ -219,66 +208,63 @@ class TenantryMiddleware:
         self._owns_lifespan = owns_lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request or websocket through to the application, or refuse it."""
+        """Pass a request or websocket to the application, or reject it."""
         if scope["type"] == "lifespan" and self._owns_lifespan:
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif (visit := visit_of(scope)) is not None and visit.tenantry is self._tenantry:
-            await self._pass(visit, scope, receive, send)
+        elif (context := context_of(scope)) is not None and context.tenantry is self._tenantry:
+            await self._pass(context, scope, receive, send)
         else:
             await self._begin(scope, receive, send)
 
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known = scope.get(REQUEST_ID)  # from a middleware in front that has another database
-        visit = RequestContext(
-            self._tenantry, request_id_of(header_of(scope, b"x-request-id")) if known is None else str(known).encode()
-        )
+        known = scope.get(REQUEST_ID)  # from an outer middleware with another database
+        request_id = request_id_of(header_of(scope, b"x-request-id")) if known is None else str(known).encode()
+        context = RequestContext(self._tenantry, request_id)
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
-            if message["type"] in _ANSWERS:
-                visit.started = True
-                message = {**message, "headers": visit.headers_over(message.get("headers", ()))}
+            if message["type"] in _RESPONSE_STARTS:
+                context.started = True
+                message = {**message, "headers": context.headers_over(message.get("headers", ()))}
             await send(message)
 
-        ours = {VISIT: visit, PRINCIPAL: None, REQUEST_ID: visit.request_id.decode()}
-        marked = {**scope, **ours, "headers": _without_identity(scope)}
-        await self._pass(visit, marked, receive, send_with_headers)
+        ours = {CONTEXT: context, PRINCIPAL: None, REQUEST_ID: request_id.decode()}
+        await self._pass(context, {**scope, **ours, "headers": _without_identity(scope)}, receive, send_with_headers)
 
-    async def _pass(self, visit: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
-        visit.app = scope.get("app")
+    async def _pass(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+        context.app = scope.get("app")
+        request_id = context.request_id.decode()
         try:
-            await self._check(visit, scope)
+            await self._check(context, scope)
         except DomainError as error:
-            await _refuse(scope, send, refuse_domain_error(error, visit.request_id.decode()))
+            await _refuse(scope, send, refuse_domain_error(error, request_id))
             return
         except Exception:
-            logger.exception("request %s failed", visit.request_id.decode())
-            await _refuse(scope, send, internal_error(visit.request_id.decode()))
+            logger.exception("request %s failed", request_id)
+            await _refuse(scope, send, internal_error(request_id))
             return
         try:
             await self._app(scope, receive, send)
         except DomainError as error:
-            if type(error) not in STATUSES or (visit.started and scope["type"] == "http"):
+            if type(error) not in STATUSES or (context.started and scope["type"] == "http"):
                 raise
-            await _refuse(scope, send, refuse_domain_error(error, visit.request_id.decode()), begun=visit.started)
+            await _refuse(scope, send, refuse_domain_error(error, request_id), begun=context.started)
 
-    async def _check(self, visit: RequestContext, scope: Scope) -> None:
-        if self._on_demand:
-            return
+    async def _check(self, context: RequestContext, scope: Scope) -> None:
         path = path_of(scope)
-        if path in self._public:
+        if self._on_demand or path in self._public:
             return
         needed = check_scope(self._scope_needed(scope.get("method", WEBSOCKET), path))
-        if needed is None and self._optional and not _has_credential(scope):
+        has_credential = any(name == b"authorization" for name, _ in scope["headers"])
+        if needed is None and self._optional and not has_credential:
             return
-        principal = await visit.admit(scope)
+        principal = await context.admit(scope)
         if needed is not None:
             principal.require(needed)
         principal.require_mode(self._accepted_modes)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Answer the lifespan (ASGI lifespan protocol)."""
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             await self._tenantry.start()
@@ -292,15 +278,8 @@ class TenantryMiddleware:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _has_credential(scope: Scope) -> bool:
-    return any(name == b"authorization" for name, _ in scope["headers"])
-
-
-def _without_identity(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """The request's headers, but those by which a gateway names the caller: the client may have sent them.
-
-    Underscores count as hyphens, which frameworks may not tell apart.
-    """
+def _without_identity(scope: Scope) -> list[Header]:
+    """Remove the headers by which a gateway names the caller. Frameworks may treat underscores as hyphens."""
     return [(name, value) for name, value in scope["headers"] if name.replace(b"_", b"-") not in _IDENTITY]
 
 
@@ -313,6 +292,6 @@ async def _refuse(scope: Scope, send: Send, refusal: Refusal, *, begun: bool = F
         await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "websocket.http.response.body", "body": refusal.body})
     else:
-        ours = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        code = _INTERNAL_ERROR if ours else _POLICY_VIOLATION
+        is_internal = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        code = _INTERNAL_ERROR if is_internal else _POLICY_VIOLATION
         await send({"type": "websocket.close", "code": code, "reason": refusal.code})

@@ -1,4 +1,4 @@
-"""The connection of an application to the database that it shares with the service."""
+"""Authenticates the requests of an application on the service's database."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class SchemaMismatchError(RuntimeError):
-    """The database is older than this release of tenantry, or none of tenantry's."""
+    """The database's schema is older than this release, or not tenantry's."""
 
 
 class _Running(NamedTuple):
@@ -30,10 +30,9 @@ class _Running(NamedTuple):
 
 
 class Tenantry:
-    """What an application builds once, to learn who sends its requests.
+    """Authenticates requests while it is started, by ``async with tenantry`` or `lifespan`.
 
-    It works while it is started: ``async with tenantry``, or `lifespan`. It may be started again after it was stopped,
-    in another event loop too.
+    An application makes one. It can be restarted, also in another event loop.
     """
 
     def __init__(
@@ -47,20 +46,20 @@ class Tenantry:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """As the service is configured: by the environment and a ``.env`` file. Raises `SettingsError`."""
+        """Use the service's settings: the environment and a ``.env`` file. Raises `SettingsError`."""
         return cls(load_for_authentication(read_environment()))
 
     @classmethod
     def from_values(
         cls, values: Mapping[str, str], *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> Self:
-        """As `from_environment`, with the variables given here and no others. Raises `SettingsError`."""
+        """Use these variables and no others. Raises `SettingsError`."""
         return cls(load_for_authentication(values), clock=clock, timeouts=timeouts)
 
     async def start(self) -> None:
-        """Connect. A database or an identity provider that is away is no error: requests get 503 until it is back.
+        """Connect. While the database or the identity provider is away, requests get 503.
 
-        Raises `SchemaMismatchError` when the database's schema is older than this release.
+        Raises `SchemaMismatchError` if the database's schema is older than this release.
         """
         if self._running is not None:
             raise RuntimeError("This Tenantry has been started already.")
@@ -88,31 +87,29 @@ class Tenantry:
             self._running = _Running(database, parts, stack.pop_all())
 
     async def stop(self) -> None:
-        """Write what is still to be written, and disconnect."""
+        """Write pending data, and disconnect."""
         running, self._running = self._running, None
         self._schema_checked = False
         if running is not None:
             await running.stack.aclose()
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop."""
         await self.stop()
 
     @asynccontextmanager
     async def lifespan(self, _app: object) -> AsyncIterator[None]:
-        """Started for the life of an application: ``Starlette(lifespan=tenantry.lifespan)``."""
+        """Run as the lifespan of an application: ``Starlette(lifespan=tenantry.lifespan)``."""
         async with self:
             yield
 
     async def admit(self, scope: Scope) -> Admitted:
-        """Who sends the request or websocket of this ASGI scope, and what is left of their limits.
+        """Authenticate and count the request or websocket of an ASGI scope.
 
-        Authenticates and counts anew with each call. Raises the refusals of the service, all of them `DomainError`.
+        Raises the service's refusals, all of them `DomainError`.
         """
         running = self._running
         if running is None:
@@ -134,7 +131,7 @@ class Tenantry:
         try:
             revision = await schema_revision(database)
         except DatabaseUnavailableError:
-            logger.warning("the database is out of reach; its schema is checked with the first request")
+            logger.warning("the database is unreachable; the first request checks its schema")
             return
         if not is_current(revision):
             raise SchemaMismatchError(_mismatch(revision))
@@ -146,7 +143,7 @@ class Tenantry:
         except DatabaseUnavailableError as error:
             raise AuthUnavailableError(error.detail) from error
         if not is_current(revision):
-            logger.error("nobody is let in: %s", _mismatch(revision))
+            logger.error("rejecting all requests: %s", _mismatch(revision))
             raise AuthUnavailableError("The database is not ready.")
         self._schema_checked = True
 
