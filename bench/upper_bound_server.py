@@ -21,7 +21,7 @@ from tenantry.app import build_app
 from tenantry.auth import authentication
 from tenantry.auth.authentication_store import KeyQuery, KeyRow
 from tenantry.billing import ledger
-from tenantry.cli import processes
+from tenantry.cli.serve import bind, server_config
 from tenantry.common import process
 from tenantry.db.database import Lane
 from tenantry.domain.access import Mode
@@ -117,9 +117,9 @@ def main(name: str, port: int, secret: str, catalog: str) -> None:
         ledger.apply_batch, ledger.write = _settle, _write  # type: ignore[assignment]
         service = build_app(settings, "")
         app = without_lifespan(service, service.state)
-    config = processes.server_config(settings, app)
+    config = server_config(settings, app)
     process.set_for_serving()
-    with processes.bind("127.0.0.1", port) as bound:
+    with bind("127.0.0.1", port) as bound:
         uvicorn.Server(config).run(sockets=[bound])
 
 

@@ -102,7 +102,7 @@ async def test_without_the_trail_they_work_again_and_the_command_says_so(loss: L
     await org.owner.delete(revoked.path)
     async with loss.restored("--no-audit") as (service, done):
         assert (await service.caller(revoked.caller.credential).get(PROJECTS)).status_code == 200
-        assert done.out.startswith("Nothing is known of what was taken away after the backup: keys revoked since then")
+        assert done.out.startswith("Revocations since the backup are not known: keys revoked since then")
 
 
 async def test_keys_that_could_do_less_or_end_earlier_do_so_again(loss: Loss) -> None:

@@ -17,8 +17,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
 from tenantry.db.database import Database

@@ -10,10 +10,10 @@ import pytest
 
 from tenantry.billing import ledger_store as billing
 from tenantry.billing import reconcile_store as reconcile
+from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.billing_checks import BillingTerms
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.db.database import Lane, for_writes
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly, BillingEvent, Outcome

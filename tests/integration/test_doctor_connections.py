@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.doctor.connection_checks import (
+from tenantry.cli.doctor import Finding, Level
+from tenantry.cli.doctor.setup_checks import (
     check_identity,
     check_mail,
     check_provider,
     judge_endpoints,
     judge_mail_server,
 )
-from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog

@@ -8,10 +8,10 @@ from psycopg.conninfo import make_conninfo
 
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys import new_record, new_secret
-from tenantry.cli.doctor.database_checks import MailQueue, check_database, judge_queue, judge_revision, judge_server
-from tenantry.cli.doctor.doctor_store import MOST_LISTED, Server
-from tenantry.cli.doctor.findings import Finding, Level
-from tenantry.cli.doctor.settings_checks import judge_catalog, judge_settings
+from tenantry.cli.doctor import Finding, Level
+from tenantry.cli.doctor.database_checks import check_database, judge_queue, judge_revision, judge_server
+from tenantry.cli.doctor.doctor_store import MOST_LISTED
+from tenantry.cli.doctor.setup_checks import judge_catalog, judge_settings
 from tenantry.db.connection import Connection
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.access import AccessLevel, Mode
@@ -113,7 +113,7 @@ def test_a_schema_is_current_at_the_newest_revision() -> None:
 
 @pytest.mark.parametrize(("number", "level"), [(140_019, Level.ERROR), (150_000, Level.OK), (180_001, Level.OK)])
 def test_postgresql_15_is_the_oldest(number: int, level: Level) -> None:
-    assert judge_server(Server(number, "x")).level is level
+    assert judge_server({"server_version_num": str(number), "server_version": "x"}).level is level
 
 
 async def test_a_database_that_does_not_answer(emptied: str) -> None:
@@ -214,5 +214,5 @@ async def test_notifications_that_were_given_up_are_counted(emptied: str, connec
 
 
 def test_a_queue_that_does_not_move() -> None:
-    assert "1.5 h" in only(judge_queue(MailQueue(3, 0, 5400), sends_mail=True), Level.WARNING).message
-    assert judge_queue(MailQueue(3, 0, 600), sends_mail=True) == []
+    assert "1.5 h" in only(judge_queue(3, 0, 5400, sends_mail=True), Level.WARNING).message
+    assert judge_queue(3, 0, 600, sends_mail=True) == []

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.db.connection import Connection
 from tests.support.findings import billing_terms
 

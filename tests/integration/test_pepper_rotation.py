@@ -7,8 +7,8 @@ import httpx2
 import psycopg
 import pytest
 
+from tenantry.cli.doctor import Level
 from tenantry.cli.doctor.database_checks import judge_peppers
-from tenantry.cli.doctor.findings import Level
 from tenantry.domain.api_keys import Pepper
 from tests.support.postgres import PostgresServer
 from tests.support.service import PROJECTS, refusal, running_service

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.billing_checks import BillingTerms
-from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Catalog
 from tests.support.facts import CATALOG

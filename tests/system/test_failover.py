@@ -12,9 +12,9 @@ import httpx2
 import psycopg
 import pytest
 
+from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.doctor_store import count_unconfirmed
-from tenantry.cli.doctor.findings import Finding, Level
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.migrate import migrate

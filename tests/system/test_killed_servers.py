@@ -28,7 +28,7 @@ async def test_process_that_is_killed_is_replaced(database_url: str, tmp_path: P
         servers = [child for child in supervisor.children() if listens(child)]
         assert len(servers) == 2
         servers[0].kill()
-        await deployment.command.until("another is started", "err")
+        await deployment.command.until("starting another", "err")
         servers[1].suspend()
         assert (await ask(await connect(deployment), LIST))[0] == 401  # by whom, if not by the new one
         servers[1].resume()
@@ -75,7 +75,7 @@ async def test_first_signal_after_a_process_could_not_start_lets_requests_under_
         one.kill()
         await deployment.command.until("the others end", "err")
         os.kill(deployment.command.pid, signal.SIGTERM)
-        await deployment.command.until("told to end", "err")
+        await deployment.command.until("received a signal to end", "err")
         assert other.is_running()
         assert (await upload.end())[0] == 200
         assert await deployment.command.wait() == 1

@@ -142,6 +142,7 @@ def test_command_that_uses_a_service_imports_nothing_of_the_service(command: lis
     assert {name for name in ours if not name.startswith("tenantry.cli")} == {
         "tenantry.common",
         "tenantry.common.encoding",
+        "tenantry.common.http",
     }
 
 

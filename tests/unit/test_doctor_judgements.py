@@ -5,10 +5,9 @@ from typing import Final
 
 import pytest
 
+from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import judge_connections, judge_durability, judge_jobs, judge_writing
-from tenantry.cli.doctor.doctor_store import ConnectionLimits
-from tenantry.cli.doctor.findings import Finding, Level
-from tenantry.cli.doctor.settings_checks import judge_address, judge_secrets, judge_traces
+from tenantry.cli.doctor.setup_checks import judge_address, judge_secrets, judge_traces
 from tenantry.common.secret import Secret
 from tenantry.jobs.runs_store import JobRuns
 from tests.support.findings import levels, only
@@ -54,24 +53,24 @@ def test_another_encoding_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("limits", "needed", "level", "most"),
     [
-        (ConnectionLimits(None, None, 7), 95, Level.OK, "95 available (max_connections, less those reserved)"),
-        (ConnectionLimits(None, None, 7), 96, Level.WARNING, "95 available (max_connections, less those reserved)"),
-        (ConnectionLimits(20, None, 7), 21, Level.WARNING, "20 available (the limit of the database)"),
-        (ConnectionLimits(20, 10, 7), 11, Level.WARNING, "10 available (the limit of the user)"),
-        (ConnectionLimits(20, 10, 7), 10, Level.OK, "10 available (the limit of the user)"),
+        ((None, None, 7), 95, Level.OK, "95 available (max_connections, less those reserved)"),
+        ((None, None, 7), 96, Level.WARNING, "95 available (max_connections, less those reserved)"),
+        ((20, None, 7), 21, Level.WARNING, "20 available (the limit of the database)"),
+        ((20, 10, 7), 11, Level.WARNING, "10 available (the limit of the user)"),
+        ((20, 10, 7), 10, Level.OK, "10 available (the limit of the user)"),
     ],
 )
 def test_needed_connections_are_compared_with_the_lowest_limit(
-    limits: ConnectionLimits, needed: int, level: Level, most: str
+    limits: tuple[int | None, int | None, int], needed: int, level: Level, most: str
 ) -> None:
-    finding = judge_connections(SERVER, limits, needed)
+    finding = judge_connections(SERVER, *limits, needed)
     assert finding.level is level
     assert finding.message == f"this set-up needs up to {needed}, 7 open now, {most}"
 
 
 def test_a_server_before_16_reserves_none_for_others() -> None:
     server = {"max_connections": "10", "superuser_reserved_connections": "3"}
-    assert judge_connections(server, ConnectionLimits(None, None, 0), 7).level is Level.OK
+    assert judge_connections(server, None, None, 0, 7).level is Level.OK
 
 
 # Jobs

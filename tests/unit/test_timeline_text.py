@@ -98,11 +98,11 @@ def test_an_entry_without_states_changed_nothing() -> None:
     assert "->" not in text(explanation(entries=(entry,)))
 
 
-def test_differences_say_how_to_set_them_right() -> None:
+def test_differences_name_the_command_that_repairs_them() -> None:
     shown = text(explanation(differences=(FieldComparison("plan", "free", "pro"),), parked=2))
     assert "gives something else:\n  plan: free -> pro\n" in shown
     assert "2 parked events could take their place." in shown
-    assert shown.endswith("To set it right: tenantry tenants rebuild acme\n")
+    assert shown.endswith("To repair it: tenantry tenants rebuild acme\n")
 
 
 def test_what_else_there_is_to_know() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 import click
+import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,6 +145,11 @@ def printable_lines(text: str) -> str:
 def json_text(encoded: bytes) -> str:
     """Decode JSON, with invisible and control characters escaped."""
     return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode())
+
+
+def print_json(value: object) -> None:
+    """Print an indented JSON document on stdout."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def counted(number: int, what: str) -> str:

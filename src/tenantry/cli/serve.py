@@ -1,33 +1,47 @@
-"""``tenantry serve`` and ``worker``."""
+"""``tenantry serve`` and ``worker``: the server processes, and the background jobs alone."""
 
 import asyncio
+import contextlib
+import itertools
 import logging
+import os
 import signal
 import socket
-from typing import Final
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
 
 import click
 import psycopg
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
 from tenantry.cli.database import database, fail_on_settings, migrated
 from tenantry.cli.output import fail
-from tenantry.cli.processes import end_on_sigterm, run_server, say
-from tenantry.common import logs
-from tenantry.settings import Settings, SettingsError, export_telemetry, inherited, load, read_environment
+from tenantry.cli.supervisor import Supervisor
+from tenantry.common import clock, logs
+from tenantry.common import process as this_process
+from tenantry.server.accept_loop import AcceptLoop
+from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.load_shedding import LoadSheddingProtocol
+from tenantry.server.run import REQUEST_SECONDS, GracefulServer
+from tenantry.settings import (
+    Settings,
+    SettingsError,
+    export_environment,
+    export_telemetry,
+    inherited,
+    load,
+    read_environment,
+)
 
-_SOCKET: Final = "NOTIFY_SOCKET"
-
-
-def tell_ready() -> None:
-    """Say so to whoever asked for it by NOTIFY_SOCKET. Nobody may have; one that is gone does not matter."""
-    path = inherited([_SOCKET]).get(_SOCKET, "")
-    if not path.startswith(("/", "@")):
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
-        try:
-            manager.sendto(b"READY=1", f"\0{path[1:]}" if path[0] == "@" else path)
-        except OSError:
-            return
+logger = logging.getLogger(__name__)
 
 
 @click.command()
@@ -41,27 +55,66 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
     values = read_environment()
     if jobs is not None:
         values["RUN_JOBS"] = "true" if jobs else "false"
+    settings = _load(values)
+    end_on_sigterm()
+
+    def on_ready(address: str) -> None:
+        _say(settings, f"tenantry is ready at {address} ({settings.workers} process(es)); Ctrl-C stops it")
+        _notify_ready()
+
+    with database(values) as conninfo:
+        if migrate:
+            migrated(conninfo)
+        else:
+            _check_schema(settings, conninfo)
+        run_server(settings, conninfo, values, on_ready)
+
+
+@click.command()
+def worker() -> None:
+    """Run the background jobs (mail, retention) without serving requests."""
+    values = read_environment()
+    settings = _load(values)
+    export_telemetry(values)
+    end_on_sigterm()
+    with database(values) as conninfo:
+        migrated(conninfo)
+        asyncio.run(_run_worker(settings, conninfo))
+        _say(settings, "worker: stopped")
+
+
+def _load(values: dict[str, str]) -> Settings:
+    """Load the settings and configure the log, or exit with a message."""
     try:
         settings = load(values)
     except SettingsError as error:
         fail_on_settings(error)
     logs.configure_service(settings.log_format, settings.secrets())
-    end_on_sigterm()
-    with database(values) as conninfo:
-        if migrate:
-            migrated(conninfo)
-        else:
-            _look_at_schema(settings, conninfo)
-        run_server(settings, conninfo, values, on_ready=lambda address: _tell(settings, address))
+    return settings
 
 
-def _tell(settings: Settings, address: str) -> None:
-    say(settings, f"tenantry is ready at {address} ({settings.workers} process(es)); Ctrl-C stops it")
-    tell_ready()
+def _say(settings: Settings, line: str, level: int = logging.INFO) -> None:
+    """Print a line for people on stderr, or log it if the log is JSON."""
+    if settings.log_format == "json":
+        logger.log(level, line)
+    else:
+        click.echo(line, err=True)
 
 
-def _look_at_schema(settings: Settings, conninfo: str) -> None:
-    """Say so where the schema is older than this release; it may become new, or reachable, while the service runs."""
+def _notify_ready() -> None:
+    """Tell the service manager that the service is ready (sd_notify), if it has set NOTIFY_SOCKET."""
+    path = inherited(["NOTIFY_SOCKET"]).get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager,
+        contextlib.suppress(OSError),
+    ):
+        manager.sendto(b"READY=1", f"\0{path[1:]}" if path[0] == "@" else path)
+
+
+def _check_schema(settings: Settings, conninfo: str) -> None:
+    """Warn if the schema is older than this release; a migration may follow while the service runs."""
     from tenantry.db.migrate import current_revision, newest_revision  # noqa: PLC0415  # slow to import
 
     try:
@@ -70,47 +123,137 @@ def _look_at_schema(settings: Settings, conninfo: str) -> None:
     except psycopg.OperationalError:
         return
     except psycopg.errors.InsufficientPrivilege:
-        fail("DATABASE_URL: its role may not run the service yet: `tenantry migrate --grant-to` lets it, as the owner.")
+        fail("DATABASE_URL: its role may not run the service yet. As the owner run `tenantry migrate --grant-to`.")
     if revision is None or revision < newest:
         found = "There is no schema yet" if revision is None else f"The schema is at {revision}"
-        needs = f"{found}, and this release needs {newest}. It is not ready before `tenantry migrate` has run."
-        say(settings, needs, logging.WARNING)
+        needs = f"{found}, and this release needs {newest}. Run `tenantry migrate` to make the service ready."
+        _say(settings, needs, logging.WARNING)
 
 
-@click.command()
-def worker() -> None:
-    """Run the background jobs (mail, retention) without serving requests."""
-    values = read_environment()
-    try:
-        settings = load(values)
-    except SettingsError as error:
-        fail_on_settings(error)
-    logs.configure_service(settings.log_format, settings.secrets())
-    export_telemetry(values)
-    end_on_sigterm()
-    with database(values) as conninfo:
-        migrated(conninfo)
-        asyncio.run(_run(settings, conninfo))
-        say(settings, "worker: stopped")
-
-
-async def _run(settings: Settings, conninfo: str) -> None:
-    from tenantry.app import run_jobs  # noqa: PLC0415  # only once the settings are known to be good
+async def _run_worker(settings: Settings, conninfo: str) -> None:
+    from tenantry.app import run_jobs  # noqa: PLC0415  # only with valid settings
 
     jobs = asyncio.ensure_future(run_jobs(settings, conninfo))
-    at_once = asyncio.Event()
+    stop_now = asyncio.Event()
 
-    def end() -> None:
+    def stop() -> None:
         if jobs.cancelling():
-            at_once.set()
+            stop_now.set()
             return
         jobs.cancel()
-        say(settings, "worker: ending; jobs under way have 15 s")
+        _say(settings, "worker: ending; jobs under way have 15 s")
 
-    # an exception raised by a signal's handler could break off the loop anywhere, a cancelled task ends in order
+    # not an exception in the signal handler, which could interrupt the event loop anywhere
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end)
-    say(settings, "worker: running the jobs; Ctrl-C stops")
-    await asyncio.wait((jobs, asyncio.ensure_future(at_once.wait())), return_when=asyncio.FIRST_COMPLETED)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    _say(settings, "worker: running the jobs; Ctrl-C stops")
+    await asyncio.wait((jobs, asyncio.ensure_future(stop_now.wait())), return_when=asyncio.FIRST_COMPLETED)
     if jobs.done() and not jobs.cancelled():
         jobs.result()
+
+
+def end_on_sigterm() -> None:
+    """Make SIGTERM end this process as an exception does, so that everything is cleaned up."""
+
+    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None]) -> None:
+    """Serve until a signal. Calls ``on_ready`` with the address once the service is ready.
+
+    Port 0 is any free port; the settings that depend on the port then follow it.
+    """
+    export_telemetry(values)
+    listener = bind(settings.host, settings.port)
+    port = listener.getsockname()[1]
+    if settings.port != port:
+        values = {**values, "PORT": str(port)}
+        settings = load(values)
+    address = f"http://{settings.host}:{port}"
+    threading.Thread(
+        target=_await_ready,
+        args=(f"http://{_reachable(settings.host)}:{port}/readyz", lambda: on_ready(address)),
+        daemon=True,
+    ).start()
+    with listener, contextlib.suppress(KeyboardInterrupt):
+        if settings.workers == 1:
+            _run_one(settings, conninfo, listener)
+            return
+        with tempfile.TemporaryDirectory(prefix="tenantry-metrics-", ignore_cleanup_errors=True) as directory:
+            export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
+            if not Supervisor(_serve_supervised, listener, settings.workers, settings.drain_seconds).run():
+                fail("A server process could not start; its log says why.")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound socket, or exit with a message."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        fail(f"HOST/PORT: cannot listen on {host}:{port}: {error.strerror or error}. Set PORT to another one.")
+    listener.set_inheritable(True)
+    return listener
+
+
+def _run_one(settings: Settings, conninfo: str, listener: socket.socket, supervisor: int | None = None) -> None:
+    from tenantry.app import build_app  # noqa: PLC0415  # the metrics library reads the environment on import
+
+    connections = this_process.allow_connections(settings.max_connections)
+    app = build_app(settings.replace(max_connections=connections), conninfo)
+    this_process.set_for_serving()
+    GracefulServer(server_config(settings, app), settings.drain_seconds, supervisor).run(sockets=[listener])
+
+
+def _serve_supervised(listener: socket.socket, supervisor: int) -> None:
+    """Run one of several processes, with the settings that the supervisor has put into the environment."""
+    end_on_sigterm()
+    with listener, contextlib.suppress(KeyboardInterrupt):
+        try:
+            settings = load(read_environment())
+        except SettingsError as error:
+            click.echo(f"The settings have changed:\n{error}", err=True)
+            sys.exit(STARTUP_FAILURE)
+        logs.configure_service(settings.log_format, settings.secrets())
+        _run_one(settings, settings.database_url or "", listener, supervisor)
+
+
+def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
+    """Return the configuration of uvicorn."""
+    return uvicorn.Config(
+        app,
+        loop=f"{AcceptLoop.__module__}:{AcceptLoop.__qualname__}",
+        http=LoadSheddingProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_graceful_shutdown=REQUEST_SECONDS,
+        backlog=4096,
+    )
+
+
+def _reachable(host: str) -> str:
+    if host in ("", "0.0.0.0"):  # noqa: S104  # not bound here: requests go to loopback
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
+    parent = os.getppid()
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for attempt in itertools.count(1):
+        if os.getppid() != parent:
+            return
+        with contextlib.suppress(urllib.error.URLError, OSError), direct.open(url, timeout=2):
+            on_ready()
+            return
+        time.sleep(clock.exponential(min(attempt, 20), first=0.05, factor=1.2, ceiling=1))

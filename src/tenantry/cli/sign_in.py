@@ -12,7 +12,16 @@ from tenantry.cli.api_client import ApiContext, failure_of, wait_times
 from tenantry.cli.api_command import ApiCommand, ServiceCommand
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, SourcedValue, Target
 from tenantry.cli.demo_folder import Demo, demo_here
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, USAGE, CommandError, printable, printable_lines, shown
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    USAGE,
+    CommandError,
+    print_json,
+    printable,
+    printable_lines,
+    shown,
+)
 from tenantry.cli.sign_in_storage import FaultySignInError, RemovedSignIn, StoredSignIn
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
@@ -118,7 +127,7 @@ def login(
             "whoami": None if who is None else msgspec.to_builtins(who),
             "doubt": doubt,
         }
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+        print_json(document)
     else:
         outcome = f", but: {doubt}" if who is None else f" as {who.id} of {who.org_id}."
         _say(f"Signed in to {sign_in.base_url}{outcome}")

@@ -1,4 +1,4 @@
-"""Several server processes on one socket, and the one that starts them, starts them again, and ends them."""
+"""Runs several server processes on one socket: starts, restarts and ends them."""
 
 import logging
 import multiprocessing
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 class Supervisor:
     """Runs ``serve(socket, own process id)`` in ``count`` processes until SIGTERM or SIGINT, which it passes on.
 
-    A process that ends by itself is started again, unless it could not start. Processes have ``drain_seconds`` between
-    SIGTERM and the end of their listening; only this one knows that all of them end, so it is the one that lets the
-    kernel refuse newcomers then. A second signal kills what is still there.
+    Restarts a process that ends unexpectedly, unless it could not start. Processes accept connections for
+    ``drain_seconds`` after SIGTERM; then the supervisor, which knows that all of them end, makes the kernel refuse
+    new ones. A second signal kills the remaining processes.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Supervisor:
         self._processes: list[SpawnProcess] = []
         self._signals: list[int] = []
         self._is_ending = False
-        self._is_told_to_end = False
+        self._is_signaled = False
         self._refuses_at: float | None = None
 
     def run(self) -> bool:
-        """Run until all have ended; false where one of them could not start."""
-        is_sound = True
+        """Run until all processes have ended; return false if one could not start."""
+        all_started = True
         woken, waker = socket.socketpair()
         woken.setblocking(False)  # noqa: FBT003  # the standard library's own
         waker.setblocking(False)  # noqa: FBT003  # the same
@@ -59,12 +59,12 @@ class Supervisor:
                 if woken in wait([*sentinels, woken], self._seconds_left()):
                     woken.recv(64)
                 while self._signals:
-                    self._heed(self._signals.pop(0))
+                    self._handle(self._signals.pop(0))
                 if self._seconds_left() == 0:
                     self._refuse()
-                is_sound = self._replace_ended() and is_sound
+                all_started = self._replace_ended() and all_started
             signal.set_wakeup_fd(-1)
-        return is_sound
+        return all_started
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
@@ -74,15 +74,15 @@ class Supervisor:
         process.start()
         self._processes.append(process)
 
-    def _heed(self, number: int) -> None:
-        if self._is_told_to_end:
+    def _handle(self, number: int) -> None:
+        if self._is_signaled:
             for process in self._processes:
                 process.kill()
-        elif self._is_ending:  # since a process could not start
-            logger.info("told to end, which it does already")
+        elif self._is_ending:  # because a process could not start
+            logger.info("received a signal to end; is ending already")
         else:
             self._end(number)
-        self._is_told_to_end = True
+        self._is_signaled = True
 
     def _end(self, number: int) -> None:
         self._is_ending = True
@@ -95,7 +95,7 @@ class Supervisor:
                 os.kill(process.pid, number)
 
     def _seconds_left(self) -> float | None:
-        """Until newcomers are to be refused; None where that is not ahead."""
+        """Return the seconds until the kernel must refuse new connections; None if it need not or already does."""
         return None if self._refuses_at is None else max(0, self._refuses_at - monotonic())
 
     def _refuse(self) -> None:
@@ -104,8 +104,8 @@ class Supervisor:
         self._bound.close()
 
     def _replace_ended(self) -> bool:
-        """Bury who has ended, and start another unless it is the end; false where one could not start."""
-        is_sound = True
+        """Join ended processes, and replace them unless all end; return false if one could not start."""
+        all_started = True
         for process in [process for process in self._processes if not process.is_alive()]:
             process.join()
             self._processes.remove(process)
@@ -113,9 +113,9 @@ class Supervisor:
                 continue
             if process.exitcode == STARTUP_FAILURE:
                 logger.error("server process %s could not start; the others end", process.pid)
-                is_sound = False
+                all_started = False
                 self._end(signal.SIGTERM)
             else:
-                logger.error("server process %s ended with %s; another is started", process.pid, process.exitcode)
+                logger.error("server process %s ended with %s; starting another", process.pid, process.exitcode)
                 self._start()
-        return is_sound
+        return all_started

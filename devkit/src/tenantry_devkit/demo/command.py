@@ -25,7 +25,7 @@ from tenantry.auth.api_keys import ApiKeyService
 from tenantry.cli.database import command_values, database, fail_on_settings, migrated, without_password
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, data_dir, find_demo
 from tenantry.cli.output import USAGE, fail, own_command
-from tenantry.cli.processes import end_on_sigterm, run_server
+from tenantry.cli.serve import end_on_sigterm, run_server
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret

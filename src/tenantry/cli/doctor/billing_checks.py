@@ -1,5 +1,6 @@
 """Checks of the billing ledger and of the tenants' billing state."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -7,13 +8,14 @@ import msgspec
 
 from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing import reconcile_store as reconcile
+from tenantry.cli.doctor import Finding, Subject
 from tenantry.cli.doctor import doctor_store as store
-from tenantry.cli.doctor.doctor_store import Ambiguities, Anomalies, Listed
-from tenantry.cli.doctor.findings import Finding, Problem, ok
+from tenantry.cli.doctor.doctor_store import TopNames
 from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.billing.state import BillingPolicy
 
+HOUR: Final = timedelta(hours=1)
 LEDGER_DAYS: Final = 30
 """How many days of the ledger are checked."""
 BODIES_GRACE: Final = timedelta(days=2)
@@ -21,8 +23,8 @@ BODIES_GRACE: Final = timedelta(days=2)
 COMPARISONS_MISSED: Final = 3
 """After so many missed comparisons with the provider a tenant is reported."""
 
-LEDGER: Final = "billing ledger"
-TENANTS: Final = "tenants"
+LEDGER: Final = Subject("billing ledger")
+TENANTS: Final = Subject("tenants")
 _SINCE: Final = f"in the last {LEDGER_DAYS} days"
 _MODES: Final = {True: "live", False: "test"}
 _CHECK_WORKER: Final = "check that `tenantry worker` runs (or `serve` with RUN_JOBS), and its log"
@@ -30,78 +32,67 @@ _FREE_THOUGH_PAID: Final = "These tenants pay, and have the plan free."
 _CHECK_ENDPOINT: Final = "check in the provider's dashboard that the webhook endpoint is enabled and deliveries succeed"
 _UNPAID_CHANGES: Final = "Test payments change plans."
 
-_PARKED: Final = Problem(
-    LEDGER,
+_PARKED: Final = LEDGER.warning(
     "events for a tenant or customer that is not known: {number}",
     "A customer pays, and no tenant gets the plan.",
     "Create the tenant with the id in metadata.orgId (`tenantry admin create-tenant`), or link the customer "
     "(PUT /api/v1/tenants/{{id}}); the events are then applied. They are deleted after 30 days.",
 )
-_MALFORMED: Final = Problem(
-    LEDGER,
+_MALFORMED: Final = LEDGER.warning(
     f"events {_SINCE} whose object lacks what its type needs: {{number}}",
     "They have changed no tenant.",
     "See the reason in the table billing_events (outcome 'invalid') and the API version of the endpoint. "
     "`tenantry events replay` decodes them again after an upgrade; a valid event with the same id replaces them.",
 )
-_NO_TENANT: Final = Problem(
-    LEDGER,
+_NO_TENANT: Final = LEDGER.warning(
     f"events {_SINCE} that name no tenant: {{number}}",
     "The payment cannot be matched to a tenant.",
     "Put the tenant's id into metadata.orgId of the subscription, as checkouts created with "
     "POST /api/v1/billing/checkout-sessions do.",
 )
-_CUSTOMER_TAKEN: Final = Problem(
-    LEDGER,
+_CUSTOMER_TAKEN: Final = LEDGER.warning(
     f"events {_SINCE} that name a tenant, and a customer of another: {{number}} ({{customers}})",
     "What one tenant pays may count for another.",
     "The customer stays with the tenant that it was linked to first. Correct metadata.orgId of the subscription, or "
     "give each tenant a separate customer at the provider.",
 )
-_NO_PRICE: Final = Problem(
-    LEDGER,
+_NO_PRICE: Final = LEDGER.warning(
     f"subscription events {_SINCE} without a price: {{number}} (plan free)",
     "The tenant pays, and has the plan free.",
     "Give the subscription's first item a price at the provider; the event of that change sets the plan.",
 )
-_UNKNOWN_PRICE: Final = Problem(
-    LEDGER,
+_UNKNOWN_PRICE: Final = LEDGER.warning(
     f"subscription events {_SINCE} with the price {{price!r}}, which no plan has: {{number}} (plan free)",
     _FREE_THOUGH_PAID,
     "Add the price to a plan of the catalog (TENANTRY_PLANS), restart, and run `tenantry events replay`.",
 )
 _MORE_PRICES: Final = _UNKNOWN_PRICE._replace(message=f"more prices {_SINCE} that no plan has: {{number}}")
-_WRONG_MODE: Final = Problem(
-    LEDGER,
+_WRONG_MODE: Final = LEDGER.warning(
     f"events {_SINCE} of {{theirs}} mode, while PROVIDER_SECRET_KEY is a key of {{ours}} mode: {{number}} "
     "(applied all the same)",
     f"{_UNPAID_CHANGES} Or live payments are looked up in test mode.",
     "If {theirs} mode is intended, set its key. Otherwise remove the endpoint of {theirs} mode at the provider, and "
     "its signing secret from PROVIDER_WEBHOOK_SECRET.",
 )
-_BOTH_MODES: Final = Problem(
-    LEDGER,
+_BOTH_MODES: Final = LEDGER.warning(
     f"events {_SINCE} are of both modes: live for tenants: {{live}}, test for tenants: {{test}}",
     _UNPAID_CHANGES,
     "Set PROVIDER_SECRET_KEY, whose prefix determines the mode; or remove the endpoint of the other mode at the "
     "provider, and its signing secret from PROVIDER_WEBHOOK_SECRET.",
 )
-_UNLISTED_ACCOUNTS: Final = Problem(
-    LEDGER,
+_UNLISTED_ACCOUNTS: Final = LEDGER.warning(
     f"connected accounts {_SINCE} whose events are ignored: {{listed}}",
     "What happens in these accounts changes no tenant.",
     "To use their events, put the accounts into PROVIDER_ACCOUNTS, restart, and run `tenantry events replay`. "
     "Otherwise let the endpoint listen to your own account only.",
 )
-_FUTURE: Final = Problem(
-    LEDGER,
+_FUTURE: Final = LEDGER.warning(
     f"events {_SINCE} dated more than an hour after their arrival: {{listed}}",
     "They count as newer than every event created before their date.",
     "Compare this machine's clock with the provider's. `tenantry reconcile --tenant ORG` fetches the tenant's present "
     "state from the provider.",
 )
-_AMBIGUOUS: Final = Problem(
-    LEDGER,
+_AMBIGUOUS: Final = LEDGER.warning(
     "{what}, resolved by the provider: {resolved}; not resolved for {tenants}",
     "The plan may be the former of two.",
     f"`tenantry reconcile --tenant ORG` fetches the state from the provider. The worker does so, too: {_CHECK_WORKER}.",
@@ -109,32 +100,27 @@ _AMBIGUOUS: Final = Problem(
 _AMBIGUOUS_WITHOUT_KEY: Final = _AMBIGUOUS._replace(
     remedy="Set PROVIDER_SECRET_KEY: tenantry then fetches the state from the provider."
 )
-_OLD_BODIES: Final = Problem(
-    LEDGER,
+_OLD_BODIES: Final = LEDGER.warning(
     "raw bodies are kept for {days} days; the oldest is {age} days old",
     "Personal data is kept for longer than promised.",
     f"remove_old_data deletes them every ten minutes: {_CHECK_WORKER}.",
 )
-_DRIFTED: Final = Problem(
-    TENANTS,
+_DRIFTED: Final = TENANTS.warning(
     f"had drifted from the provider and were repaired {_SINCE}: {{listed}}",
     "Until then they had a plan that they did not pay for, or lacked one that they did.",
     f"Events get lost: {_CHECK_ENDPOINT}. `tenantry tenants explain ORG` shows which events arrived.",
 )
-_STALE: Final = Problem(
-    TENANTS,
+_STALE: Final = TENANTS.warning(
     "no billing event more than {hours} h after the end of their period: {listed}",
     "They keep a plan that they may no longer have.",
     f"Run `tenantry reconcile --tenant ORG` (it needs PROVIDER_SECRET_KEY), and {_CHECK_ENDPOINT}.",
 )
-_NOT_COMPARED: Final = Problem(
-    TENANTS,
+_NOT_COMPARED: Final = TENANTS.warning(
     "not compared with the provider for more than {hours} h: {listed}",
     "Lost events go unnoticed.",
     f"`tenantry reconcile --tenant ORG` compares one now, or says why it cannot; {_CHECK_WORKER}.",
 )
-_UNMAPPED_PLAN: Final = Problem(
-    TENANTS,
+_UNMAPPED_PLAN: Final = TENANTS.warning(
     "on the plan {plan!r}, which is not in the plan catalog: {number} (limits of free)",
     "These tenants have the limits of free, whatever they pay.",
     "Put the plan back into the catalog (TENANTRY_PLANS), or give its prices to another plan and run "
@@ -157,33 +143,68 @@ class BillingTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_ledger(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
-    """Anomalies of the ledger's last 30 days, and parked events of any age."""
+    """Report anomalies of the ledger's last 30 days, and parked events of any age."""
     since = now - timedelta(days=LEDGER_DAYS)
-    catalog, livemode, accounts = terms.policy.catalog, terms.policy.livemode, terms.policy.accounts
-    prices = [price for plan in catalog.plans for price in plan.stripe_price_ids]
-    anomalies = await store.read_anomalies(connection, since, prices, livemode=livemode, accounts=accounts)
-    events = [
+    catalog, livemode = terms.policy.catalog, terms.policy.livemode
+    counts = await store.count_anomalies(connection, since, livemode=livemode)
+    known = [price for plan in catalog.plans for price in plan.stripe_price_ids]
+    prices, more_prices = await store.read_unknown_prices(connection, since, known)
+    taken = await store.read_names(connection, store.TAKEN_CUSTOMERS, since, Anomaly.CUSTOMER_TAKEN)
+    future = await store.read_names(connection, store.FUTURE_DATED, since, Anomaly.FUTURE_DATED)
+    listed = list(terms.policy.accounts)
+    accounts = await store.read_names(connection, store.ACCOUNTS, since, Anomaly.CONNECTED_ACCOUNT, listed=listed)
+    found = [
         *_PARKED.found_if(await billing.count_parked(connection)),
-        *judge_anomalies(anomalies),
-        *judge_modes(anomalies, livemode=livemode),
-        *judge_ambiguities(anomalies.ambiguities, asks_provider=terms.asks_provider),
+        *_MALFORMED.found_if(counts.get(Anomaly.UNUSABLE_OBJECT)),
+        *_NO_TENANT.found_if(counts.get(Anomaly.MISSING_ORG_ID)),
+        *_CUSTOMER_TAKEN.found_if(counts.get(Anomaly.CUSTOMER_TAKEN), customers=taken),
+        *_NO_PRICE.found_if(counts.get(Anomaly.MISSING_PRICE)),
+        *(_UNKNOWN_PRICE.found(price=price, number=number) for price, number in prices),
+        *_MORE_PRICES.found_if(more_prices),
+        *_UNLISTED_ACCOUNTS.found_if(accounts.number, listed=accounts.counted),
+        *_FUTURE.found_if(future.number, listed=future.counted),
+        *await _check_modes(connection, since, counts, livemode=livemode),
+        *await _check_ambiguities(connection, since, asks_provider=terms.asks_provider),
     ]
+    oldest = await store.oldest_body(connection)
+    if terms.bodies_kept and oldest and oldest < now - terms.bodies_kept - BODIES_GRACE:
+        found.append(_OLD_BODIES.found(days=terms.bodies_kept.days, age=(now - oldest).days))
+    drifted = await store.read_names(connection, store.DRIFTED, since, Anomaly.DRIFT)
+    found = found or [LEDGER.ok(f"no anomaly {_SINCE}")]
+    return found + _DRIFTED.found_if(drifted.number, listed=drifted.counted)
+
+
+async def _check_modes(
+    connection: Connection, since: datetime, counts: Mapping[str, int], *, livemode: bool | None
+) -> list[Finding]:
+    """Report events of another mode than the API key's, and those that PROVIDER_LIVEMODE has excluded."""
+    excluded = counts.get(Anomaly.IGNORED_LIVEMODE, 0)
+    found = [LEDGER.ok(f"events {_SINCE} that PROVIDER_LIVEMODE excluded: {excluded}")] if excluded else []
     if livemode is None:
         live, test = await store.tenants_by_mode(connection, int(since.timestamp()))
-        events += _BOTH_MODES.found_if(live and test, live=live, test=test)
-    if terms.bodies_kept is not None:
-        events += judge_bodies(await store.oldest_body(connection), terms.bodies_kept, now)
-    drifted = _DRIFTED.found_if(anomalies.drifted.number, listed=_counted(anomalies.drifted))
-    return [*(events or [ok(LEDGER, f"no anomaly {_SINCE}")]), *drifted]
+        return found + _BOTH_MODES.found_if(live and test, live=live, test=test)
+    wrong = counts.get(Anomaly.WRONG_LIVEMODE)
+    return found + _WRONG_MODE.found_if(wrong, ours=_MODES[livemode], theirs=_MODES[not livemode])
+
+
+async def _check_ambiguities(connection: Connection, since: datetime, *, asks_provider: bool) -> list[Finding]:
+    """Report events of one second in an ambiguous order; a later snapshot of the provider resolves them."""
+    number, resolved, tenants = await store.read_ambiguities(connection, since)
+    text = f"events {_SINCE} in an ambiguous order within their second: {number}"
+    if not number:
+        return []
+    if resolved == number:
+        return [LEDGER.ok(f"{text}, all resolved by the provider")]
+    problem = _AMBIGUOUS if asks_provider else _AMBIGUOUS_WITHOUT_KEY
+    return [problem.found(what=text, resolved=resolved, tenants=tenants)]
 
 
 async def check_tenants(connection: Connection, terms: BillingTerms, now: datetime) -> list[Finding]:
-    """Tenants without billing events, with unknown plans, and not compared with the provider."""
-    ids, number = await reconcile.stale_tenants(
-        connection, int((now - terms.period_news).timestamp()), store.MOST_LISTED
-    )
-    stale = _counted(Listed(ids, number))
-    found = _STALE.found_if(number, hours=_hours(terms.period_news), listed=stale)
+    """Report tenants without billing events, with unknown plans, and not compared with the provider."""
+    latest = int((now - terms.period_news).timestamp())
+    ids, number = await reconcile.stale_tenants(connection, latest, store.MOST_LISTED)
+    stale = TopNames(ids, number)
+    found = _STALE.found_if(number, hours=terms.period_news // HOUR, listed=stale.counted)
     known = [plan.id for plan in terms.policy.catalog.plans]
     found += [
         _UNMAPPED_PLAN.found(plan=plan, number=count)
@@ -192,60 +213,5 @@ async def check_tenants(connection: Connection, terms: BillingTerms, now: dateti
     if terms.compared_every is not None:
         longest = COMPARISONS_MISSED * terms.compared_every
         missed = await store.not_compared(connection, now - longest)
-        found += _NOT_COMPARED.found_if(missed.number, hours=_hours(longest), listed=_counted(missed))
-    return found or [ok(TENANTS, "each has a plan of the catalog and current billing events")]
-
-
-def judge_anomalies(anomalies: Anomalies) -> list[Finding]:
-    """Malformed events, customers of other tenants, prices, accounts and dates."""
-    counts = anomalies.counts
-    return [
-        *_MALFORMED.found_if(counts.get(Anomaly.UNUSABLE_OBJECT)),
-        *_NO_TENANT.found_if(counts.get(Anomaly.MISSING_ORG_ID)),
-        *_CUSTOMER_TAKEN.found_if(counts.get(Anomaly.CUSTOMER_TAKEN), customers=_shown(anomalies.taken)),
-        *_NO_PRICE.found_if(counts.get(Anomaly.MISSING_PRICE)),
-        *(_UNKNOWN_PRICE.found(price=price, number=number) for price, number in anomalies.prices),
-        *_MORE_PRICES.found_if(anomalies.more_prices),
-        *_UNLISTED_ACCOUNTS.found_if(anomalies.accounts.number, listed=_counted(anomalies.accounts)),
-        *_FUTURE.found_if(anomalies.future.number, listed=_counted(anomalies.future)),
-    ]
-
-
-def judge_modes(anomalies: Anomalies, *, livemode: bool | None) -> list[Finding]:
-    """Events of another mode than the API key's, and those that PROVIDER_LIVEMODE has excluded."""
-    wrong, excluded = (anomalies.counts.get(kind, 0) for kind in (Anomaly.WRONG_LIVEMODE, Anomaly.IGNORED_LIVEMODE))
-    found = [ok(LEDGER, f"events {_SINCE} that PROVIDER_LIVEMODE excluded: {excluded}")] if excluded else []
-    if livemode is not None:
-        found += _WRONG_MODE.found_if(wrong, ours=_MODES[livemode], theirs=_MODES[not livemode])
-    return found
-
-
-def judge_ambiguities(ambiguities: Ambiguities, *, asks_provider: bool) -> list[Finding]:
-    """Events of one second in an ambiguous order; fine once the provider has been asked."""
-    what = f"events {_SINCE} in an ambiguous order within their second: {ambiguities.number}"
-    if not ambiguities.number:
-        return []
-    if ambiguities.resolved == ambiguities.number:
-        return [ok(LEDGER, f"{what}, all resolved by the provider")]
-    problem = _AMBIGUOUS if asks_provider else _AMBIGUOUS_WITHOUT_KEY
-    return [problem.found(what=what, resolved=ambiguities.resolved, tenants=_shown(ambiguities.open_tenants))]
-
-
-def judge_bodies(oldest: datetime | None, kept: timedelta, now: datetime) -> list[Finding]:
-    """Raw bodies that should have been deleted days ago."""
-    if oldest is None or oldest >= now - kept - BODIES_GRACE:
-        return []
-    return [_OLD_BODIES.found(days=kept.days, age=(now - oldest).days)]
-
-
-def _hours(time: timedelta) -> int:
-    return time // timedelta(hours=1)
-
-
-def _shown(listed: Listed) -> str:
-    more = listed.number - len(listed.first)
-    return ", ".join(listed.first) + (f" and {more} more" if more else "")
-
-
-def _counted(listed: Listed) -> str:
-    return f"{listed.number} ({_shown(listed)})"
+        found += _NOT_COMPARED.found_if(missed.number, hours=longest // HOUR, listed=missed.counted)
+    return found or [TENANTS.ok("each has a plan of the catalog and current billing events")]

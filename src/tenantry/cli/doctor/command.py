@@ -4,8 +4,8 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -14,11 +14,13 @@ import msgspec
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import command_values, database, lacks_database
+from tenantry.cli.doctor import Finding, Level, Subject
 from tenantry.cli.doctor.billing_checks import BillingTerms
-from tenantry.cli.doctor.connection_checks import check_identity, check_mail, check_provider
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.findings import Finding, Level, Problem, ok
-from tenantry.cli.doctor.settings_checks import (
+from tenantry.cli.doctor.setup_checks import (
+    check_identity,
+    check_mail,
+    check_provider,
     judge_address,
     judge_catalog,
     judge_secrets,
@@ -35,16 +37,13 @@ from tenantry.jobs.tasks import PERIODIC
 from tenantry.settings import Settings, SettingsError, load, load_for_admin
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-_SKIPPED: Final = Problem(
-    "connections", "not all checked", "More problems may be hidden.", "Fix the settings first, then check again."
-).found()
-_NOT_STARTED: Final = Problem(
-    "database",
-    "the embedded PostgreSQL does not start",
-    "Nothing works without it.",
-    "See the message above, or set DATABASE_URL.",
-    Level.ERROR,
-).found()
+_SETTINGS: Final = Subject("settings")
+_SKIPPED: Final = Subject("connections").warning(
+    "not all checked", "More problems may be hidden.", "Fix the settings first, then check again."
+)
+_NOT_STARTED: Final = Subject("database").error(
+    "the embedded PostgreSQL does not start", "Nothing works without it.", "See the message above, or set DATABASE_URL."
+)
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
 
 
@@ -56,44 +55,37 @@ def doctor(*, as_json: bool) -> None:
     Exits with 1 if something does not work, and with 2 if no database is set. Warnings do not change the exit code.
     Secrets are never shown.
     """
-    # The findings contain what the checks would log.
-    logs.configure("console", logging.CRITICAL)
-    findings = [_redacted(finding) for finding in _check()]
+    logs.configure("console", logging.CRITICAL)  # the findings contain what the checks log
+    findings = [msgspec.structs.replace(finding, message=logs.redact(finding.message)) for finding in _check()]
     if as_json:
         click.echo(msgspec.json.encode({"status": _worst(findings), "findings": findings}).decode())
     else:
         _show(findings)
-    sys.exit(_exit_code(findings))
-
-
-def _exit_code(findings: Sequence[Finding]) -> int:
-    if any(
-        finding.subject == Settings.database_url.name and finding.message.startswith("is missing")
-        for finding in findings
-    ):
-        return USAGE
-    return FAILED if _worst(findings) is Level.ERROR else 0
+    name = Settings.database_url.name
+    if any(finding.subject == name and finding.message.startswith("is missing") for finding in findings):
+        sys.exit(USAGE)
+    sys.exit(FAILED if _worst(findings) is Level.ERROR else 0)
 
 
 def _check() -> list[Finding]:
     values, demo = command_values()
-    source = [ok("settings", "the demo provides what is unset")] if demo else []
+    found = [_SETTINGS.ok("the demo provides what is unset")] if demo else []
     try:
         settings = load(values)
-    except SettingsError as faults:
-        alone = [_SKIPPED] if lacks_database(faults) else _check_database_alone(values)
-        return source + judge_settings(faults.faults) + alone
-    findings = [
-        *source,
+    except SettingsError as error:
+        found += judge_settings(error.faults)
+        if lacks_database(error):
+            return [*found, _SKIPPED.found()]
+        return [*found, *_check_database_alone(values), _SKIPPED.found()]
+    found += [
         *judge_settings([]),
         *judge_address(settings.base_url, is_demo=demo),
         *judge_secrets(settings.named_secrets()),
         *judge_traces(are_wanted=settings.traces, can_be_made=is_installed()),
         *judge_catalog(settings.billing.catalog),
     ]
-    with ExitStack() as stack:
-        conninfo = _entered(stack, values)
-        return findings + asyncio.run(_check_connections(settings, conninfo))
+    with _database(values) as conninfo:
+        return found + asyncio.run(_check_connections(settings, conninfo))
 
 
 async def _check_connections(settings: Settings, conninfo: str | None) -> list[Finding]:
@@ -119,53 +111,48 @@ def _check_database_alone(values: dict[str, str]) -> list[Finding]:
     try:
         settings = load_for_admin(values, needs_pepper=False)
     except SettingsError:
-        return [_SKIPPED]
-    with ExitStack() as stack:
-        conninfo = _entered(stack, values)
-        sends_mail = bool(values.get("SMTP_URL", "").strip())
-        return [*asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail, is_complete=False)), _SKIPPED]
+        return []
+    sends_mail = bool(values.get("SMTP_URL", "").strip())
+    with _database(values) as conninfo:
+        return asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail, is_complete=False))
 
 
 async def _check_database(
     conninfo: str | None, settings: Settings, *, sends_mail: bool, is_complete: bool
 ) -> list[Finding]:
+    """Check the database; without ``is_complete`` some settings are faulty and so not read."""
     if conninfo is None:
-        return [_NOT_STARTED]
-    peppers = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers] if is_complete else []
+        return [_NOT_STARTED.found()]
+    asks_provider = settings.provider_secret_key is not None
+    reconcile_hours = settings.reconcile_hours if is_complete and asks_provider else 0
+    body_days = settings.raw_body_days if is_complete else 0
+    terms = BillingTerms(
+        policy=settings.billing,
+        asks_provider=asks_provider,
+        period_news=timedelta(hours=settings.period_news_hours),
+        compared_every=timedelta(hours=reconcile_hours) if reconcile_hours else None,
+        bodies_kept=timedelta(days=body_days) if body_days else None,
+    )
     return await check_database(
         conninfo,
-        _billing_terms(settings, is_complete=is_complete),
+        terms,
         system_clock(),
         sends_mail=sends_mail,
-        peppers=peppers,
+        peppers=[Pepper(pepper.reveal().encode()).id for pepper in settings.peppers] if is_complete else [],
         periodic=PERIODIC,
         needed=settings.connections if is_complete else None,
     )
 
 
-def _billing_terms(settings: Settings, *, is_complete: bool) -> BillingTerms:
-    reconcile_hours, body_days = 0, None
-    if is_complete:
-        reconcile_hours, body_days = settings.reconcile_hours, settings.raw_body_days
-    asks_provider = settings.provider_secret_key is not None
-    return BillingTerms(
-        policy=settings.billing,
-        asks_provider=asks_provider,
-        period_news=timedelta(hours=settings.period_news_hours),
-        compared_every=timedelta(hours=reconcile_hours) if asks_provider and reconcile_hours else None,
-        bodies_kept=timedelta(days=body_days) if body_days else None,
-    )
-
-
-def _entered(stack: ExitStack, values: dict[str, str]) -> str | None:
-    try:
-        return stack.enter_context(database(values))
-    except SystemExit:  # it has said why, on stderr
-        return None
-
-
-def _redacted(finding: Finding) -> Finding:
-    return msgspec.structs.replace(finding, message=logs.redact(finding.message))
+@contextmanager
+def _database(values: dict[str, str]) -> Iterator[str | None]:
+    """Give the connection string; None if the embedded server does not start, which prints the reason."""
+    with ExitStack() as stack:
+        try:
+            conninfo = stack.enter_context(database(values))
+        except SystemExit:
+            conninfo = None
+        yield conninfo
 
 
 def _worst(findings: Sequence[Finding]) -> Level:
@@ -173,8 +160,7 @@ def _worst(findings: Sequence[Finding]) -> Level:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    # rich is slow to import, and the other commands do not need it
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415  # slow to import
     from rich.text import Text  # noqa: PLC0415
 
     console = Console(highlight=False, soft_wrap=True)

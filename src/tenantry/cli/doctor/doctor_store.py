@@ -1,13 +1,10 @@
-"""What `doctor` reads from the database: the server, the schema, and the data that needs attention."""
+"""What `doctor` reads from the database."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from typing import Any, Final, LiteralString, NamedTuple
 
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
-from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
 from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, TENANT_POLICY_EXISTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
@@ -19,9 +16,6 @@ MOST_TENANTS_READ: Final = 10_000
 STATEMENT_TIMEOUT: Final = 30.0
 """Seconds that a statement may take: some read every tenant."""
 SET_STATEMENT_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, false)"
-SERVER: Final = (
-    "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery()"
-)
 RESET_ROLE: Final = "SELECT set_config('role', 'none', false)"
 SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 CONNECTION_LIMITS: Final = """
@@ -51,7 +45,7 @@ OLD_KEYS: Final = """
 SELECT k.id, k.name, k.org_id, k.created_at, count(*) OVER ()
   FROM api_keys k
   JOIN tenants t ON t.id = k.org_id AND t.deleted_at IS NULL
- WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > %(now)s) AND k.created_at <= %(made_until)s
+ WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > %(now)s) AND k.created_at <= %(created_until)s
  ORDER BY k.created_at, k.id
  LIMIT %(most)s
 """
@@ -64,22 +58,31 @@ SELECT kind, count(*)
    AND (kind <> %(wrong_livemode)s OR livemode = NOT %(livemode)s::boolean)
  GROUP BY kind
 """
-UNKNOWN_PRICES: Final = """
-SELECT price_id, count(*), count(*) OVER ()
-  FROM billing_events
- WHERE anomalies IS NOT NULL AND received_at > %(since)s
-   AND %(kind)s = ANY(anomalies) AND price_id <> ALL(%(known)s)
- GROUP BY price_id
- ORDER BY count(*) DESC, price_id
- LIMIT %(most)s
-"""
-TAKEN_CUSTOMERS: Final = """
-SELECT customer_id, org_id, count(*) OVER ()
+_OF_KIND: Final = """
   FROM billing_events
  WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies)
- GROUP BY customer_id, org_id
- ORDER BY customer_id, org_id
- LIMIT %(most)s
+"""
+UNKNOWN_PRICES: Final = f"""
+SELECT price_id, count(*), count(*) OVER () {_OF_KIND} AND price_id <> ALL(%(known)s)
+ GROUP BY price_id ORDER BY count(*) DESC, price_id LIMIT %(most)s
+"""  # our own text, here and below
+TAKEN_CUSTOMERS: Final = f"""
+SELECT concat(customer_id, ' for ', org_id), count(*) OVER () {_OF_KIND}
+ GROUP BY customer_id, org_id ORDER BY customer_id, org_id LIMIT %(most)s
+"""
+FUTURE_DATED: Final = f"""
+SELECT format('%%s of %%s, %%s UTC', id, coalesce(tenant_id, 'no tenant'),
+              to_char(to_timestamp(created) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
+       count(*) OVER () {_OF_KIND}
+ ORDER BY created DESC, id LIMIT %(most)s
+"""
+ACCOUNTS: Final = f"""
+SELECT account, count(*) OVER () {_OF_KIND} AND account <> ALL(%(listed)s)
+ GROUP BY account ORDER BY count(*) DESC, account LIMIT %(most)s
+"""
+DRIFTED: Final = f"""
+SELECT tenant_id, count(*) OVER () {_OF_KIND}
+ GROUP BY tenant_id ORDER BY max(received_at) DESC, tenant_id LIMIT %(most)s
 """
 # A later snapshot of the provider resolves the ambiguity. A deleted tenant has no plan.
 _AMBIGUOUS: Final = [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]
@@ -95,29 +98,6 @@ WITH ambiguous AS (
      open AS (SELECT DISTINCT tenant_id FROM ambiguous WHERE NOT resolved)
 SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE resolved),
        ARRAY(SELECT tenant_id FROM open ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM open)
-"""
-FUTURE_DATED: Final = """
-SELECT id, tenant_id, created, count(*) OVER ()
-  FROM billing_events
- WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies)
- ORDER BY created DESC, id
- LIMIT %(most)s
-"""
-ACCOUNTS: Final = """
-SELECT account, count(*) OVER ()
-  FROM billing_events
- WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies) AND account <> ALL(%(listed)s)
- GROUP BY account
- ORDER BY count(*) DESC, account
- LIMIT %(most)s
-"""
-DRIFTED: Final = """
-SELECT tenant_id, count(*) OVER ()
-  FROM billing_events
- WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies)
- GROUP BY tenant_id
- ORDER BY max(received_at) DESC, tenant_id
- LIMIT %(most)s
 """
 # By tenant, because the ledger has no index on the time alone: a month of a tenant is a few entries, but a million
 # tenants are too many to ask about.
@@ -149,86 +129,39 @@ SELECT t.id, count(*) OVER ()
 OLDEST_BODY: Final = "SELECT received_at FROM billing_bodies ORDER BY arrival LIMIT 1"
 
 
-class Server(msgspec.Struct, frozen=True):
-    """A PostgreSQL server; ``number`` is its version as ``server_version_num`` has it (180001 is 18.1)."""
-
-    number: int
-    version: str
-    is_standby: bool = False
-
-
-class ConnectionLimits(msgspec.Struct, frozen=True):
-    """How many connections the database and the user may have (None: unlimited), and how many are open."""
-
-    of_database: int | None
-    of_user: int | None
-    open: int
-
-
-class Login(msgspec.Struct, frozen=True):
+class DatabaseLogin(NamedTuple):
     """The login of the service: whether it takes the roles of `tenantry.db.roles`, and its other privileges."""
 
     name: str
     takes_roles: bool
     owns_tables: bool
-    reads_by_itself: bool
+    has_own_privileges: bool
 
 
-class OldKey(msgspec.Struct, frozen=True):
-    """An active key that was created long ago."""
-
+class OldKey(NamedTuple):
     id: str
     name: str
     org_id: str
     created_at: datetime
 
 
-class Listed(NamedTuple):
-    """The first 20 names, and how many there are in all."""
+class TopNames(NamedTuple):
+    """The first 20 names, and the number of all."""
 
     first: list[str]
     number: int
 
+    def __str__(self) -> str:
+        more = self.number - len(self.first)
+        return ", ".join(self.first) + (f" and {more} more" if more else "")
 
-class Ambiguities(msgspec.Struct, frozen=True):
-    """Events in an ambiguous order: how many, and how many a later snapshot of the provider has resolved.
-
-    ``open_tenants`` are the tenants of the others.
-    """
-
-    number: int
-    resolved: int
-    open_tenants: Listed
-
-
-class Anomalies(msgspec.Struct, frozen=True):
-    """The number of anomalies of each kind, and details of some kinds.
-
-    ``prices`` are those that no plan has, with the number of their events, the most frequent 20; ``more_prices`` counts
-    the others. ``taken`` names each customer of another tenant with the tenant that an event named. ``future`` are
-    events dated after their arrival, ``accounts`` connected accounts that are not listed.
-    """
-
-    counts: dict[str, int]
-    prices: list[tuple[str, int]]
-    more_prices: int
-    taken: Listed
-    ambiguities: Ambiguities
-    drifted: Listed
-    future: Listed
-    accounts: Listed
+    @property
+    def counted(self) -> str:
+        return f"{self.number} ({self})"
 
 
 async def set_statement_timeout(connection: Connection, seconds: float) -> None:
-    """Let each statement of the connection take so many seconds."""
     await connection.execute(SET_STATEMENT_TIMEOUT, (f"{round(seconds * 1000)}ms",))
-
-
-async def read_server(connection: Connection) -> Server:
-    """The server's version, and whether it is a standby."""
-    cursor = await connection.execute(SERVER)
-    [row] = await cursor.fetchall()
-    return Server(*row)
 
 
 async def reset_role(connection: Connection) -> None:
@@ -237,124 +170,108 @@ async def reset_role(connection: Connection) -> None:
 
 
 async def read_settings(connection: Connection, names: Sequence[str]) -> dict[str, str]:
-    """The server's settings of these names, as they are for this session, without those that it does not have."""
+    """Read the server's settings, as they are for this session; omits unknown ones."""
     cursor = await connection.execute(SETTINGS, (list(names),))
     return dict(await cursor.fetchall())
 
 
-async def read_connection_limits(connection: Connection) -> ConnectionLimits:
-    """The limits of connections, and how many are open."""
-    cursor = await connection.execute(CONNECTION_LIMITS)
-    [(of_database, of_user, number)] = await cursor.fetchall()
-    return ConnectionLimits(of_database if of_database >= 0 else None, of_user if of_user >= 0 else None, number)
+async def read_connection_limits(connection: Connection) -> tuple[int | None, int | None, int]:
+    """Return the limits of the database and the user (None: unlimited), and how many connections are open."""
+    of_database, of_user, number = await _one(connection, CONNECTION_LIMITS)
+    return of_database if of_database >= 0 else None, of_user if of_user >= 0 else None, number
 
 
 async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
-    """How many commits a synchronous standby has not confirmed for longer than this."""
-    cursor = await connection.execute(UNCONFIRMED, {"longest": longest})
-    [(number,)] = await cursor.fetchall()
+    """Count commits that a synchronous standby has not confirmed for longer than this."""
+    [number] = await _one(connection, UNCONFIRMED, longest=longest)
     return int(number)
 
 
-async def read_login(connection: Connection) -> Login:
-    """The current login."""
+async def read_login(connection: Connection) -> DatabaseLogin:
     cursor = await connection.execute(LOGIN, (list(SERVICE_ROLES), len(SERVICE_ROLES)))
     [row] = await cursor.fetchall()
-    return Login(*row)
+    return DatabaseLogin(*row)
 
 
 async def read_revision(connection: Connection) -> str | None:
-    """The schema's revision; None for a database that was never migrated."""
-    cursor = await connection.execute(HAS_REVISION)
-    if not (await cursor.fetchall())[0][0]:
-        return None
-    cursor = await connection.execute(REVISION)
-    [(revision,)] = await cursor.fetchall()
+    """Return the schema's revision; None for a database that was never migrated."""
+    [exists] = await _one(connection, HAS_REVISION)
+    revision = (await _one(connection, REVISION))[0] if exists else None
     return str(revision) if revision else None
 
 
-async def read_old_keys(connection: Connection, now: datetime, made_until: datetime) -> tuple[list[OldKey], int]:
-    """The oldest 20 active keys that were created at ``made_until`` or before, and how many there are."""
-    cursor = await connection.execute(OLD_KEYS, {"now": now, "made_until": made_until, "most": MOST_LISTED})
-    rows = await cursor.fetchall()
+async def read_old_keys(connection: Connection, now: datetime, created_until: datetime) -> tuple[list[OldKey], int]:
+    """Return the oldest 20 active keys created until a time, and the number of all."""
+    parameters = {"now": now, "created_until": created_until, "most": MOST_LISTED}
+    rows = await (await connection.execute(OLD_KEYS, parameters)).fetchall()
     return [OldKey(*row[:4]) for row in rows], rows[0][4] if rows else 0
 
 
-async def read_anomalies(
-    connection: Connection,
-    since: datetime,
-    known_prices: Collection[str],
-    *,
-    livemode: bool | None,
-    accounts: Collection[str] = (),
-) -> Anomalies:
-    """Anomalies of the events received after ``since``.
+async def count_anomalies(connection: Connection, since: datetime, *, livemode: bool | None) -> dict[str, int]:
+    """Count the anomalies of events received after ``since``, by kind.
 
-    Without prices, modes (``livemode``, None if not known) and ``accounts`` that the settings have accepted since.
+    Without events of another mode than ``livemode``; None counts none of them.
     """
-    window = {"since": since, "most": MOST_LISTED}
-    cursor = await connection.execute(
-        ANOMALIES, {**window, "wrong_livemode": Anomaly.WRONG_LIVEMODE.value, "livemode": livemode}
-    )
-    counts = dict(await cursor.fetchall())
-    cursor = await connection.execute(
-        UNKNOWN_PRICES, {**window, "kind": Anomaly.UNKNOWN_PRICE.value, "known": list(known_prices)}
-    )
-    prices = await cursor.fetchall()
-    cursor = await connection.execute(TAKEN_CUSTOMERS, {**window, "kind": Anomaly.CUSTOMER_TAKEN.value})
-    taken = [(f"{customer_id} for {org_id}", total) for customer_id, org_id, total in await cursor.fetchall()]
-    cursor = await connection.execute(AMBIGUITIES, {**window, "kinds": _AMBIGUOUS, "snapshot": SNAPSHOT})
-    [(number, resolved, open_tenants, open_number)] = await cursor.fetchall()
-    cursor = await connection.execute(FUTURE_DATED, {**window, "kind": Anomaly.FUTURE_DATED.value})
-    future = [
-        (f"{event_id} of {tenant_id or 'no tenant'}, {from_epoch(created):%Y-%m-%d %H:%M} UTC", total)
-        for event_id, tenant_id, created, total in await cursor.fetchall()
-    ]
-    cursor = await connection.execute(
-        ACCOUNTS, {**window, "kind": Anomaly.CONNECTED_ACCOUNT.value, "listed": list(accounts)}
-    )
-    unlisted = await cursor.fetchall()
-    cursor = await connection.execute(DRIFTED, {**window, "kind": Anomaly.DRIFT.value})
-    return Anomalies(
-        counts=counts,
-        prices=[(price, count) for price, count, _ in prices],
-        more_prices=prices[0][2] - len(prices) if prices else 0,
-        taken=_listed(taken),
-        ambiguities=Ambiguities(number, resolved, Listed(open_tenants, open_number)),
-        drifted=_listed(await cursor.fetchall()),
-        future=_listed(future),
-        accounts=_listed(unlisted),
-    )
+    parameters = {"since": since, "wrong_livemode": Anomaly.WRONG_LIVEMODE.value, "livemode": livemode}
+    return dict(await (await connection.execute(ANOMALIES, parameters)).fetchall())
 
 
-def _listed(rows: Sequence[Sequence[Any]]) -> Listed:
-    return Listed([row[0] for row in rows], rows[0][1] if rows else 0)
+async def read_names(
+    connection: Connection, statement: LiteralString, since: datetime, kind: Anomaly, **more: object
+) -> TopNames:
+    """Run a statement of this module that lists events of one kind, received after ``since``."""
+    parameters = {"since": since, "kind": kind.value, "most": MOST_LISTED, **more}
+    return _top(await (await connection.execute(statement, parameters)).fetchall())
+
+
+async def read_unknown_prices(
+    connection: Connection, since: datetime, known: Collection[str]
+) -> tuple[list[tuple[str, int]], int]:
+    """Return the 20 most frequent prices that no plan has, with the number of their events; and how many more."""
+    parameters = {"since": since, "kind": Anomaly.UNKNOWN_PRICE.value, "most": MOST_LISTED, "known": list(known)}
+    rows = await (await connection.execute(UNKNOWN_PRICES, parameters)).fetchall()
+    return [(price, count) for price, count, _ in rows], rows[0][2] - len(rows) if rows else 0
+
+
+async def read_ambiguities(connection: Connection, since: datetime) -> tuple[int, int, TopNames]:
+    """Return how many events have an ambiguous order, how many of them a later snapshot of the provider has resolved,
+    and the tenants of the others.
+    """
+    number, resolved, tenants, tenant_count = await _one(
+        connection, AMBIGUITIES, since=since, kinds=_AMBIGUOUS, snapshot=SNAPSHOT, most=MOST_LISTED
+    )
+    return number, resolved, TopNames(tenants, tenant_count)
 
 
 async def tenants_by_mode(connection: Connection, since: int) -> tuple[int, int]:
-    """How many tenants had events of live mode after a second (Unix time), and how many of test mode.
+    """Count the tenants with events of live mode after a second (Unix time), and those with events of test mode.
 
     Reads the newest 20 events of each of the 10,000 tenants that had the newest events.
     """
-    cursor = await connection.execute(MODES, {"since": since, "tenants": MOST_TENANTS_READ, "most": MOST_LISTED})
-    [(live, test)] = await cursor.fetchall()
+    live, test = await _one(connection, MODES, since=since, tenants=MOST_TENANTS_READ, most=MOST_LISTED)
     return live, test
 
 
 async def read_unmapped_plans(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
-    """The plans of tenants that are not ``known``, with the number of their tenants."""
-    cursor = await connection.execute(UNMAPPED_PLANS, {"known": list(known)})
-    return [(plan, count) for plan, count in await cursor.fetchall()]
+    """Return the plans of tenants that are not ``known``, with the number of their tenants."""
+    return await (await connection.execute(UNMAPPED_PLANS, {"known": list(known)})).fetchall()
 
 
-async def not_compared(connection: Connection, until: datetime) -> Listed:
-    """Tenants with a customer since ``until`` that have not been compared with the provider since."""
-    cursor = await connection.execute(NOT_COMPARED, {"until": until, "most": MOST_LISTED})
-    return _listed(await cursor.fetchall())
+async def not_compared(connection: Connection, until: datetime) -> TopNames:
+    """Return the tenants that had a customer at ``until``, and no comparison with the provider since."""
+    return _top(await (await connection.execute(NOT_COMPARED, {"until": until, "most": MOST_LISTED})).fetchall())
 
 
 async def oldest_body(connection: Connection) -> datetime | None:
-    """When the oldest raw body came in; None if there is none."""
-    cursor = await connection.execute(OLDEST_BODY)
-    row = await cursor.fetchone()
+    """Return when the oldest raw body was received; None if there is none."""
+    row = await (await connection.execute(OLDEST_BODY)).fetchone()
     return row[0] if row else None
+
+
+async def _one(connection: Connection, statement: LiteralString, **parameters: object) -> tuple[Any, ...]:
+    rows: list[tuple[Any, ...]] = await (await connection.execute(statement, parameters)).fetchall()
+    return rows[0]
+
+
+def _top(rows: Sequence[Sequence[Any]]) -> TopNames:
+    return TopNames([row[0] for row in rows], rows[0][1] if rows else 0)

@@ -1,117 +1,203 @@
-"""Checks of the mail server, the identity provider and the payment provider."""
+"""Checks of the settings and the plan catalog, of the mail server and of both providers."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 import httpx2
 
-from tenantry.cli.doctor.findings import Finding, Level, Problem, ok
+from tenantry.cli.demo_folder import is_loopback_url
+from tenantry.cli.doctor import Finding, Level, Subject
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
+from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
-from tenantry.domain.plans import Catalog
+from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.jwks import FetchError, fetch_published_keys
 from tenantry.integrations.smtp import Mailer, MailError, SmtpConfig, SmtpProbe
 from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, ProviderPrice
 
+SHORTEST: Final = 16
+"""Characters of a secret."""
+_SETTINGS: Final = Subject("settings")
+_BASE_URL: Final = Subject("BASE_URL")
+_SECRETS: Final = Subject("secrets")
+_TRACES: Final = Subject("traces")
+_PLANS: Final = Subject("plans")
+_GENERATE: Final = "Generate a secret with `openssl rand -hex 32` and use the same one in every process."
+_REMEDIES: Final = {
+    "PROVIDER_WEBHOOK_SECRET": "Copy the endpoint's signing secret (whsec_...) from the payment provider's dashboard, "
+    "or from the tool that forwards events to a local address.",
+    "DATABASE_URL": "Set it in the environment or in .env.",
+    "API_KEY_PEPPER": _GENERATE,
+    "SESSION_SECRET": _GENERATE,
+    "OPERATOR_TOKEN": _GENERATE,
+    "TENANTRY_PLANS": "Correct the plan catalog, or unset TENANTRY_PLANS to use the built-in one.",
+}
+_NOT_HTTPS: Final = _BASE_URL.warning(
+    "{base_url} is not https",
+    "Keys, tokens and session cookies are sent unencrypted.",
+    "Put a TLS proxy in front (TRUSTED_PROXIES), and set BASE_URL to its https address.",
+)
+_REPEATED: Final = _SECRETS.warning(
+    "{names} contains the same secret twice",
+    "It counts once: the rotation has not begun.",
+    "Remove one of them. To rotate, put the new secret first (see docs/configuration.md).",
+)
+_SHARED: Final = _SECRETS.warning(
+    "{names} hold the same secret",
+    "One leak exposes both, and neither can be rotated alone.",
+    "Give each its own (`openssl rand -hex 32`); docs/configuration.md describes how to rotate each.",
+)
+_SHORT: Final = _SECRETS.warning(
+    "{name} is shorter than {shortest} characters",
+    "It can be guessed.",
+    "Generate a longer one where it is issued, and set it here.",
+)
+_NO_TRACES: Final = _TRACES.warning(
+    "OTEL_... variables ask for traces, but OpenTelemetry is not installed",
+    "The service works, but sends no traces.",
+    "pip install 'tenantry[otel]', or set OTEL_SDK_DISABLED=true.",
+)
+_NO_PRICE: Final = _PLANS.warning(
+    "the plan {plan} has no price: no subscription leads to it",
+    "No customer can buy it.",
+    "Give it a stripe_price_id in the plan catalog (TENANTRY_PLANS).",
+)
+
+
+def judge_settings(faults: Sequence[str]) -> list[Finding]:
+    """Report each faulty setting (``NAME: what is wrong``)."""
+    findings = []
+    for fault in faults:
+        name, _, message = fault.partition(": ")
+        remedy = _REMEDIES.get(name, f"Correct {name} in the environment or in .env.")
+        findings.append(Finding(Level.ERROR, name, message, remedy, "The service does not start."))
+    return findings or [_SETTINGS.ok("complete and well-formed")]
+
+
+def judge_address(base_url: str, *, is_demo: bool) -> list[Finding]:
+    """Judge whether BASE_URL is https, or an address of this machine."""
+    if is_demo:
+        return []
+    if is_loopback_url(base_url):
+        return [_BASE_URL.ok(f"{base_url} is reachable from this machine only")]
+    return [_BASE_URL.ok(base_url) if base_url.startswith("https:") else _NOT_HTTPS.found(base_url=base_url)]
+
+
+def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
+    """Judge whether each secret, given with its variable, is unique and long enough."""
+    names: dict[Secret, list[str]] = {}
+    for name, secret in secrets:
+        names.setdefault(secret, []).append(name)
+    findings = [
+        (_SHARED if len(set(alike)) > 1 else _REPEATED).found(names=" and ".join(dict.fromkeys(alike)))
+        for alike in names.values()
+        if len(alike) > 1
+    ]
+    findings += [
+        _SHORT.found(name=name, shortest=SHORTEST)
+        for name, secret in dict.fromkeys(secrets)
+        if len(secret.reveal()) < SHORTEST
+    ]
+    return findings or [_SECRETS.ok("all different and long enough")]
+
+
+def judge_traces(*, are_wanted: bool, can_be_made: bool) -> list[Finding]:
+    """Report traces that are requested but cannot be sent."""
+    return [_NO_TRACES.found()] if are_wanted and not can_be_made else []
+
+
+def judge_catalog(catalog: Catalog) -> list[Finding]:
+    """Report plans without a price."""
+    findings = [
+        _NO_PRICE.found(plan=plan.id) for plan in catalog.plans if not plan.stripe_price_ids and plan.id != FREE
+    ]
+    return findings or [_PLANS.ok(", ".join(plan.id for plan in catalog.plans))]
+
+
 CERTIFICATE_DAYS: Final = timedelta(days=14)
 """How long a certificate must still be valid."""
 _ALL_TYPES: Final = "*"
-_MAIL: Final = "mail"
-_IDENTITY: Final = "identity provider"
-_PROVIDER: Final = "payment provider"
-_PRICES: Final = "prices"
+_MAIL: Final = Subject("mail")
+_IDENTITY: Final = Subject("identity provider")
+_PROVIDER: Final = Subject("payment provider")
+_PRICES: Final = Subject("prices")
 _LISTED_TYPES: Final = ", ".join(sorted(HANDLED_TYPES))
 _UNSYNCED: Final = "Plans do not follow what is paid."
 
-_MAIL_FAILS: Final = Problem(
-    _MAIL,
+_MAIL_FAILS: Final = _MAIL.error(
     "{trouble}",
     "Mail stays queued: owners do not learn of failed payments or leaked keys.",
     "Check SMTP_URL, and that the mail server runs.",
-    Level.ERROR,
 )
-_MAIL_WITHOUT_TLS: Final = Problem(
-    _MAIL,
+_MAIL_WITHOUT_TLS: Final = _MAIL.warning(
     "{where} accepts the login without TLS",
     "The password and every mail are sent unencrypted.",
     "Use a mail server with TLS, and unset SMTP_ALLOW_PLAINTEXT.",
 )
-_CERTIFICATE_EXPIRES: Final = Problem(
-    _MAIL, "the certificate of {where} expires on {expires:%Y-%m-%d}", "After that no mail is sent.", "Renew it."
+_CERTIFICATE_EXPIRES: Final = _MAIL.warning(
+    "the certificate of {where} expires on {expires:%Y-%m-%d}", "After that no mail is sent.", "Renew it."
 )
-_NO_IDENTITY: Final = Problem(
-    _IDENTITY,
+_NO_IDENTITY: Final = _IDENTITY.warning(
     "none is set: bearer tokens are rejected, API keys work",
     "People can sign in neither to the API nor to the dashboard.",
     "Set OIDC_ISSUER and OIDC_AUDIENCE (and OIDC_CLIENT_ID, OIDC_CLIENT_SECRET for the dashboard).",
 )
-_AUDIENCE_IS_CLIENT: Final = Problem(
-    _IDENTITY,
+_AUDIENCE_IS_CLIENT: Final = _IDENTITY.warning(
     "OIDC_AUDIENCE equals OIDC_CLIENT_ID: tokens for the client alone are ID tokens and are rejected",
     "Users with a valid token are rejected.",
     "Register a separate API at the identity provider and set OIDC_AUDIENCE to its identifier.",
 )
-_NO_SIGN_IN: Final = Problem(
-    _IDENTITY,
+_NO_SIGN_IN: Final = _IDENTITY.error(
     "{issuer} publishes no authorization_endpoint and token_endpoint",
     "Signing in to the dashboard fails.",
     "Set OIDC_ISSUER to a provider that signs people in, or unset OIDC_CLIENT_ID.",
-    Level.ERROR,
 )
-_IDENTITY_FAILS: Final = Problem(
-    _IDENTITY,
+_IDENTITY_FAILS: Final = _IDENTITY.error(
     "{issuer}: {trouble}",
     "Signing in fails, and tokens are rejected once the cached keys are a day old.",
     "Check that OIDC_ISSUER is exactly the issuer in the provider's /.well-known/openid-configuration, and that this "
     "machine reaches it.",
-    Level.ERROR,
 )
-_NO_PROVIDER_KEY: Final = Problem(
-    _PROVIDER,
+_NO_PROVIDER_KEY: Final = _PROVIDER.warning(
     "no API key is set: no checkout, no customer portal, no reconciliation, and the webhook endpoint is not checked",
     "Tenants whose events get lost keep a plan that they may no longer have.",
     "Set PROVIDER_SECRET_KEY.",
 )
-_PROVIDER_REFUSES: Final = Problem(
-    _PROVIDER, "{trouble}", "Checkouts fail, and lost events go unnoticed.", "Check PROVIDER_SECRET_KEY.", Level.ERROR
+_PROVIDER_REFUSES: Final = _PROVIDER.error(
+    "{trouble}", "Checkouts fail, and lost events go unnoticed.", "Check PROVIDER_SECRET_KEY."
 )
 _PROVIDER_UNAVAILABLE: Final = _PROVIDER_REFUSES._replace(
     remedy="Check PROVIDER_API_BASE, and that this machine reaches it."
 )
-_ENDPOINTS_UNREADABLE: Final = Problem(
-    _PROVIDER,
+_ENDPOINTS_UNREADABLE: Final = _PROVIDER.warning(
     "the API key may not read webhook endpoints: they are not checked",
     _UNSYNCED,
     f"Grant the restricted key that permission, or compare the event types in the provider's dashboard: "
     f"{_LISTED_TYPES}.",
 )
-_PRICES_UNREADABLE: Final = Problem(
-    _PRICES,
+_PRICES_UNREADABLE: Final = _PRICES.warning(
     "the API key may not read prices: they are not checked",
     "A wrong price shows only when a customer wants to buy.",
     "Grant the restricted key that permission, or compare the plan catalog with the provider's dashboard.",
 )
-_WRONG_PRICE: Final = Problem(
-    _PRICES,
+_WRONG_PRICE: Final = _PRICES.warning(
     "the plan {plan} has the price {price}, which {fault}",
     "A checkout of this plan fails, and no subscription leads to it.",
     "Correct it in the plan catalog (TENANTRY_PLANS), or create it at the provider, in the mode of the API key.",
 )
-_NO_ENDPOINT: Final = Problem(
-    _PROVIDER,
+_NO_ENDPOINT: Final = _PROVIDER.warning(
     "has no endpoint for {url}: no event arrives",
     _UNSYNCED,
     f"Add it in the provider's dashboard, with the types {_LISTED_TYPES}; put its signing secret into "
     "PROVIDER_WEBHOOK_SECRET. For a local address use `tenantry listen` instead.",
 )
-_WRONG_ENDPOINT: Final = Problem(
-    _PROVIDER,
+_WRONG_ENDPOINT: Final = _PROVIDER.warning(
     "the endpoint {url} {faults}",
     f"{_UNSYNCED} Types beyond the five cause needless work.",
     f"Enable it in the provider's dashboard for exactly {_LISTED_TYPES}.",
@@ -119,7 +205,7 @@ _WRONG_ENDPOINT: Final = Problem(
 
 
 async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
-    """Whether the mail server accepts the login; a missing one is reported with the mail queue."""
+    """Check that the mail server accepts the login; a missing one is reported with the mail queue."""
     if config is None:
         return []
     try:
@@ -130,17 +216,17 @@ async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
 
 
 def judge_mail_server(config: SmtpConfig, probed: SmtpProbe, now: datetime) -> list[Finding]:
-    """Whether the connection to the mail server is encrypted, with a certificate that stays valid."""
+    """Judge whether the connection to the mail server is encrypted, with a certificate that stays valid."""
     where = f"{config.host}:{config.port}"
     if not probed.over_tls and not config.on_loopback:
         return [_MAIL_WITHOUT_TLS.found(where=where)]
     if probed.good_until is not None and probed.good_until - now < CERTIFICATE_DAYS:
         return [_CERTIFICATE_EXPIRES.found(where=where, expires=probed.good_until)]
-    return [ok(_MAIL, f"{where} accepts the login{' over TLS' if probed.over_tls else ''}")]
+    return [_MAIL.ok(f"{where} accepts the login{' over TLS' if probed.over_tls else ''}")]
 
 
 async def check_identity(config: OidcConfig | None) -> list[Finding]:
-    """Whether the identity provider publishes its metadata and keys, and fits the settings."""
+    """Check that the identity provider publishes its metadata and keys, and fits the settings."""
     if config is None:
         return [_NO_IDENTITY.found()]
     audience = [_AUDIENCE_IS_CLIENT.found()] if config.audience == config.client_id else []
@@ -163,13 +249,13 @@ async def _discover(config: OidcConfig) -> Finding:
         if published.by_id and config.client_id and not published.metadata.can_sign_in:
             return _NO_SIGN_IN.found(issuer=config.issuer)
         if published.by_id:
-            return ok(_IDENTITY, f"{config.issuer} publishes its keys")
+            return _IDENTITY.ok(f"{config.issuer} publishes its keys")
         trouble = "publishes no key for RS256, ES256 or EdDSA"
     return _IDENTITY_FAILS.found(issuer=config.issuer, trouble=trouble)
 
 
 async def check_provider(api: ProviderApi | None, webhook_url: str, catalog: Catalog) -> list[Finding]:
-    """Whether the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
+    """Check that the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
     if api is None:
         return [_NO_PROVIDER_KEY.found()]
     try:
@@ -186,7 +272,7 @@ async def check_provider(api: ProviderApi | None, webhook_url: str, catalog: Cat
 
 
 def judge_prices(plans: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
-    """Whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
+    """Judge whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
     if prices is None:
         return [_PRICES_UNREADABLE.found()]
     found = [
@@ -194,7 +280,7 @@ def judge_prices(plans: Mapping[str, str], prices: Mapping[str, ProviderPrice | 
         for price_id, price in prices.items()
         if (fault := _fault_of(price))
     ]
-    return found or ([ok(_PRICES, f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
+    return found or ([_PRICES.ok(f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
 
 
 def _fault_of(price: ProviderPrice | None) -> str | None:
@@ -206,7 +292,7 @@ def _fault_of(price: ProviderPrice | None) -> str | None:
 
 
 def judge_endpoints(endpoints: Collection[ProviderEndpoint], webhook_url: str) -> list[Finding]:
-    """Whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2."""
+    """Judge whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2."""
     ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
     return [_judge_endpoint(endpoint) for endpoint in ours] or [_NO_ENDPOINT.found(url=webhook_url)]
 
@@ -220,4 +306,4 @@ def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
     faults += [f"sends needless {', '.join(sorted(surplus))}"] if surplus else []
     if faults:
         return _WRONG_ENDPOINT.found(url=endpoint.url, faults="; ".join(faults))
-    return ok(_PROVIDER, f"sends the five event types to {endpoint.url}")
+    return _PROVIDER.ok(f"sends the five event types to {endpoint.url}")
