@@ -1,1 +1,1 @@
-"""Measurements: ratios against a baseline in the same run."""
+"""Benchmarks, fault injection and fuzzing."""

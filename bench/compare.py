@@ -27,17 +27,6 @@ _GROUPS: Final = ((Job.WEBHOOK,), (Job.LIST, Job.VERIFY))
 _WARM_UP_SECONDS: Final = 2
 
 
-class Options(argparse.Namespace):
-    """What to measure, and how."""
-
-    only: list[str]
-    jobs: list[Job]
-    connections: list[int]
-    seconds: int
-    rounds: int
-    quick: bool
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Install, start, check, measure, report."""
     options = _parse(arguments)
@@ -53,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.show(cases, settings, options.rounds, options.seconds, time.monotonic() - began)
 
 
-def _parse(arguments: Sequence[str] | None) -> Options:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure these contestants only")
     parser.add_argument("--jobs", nargs="+", type=Job, default=list(Job), choices=list(Job), metavar="JOB")
@@ -63,14 +52,14 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument(
         "--quick", action="store_true", help="the service and upper bounds, one process, 64 connections"
     )
-    options = parser.parse_args(arguments, Options())
+    options = parser.parse_args(arguments)
     if options.quick:
         options.only = options.only or [ours.NAME, upper_bounds.WITHOUT_DATABASE, upper_bounds.CONSTANT]
         options.connections = [report.CONNECTIONS]
     return options
 
 
-def _cases(options: Options) -> list[BenchCase]:
+def _cases(options: argparse.Namespace) -> list[BenchCase]:
     """Install the chosen contestants; return the cases to measure."""
     contestants: list[Contestant | UpperBound] = [*ours.contestants(), *upper_bounds.servers()]
     if not options.quick:
@@ -94,7 +83,7 @@ def _cases(options: Options) -> list[BenchCase]:
     return cases
 
 
-def _run_group(postgres: Cluster, folder: Path, cases: Sequence[BenchCase], options: Options) -> None:
+def _run_group(postgres: Cluster, folder: Path, cases: Sequence[BenchCase], options: argparse.Namespace) -> None:
     """Start all servers, check them, measure them in turn, and check them again."""
     with contextlib.ExitStack() as stack:
         for number, case in enumerate(_working(cases)):
@@ -120,7 +109,7 @@ def _run_group(postgres: Cluster, folder: Path, cases: Sequence[BenchCase], opti
                 case.check_afterwards()
 
 
-def _run_round(postgres: Cluster, cases: Sequence[BenchCase], number: int, options: Options) -> None:
+def _run_round(postgres: Cluster, cases: Sequence[BenchCase], number: int, options: argparse.Namespace) -> None:
     for connections in sorted({*options.connections, report.MANY_CONNECTIONS}):
         for case in _working(cases):
             if connections not in options.connections and not _scales(case, options):
@@ -134,7 +123,7 @@ def _run_round(postgres: Cluster, cases: Sequence[BenchCase], number: int, optio
                 )
 
 
-def _scales(case: BenchCase, options: Options) -> bool:
+def _scales(case: BenchCase, options: argparse.Namespace) -> bool:
     """Return whether to measure a case with the most connections too."""
     names, jobs = (ours.NAME, upper_bounds.WITHOUT_DATABASE), (Job.WEBHOOK, Job.LIST)
     return not options.quick and case.processes == 1 and case.contestant.name in names and case.job in jobs

@@ -1,11 +1,13 @@
 """What the comparison needs from each contestant, and the data that each contestant gets."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+
+import psycopg
 
 from bench.support import KEYS, PROJECTS, SECRET, TENANTS
 
@@ -59,7 +61,7 @@ class Server:
     """Complete header values, one for each key (for each tenant with access tokens)."""
 
 
-class Contestant(Protocol):
+class Contestant(ABC):
     """An implementation of one or more of the jobs."""
 
     name: str
@@ -70,22 +72,37 @@ class Contestant(Protocol):
     processes: Sequence[int]
     """The numbers of server processes to measure."""
 
+    @abstractmethod
     def install(self) -> str:
         """Install the contestant's own environment if it is missing; return the versions in one line."""
-        ...
 
+    @abstractmethod
     def running(self, job: Job, data: Dataset) -> AbstractContextManager[Server]:
         """Load the data, start the server, and stop it at the end."""
-        ...
 
     def events_stored(self, data: Dataset) -> int:
         """Count the events in the database (webhook)."""
-        ...
+        raise NotImplementedError
 
     def plan_of(self, data: Dataset, tenant: int) -> str:
         """Read a tenant's plan, or the price that represents it, from the database (webhook)."""
-        ...
+        raise NotImplementedError
 
     def revoke(self, data: Dataset, server: Server, number: int) -> None:
         """Revoke one of the server's credentials (list, verify)."""
-        ...
+        raise NotImplementedError
+
+
+def read_value(data: Dataset, query: str, *parameters: object) -> str:
+    """Run a query on a contestant's database and return its only value as text."""
+    with psycopg.connect(data.conninfo) as connection:
+        row = connection.execute(query.encode(), parameters).fetchone()
+    if row is None:
+        raise LookupError(f"{query} found nothing in {data.conninfo}")
+    return str(row[0])
+
+
+def vacuum(data: Dataset) -> None:
+    """Vacuum and analyze a contestant's database."""
+    with psycopg.connect(data.conninfo, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE")

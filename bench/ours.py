@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 import tenantry
 from bench import support
 from bench.baselines.serving import serving
-from bench.contestant import Contestant, Dataset, Job, Server
+from bench.contestant import Contestant, Dataset, Job, Server, read_value
 from tenantry.api import auth, projects, webhooks
 from tenantry.db.migrate import migrate
 from tests.support.issuer import AUDIENCE, running_issuer, signing_key
@@ -37,7 +37,7 @@ _PACKAGES: Final = ("uvicorn", "uvloop", "httptools", "psycopg", "msgspec")
 
 
 @dataclass
-class Tenantry:
+class Tenantry(Contestant):
     """The service as deployed, with jobs, on plans without request limits unless ``limited``."""
 
     name: str
@@ -84,11 +84,11 @@ class Tenantry:
 
     def events_stored(self, data: Dataset) -> int:
         """Count the ledger's events."""
-        return int(_value(data, "SELECT count(*) FROM billing_events"))
+        return int(read_value(data, "SELECT count(*) FROM billing_events"))
 
     def plan_of(self, data: Dataset, tenant: int) -> str:
         """Read the plan that the service applies."""
-        return _value(data, "SELECT plan FROM tenants WHERE id = %s", f"t{tenant}")
+        return read_value(data, "SELECT plan FROM tenants WHERE id = %s", f"t{tenant}")
 
     def revoke(self, data: Dataset, server: Server, number: int) -> None:
         """Revoke a key, or remove a token's user from the tenant."""
@@ -131,9 +131,3 @@ def _issuer(algorithm: str, tenants: int) -> Iterator[tuple[str, list[str]]]:
                 for number in range(tenants)
             ],
         )
-
-
-def _value(data: Dataset, query: str, *parameters: str) -> str:
-    with psycopg.connect(data.conninfo) as connection:
-        row = connection.execute(query, parameters).fetchone()
-    return str(row[0]) if row else ""

@@ -9,7 +9,7 @@ import string
 import subprocess
 import sys
 import urllib.request
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
 
 from bench.baselines import serving
-from bench.contestant import Contestant, Dataset, Job, Server
+from bench.contestant import Contestant, Dataset, Job, Server, read_value, vacuum
 from bench.events import BEGIN
 from bench.support import free_port
 
@@ -46,7 +46,7 @@ def contestants() -> list[Contestant]:
     return [Keys(), CachedKeys(), StripePlugin(), SyncEngine()]
 
 
-class _Peer(ABC):
+class _Peer(Contestant):
     """A package of npm behind a small server of ours: ``server.js`` in a folder beside this file."""
 
     name: str
@@ -88,8 +88,7 @@ class _Peer(ABC):
         serving.run(["node", "server.js", "migrate"], self._path(), variables)
         with psycopg.connect(data.conninfo) as connection:
             credentials = self.load(connection, data)
-        with psycopg.connect(data.conninfo, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE")
+        vacuum(data)
         with serving.serving(
             ["node", "server.js"],
             self._path(),
@@ -102,18 +101,6 @@ class _Peer(ABC):
     @abstractmethod
     def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
         """Insert the data into the peer's tables; returns the credentials."""
-
-    def events_stored(self, data: Dataset) -> int:
-        """See `Contestant`."""
-        raise NotImplementedError(f"{self.name} takes no events")
-
-    def plan_of(self, data: Dataset, tenant: int) -> str:
-        """See `Contestant`."""
-        raise NotImplementedError(f"{self.name} takes no events")
-
-    def revoke(self, data: Dataset, server: Server, number: int) -> None:
-        """See `Contestant`."""
-        raise NotImplementedError(f"{self.name} has no keys")
 
     def _path(self) -> Path:
         return Path(__file__).parent / self.folder
@@ -210,11 +197,11 @@ class StripePlugin(_Peer):
 
     def events_stored(self, data: Dataset) -> int:
         """How many subscriptions an event has changed; the events themselves are not kept."""
-        return int(_read(data, 'SELECT count(*)::text FROM subscription WHERE "periodStart" IS NOT NULL'))
+        return int(read_value(data, 'SELECT count(*)::text FROM subscription WHERE "periodStart" IS NOT NULL'))
 
     def plan_of(self, data: Dataset, tenant: int) -> str:
         """See `Contestant`."""
-        return _read(data, 'SELECT plan FROM subscription WHERE "stripeSubscriptionId" = %s', f"sub_{tenant}")
+        return read_value(data, 'SELECT plan FROM subscription WHERE "stripeSubscriptionId" = %s', f"sub_{tenant}")
 
 
 class SyncEngine(_Peer):
@@ -250,11 +237,11 @@ class SyncEngine(_Peer):
     def events_stored(self, data: Dataset) -> int:
         """How many subscriptions an event has changed; the events themselves are not kept."""
         changed = "SELECT count(*)::text FROM stripe.subscriptions WHERE last_synced_at > to_timestamp(%s)"
-        return int(_read(data, changed, BEGIN))
+        return int(read_value(data, changed, BEGIN))
 
     def plan_of(self, data: Dataset, tenant: int) -> str:
         """The price of the subscription's item."""
-        return _read(
+        return read_value(
             data, "SELECT price FROM stripe.subscription_items WHERE subscription = %s AND NOT deleted", f"sub_{tenant}"
         )
 
@@ -275,12 +262,3 @@ def _secret(number: int) -> str:
 def _hash(key: str) -> str:
     """What the plugin stores of a key."""
     return base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()).rstrip(b"=").decode()
-
-
-def _read(data: Dataset, query: str, *parameters: str | int) -> str:
-    """The one text value that a query returns."""
-    with psycopg.connect(data.conninfo) as connection:
-        row = connection.execute(query.encode(), parameters).fetchone()
-    if row is None:
-        raise LookupError(f"{data.conninfo}: {query} found nothing")
-    return str(row[0])

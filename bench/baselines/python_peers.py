@@ -1,7 +1,10 @@
-"""The Python peers of the comparison: what they are given, and how their servers are run."""
+"""The Python peers of the comparison: installation, data and servers."""
 
 import contextlib
+import hashlib
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,19 +13,24 @@ from typing import Final
 
 import psycopg
 
-from bench.baselines import environment
 from bench.baselines.serving import run, serving
-from bench.contestant import Contestant, Dataset, Job, Server
+from bench.contestant import Contestant, Dataset, Job, Server, read_value, vacuum
 from bench.support import free_port
 
 _HERE: Final = Path(__file__).parent
 _RECOMMENDED_WORKERS: Final = 2 * (os.cpu_count() or 1) + 1
-"""By gunicorn's documentation."""
-_SIGNATURE: Final = "Stripe-Signature"
+"""From gunicorn's documentation."""
+_SECRET_KEY: Final = "bench-" + "0123456789" * 5
+_REQUIREMENT: Final = re.compile(r"^[A-Za-z0-9._-]+", re.MULTILINE)
+_PRINT_VERSIONS: Final = """
+import sys
+from importlib.metadata import version
+print(", ".join(f"{name} {version(name)}" for name in sys.argv[1:]))
+"""
 
 
 def contestants() -> list[Contestant]:
-    """All of them."""
+    """Return all of them."""
     return [
         FastApi("fastapi-orm", "the usual endpoint: FastAPI, SQLAlchemy's asynchronous ORM, asyncpg, uvicorn"),
         FastApi("fastapi-core", "the same lean: SQLAlchemy Core, one query for a list, plain JSON of the events"),
@@ -31,8 +39,40 @@ def contestants() -> list[Contestant]:
     ]
 
 
+class _PythonPeer(Contestant):
+    """An app in a folder beside this file, with a virtual environment from its lock file."""
+
+    @property
+    def _package(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def _python(self) -> str:
+        return str(_HERE / self._package / ".venv" / "bin" / "python")
+
+    def install(self) -> str:
+        """Create the environment unless it is up to date; return the versions of the direct requirements."""
+        app = _HERE / self._package
+        lock_file, done = app / "requirements.txt", app / ".venv" / ".installed"
+        wanted = hashlib.sha256(lock_file.read_bytes() + sys.version.encode()).hexdigest()
+        if not done.exists() or done.read_text() != wanted:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", app / ".venv"], check=True)
+            pip = [self._python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+            subprocess.run([*pip, "install", "--require-hashes", "-r", lock_file], check=True)
+            done.write_text(wanted)
+        names = _REQUIREMENT.findall((app / "requirements.in").read_text())
+        command = [self._python, "-c", _PRINT_VERSIONS, *names]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def _seed(self, data: Dataset, variables: Mapping[str, str], *command: str) -> str:
+        """Run a module that creates and fills the tables; return its output."""
+        printed = run([self._python, "-m", *command], _HERE, variables)
+        vacuum(data)
+        return printed
+
+
 @dataclass
-class FastApi:
+class FastApi(_PythonPeer):
     """One of the two FastAPI apps, which have the same tables and routes."""
 
     name: str
@@ -40,48 +80,39 @@ class FastApi:
     jobs: Sequence[Job] = (Job.WEBHOOK, Job.LIST)
     processes: Sequence[int] = (1, 2)
 
-    @property
-    def _package(self) -> str:
-        return self.name.replace("-", "_")
-
-    def install(self) -> str:
-        """See `Contestant`."""
-        return environment.install(_HERE / self._package)
-
     @contextlib.contextmanager
     def running(self, job: Job, data: Dataset) -> Iterator[Server]:
-        """See `Contestant`."""
+        """Run the app under uvicorn."""
         variables = {"DATABASE_URL": data.conninfo, "STRIPE_WEBHOOK_SECRET": data.secret}
-        python = environment.python_of(_HERE / self._package)
-        printed = run([python, "-m", f"{self._package}.seed", *_sizes(data)], _HERE, variables)
-        _vacuum(data)
+        keys = self._seed(data, variables, "fastapi_seed", self._package, *_sizes(data)).split()
         port = free_port()
         command = [
-            python, "-m", "uvicorn", f"{self._package}.app:app", "--port", str(port),
+            self._python, "-m", "uvicorn", f"{self._package}.app:app", "--port", str(port),
             "--workers", str(data.processes), "--loop", "uvloop", "--http", "httptools",
             "--log-level", "warning", "--no-access-log",
         ]  # fmt: skip
         with _serving(command, variables, port, data) as pid:
             if job is Job.WEBHOOK:
-                yield Server(port, pid, "/webhooks/stripe", _SIGNATURE)
+                yield Server(port, pid, "/webhooks/stripe", "Stripe-Signature")
             else:
-                yield Server(port, pid, "/projects", credentials=[f"Bearer {key}" for key in printed.split()])
+                yield Server(port, pid, "/projects", credentials=[f"Bearer {key}" for key in keys])
 
     def events_stored(self, data: Dataset) -> int:
-        """See `Contestant`."""
-        return int(_value(data, "SELECT count(*)::text FROM stripe_events"))
+        """Count the stored events."""
+        return int(read_value(data, "SELECT count(*) FROM stripe_events"))
 
     def plan_of(self, data: Dataset, tenant: int) -> str:
-        """See `Contestant`."""
-        return _value(data, "SELECT plan FROM tenants WHERE id = %s", f"t{tenant}")
+        """Read the tenant's plan."""
+        return read_value(data, "SELECT plan FROM tenants WHERE id = %s", f"t{tenant}")
 
-    def revoke(self, data: Dataset, server: Server, number: int) -> None:  # noqa: ARG002
-        """See `Contestant`. Each request looks its key up, so it counts at once."""
+    def revoke(self, data: Dataset, server: Server, number: int) -> None:
+        """Revoke a key, which each request looks up."""
+        del server
         _execute(data, "UPDATE api_keys SET revoked_at = now() WHERE id = %s", number)
 
 
 @dataclass
-class DjStripe:
+class DjStripe(_PythonPeer):
     """dj-stripe's own webhook view."""
 
     name: str = "dj-stripe"
@@ -89,47 +120,35 @@ class DjStripe:
     jobs: Sequence[Job] = (Job.WEBHOOK,)
     processes: Sequence[int] = (_RECOMMENDED_WORKERS,)
 
-    def install(self) -> str:
-        """See `Contestant`."""
-        return environment.install(_HERE / "dj_stripe")
-
     @contextlib.contextmanager
-    def running(self, job: Job, data: Dataset) -> Iterator[Server]:  # noqa: ARG002
-        """See `Contestant`."""
+    def running(self, job: Job, data: Dataset) -> Iterator[Server]:
+        """Run the app and a stub of the provider's API."""
+        del job
         api_port = free_port()
         stub = [sys.executable, "-m", "bench.baselines.provider_stub", str(api_port)]
         api = f"http://127.0.0.1:{api_port}"
         with serving(stub, _HERE.parent.parent, {}, url=api, log=data.folder / "provider.log"):
-            variables = {
-                "DATABASE_URL": data.conninfo,
-                "SECRET_KEY": "bench-" + "0123456789" * 5,
+            variables = _django_variables(self._package, data) | {
                 "STRIPE_LIVE_SECRET_KEY": "sk_live_" + "0123456789" * 3,
                 "STRIPE_API_HOST": api,
             }
-            python = environment.python_of(_HERE / "dj_stripe")
-            seed = [python, "-m", "dj_stripe.seed", str(data.tenants), data.secret]
-            path = run(seed, _HERE, variables).strip()
-            _vacuum(data)
+            path = self._seed(data, variables, "dj_stripe.seed", str(data.tenants), data.secret).strip()
             port = free_port()
-            with _serving(_gunicorn("dj_stripe", port, data), variables, port, data) as pid:
-                yield Server(port, pid, path, _SIGNATURE)
+            with _serving(_gunicorn(self._python, port, data), variables, port, data) as pid:
+                yield Server(port, pid, path, "Stripe-Signature")
 
     def events_stored(self, data: Dataset) -> int:
-        """See `Contestant`."""
-        return int(_value(data, "SELECT count(*)::text FROM djstripe_event"))
+        """Count the stored events."""
+        return int(read_value(data, "SELECT count(*) FROM djstripe_event"))
 
     def plan_of(self, data: Dataset, tenant: int) -> str:
-        """See `Contestant`. dj-stripe knows no plans: this is the price that the provider's API gave."""
+        """Read the price that the provider's API returned, because dj-stripe has no plans."""
         query = "SELECT stripe_data #>> '{items,data,0,price,id}' FROM djstripe_subscription WHERE id = %s"
-        return _value(data, query, f"sub_{tenant}")
-
-    def revoke(self, data: Dataset, server: Server, number: int) -> None:
-        """It has no credentials."""
-        raise NotImplementedError
+        return read_value(data, query, f"sub_{tenant}")
 
 
 @dataclass
-class DrfApiKey:
+class DrfApiKey(_PythonPeer):
     """Django REST framework behind API keys."""
 
     name: str = "drf-api-key"
@@ -137,38 +156,29 @@ class DrfApiKey:
     jobs: Sequence[Job] = (Job.LIST,)
     processes: Sequence[int] = (_RECOMMENDED_WORKERS,)
 
-    def install(self) -> str:
-        """See `Contestant`."""
-        return environment.install(_HERE / "drf_api_key")
-
     @contextlib.contextmanager
-    def running(self, job: Job, data: Dataset) -> Iterator[Server]:  # noqa: ARG002
-        """See `Contestant`."""
-        variables = {"DATABASE_URL": data.conninfo, "SECRET_KEY": "bench-" + "0123456789" * 5}
-        python = environment.python_of(_HERE / "drf_api_key")
-        keys = run([python, "-m", "drf_api_key.seed", *_sizes(data)], _HERE, variables).split()
-        _vacuum(data)
+    def running(self, job: Job, data: Dataset) -> Iterator[Server]:
+        """Run the app."""
+        del job
+        variables = _django_variables(self._package, data)
+        keys = self._seed(data, variables, "drf_api_key.seed", *_sizes(data)).split()
         port = free_port()
-        with _serving(_gunicorn("drf_api_key", port, data), variables, port, data) as pid:
+        with _serving(_gunicorn(self._python, port, data), variables, port, data) as pid:
             yield Server(port, pid, "/projects", credentials=[f"Api-Key {key}" for key in keys])
 
-    def events_stored(self, data: Dataset) -> int:
-        """It takes in no events."""
-        raise NotImplementedError
-
-    def plan_of(self, data: Dataset, tenant: int) -> str:
-        """It takes in no events."""
-        raise NotImplementedError
-
     def revoke(self, data: Dataset, server: Server, number: int) -> None:
-        """See `Contestant`. Each request looks its key up, so it counts at once."""
+        """Revoke a key, which each request looks up."""
         prefix = server.credentials[number].removeprefix("Api-Key ").partition(".")[0]
         _execute(data, "UPDATE drf_api_key_tenantapikey SET revoked = true WHERE prefix = %s", prefix)
 
 
-def _gunicorn(package: str, port: int, data: Dataset) -> list[str]:
+def _django_variables(package: str, data: Dataset) -> dict[str, str]:
+    return {"DATABASE_URL": data.conninfo, "DJANGO_SETTINGS_MODULE": f"{package}.settings", "SECRET_KEY": _SECRET_KEY}
+
+
+def _gunicorn(python: str, port: int, data: Dataset) -> list[str]:
     return [
-        environment.python_of(_HERE / package), "-m", "gunicorn", f"{package}.wsgi", "--bind", f"127.0.0.1:{port}",
+        python, "-m", "gunicorn", "django.core.wsgi:get_wsgi_application()", "--bind", f"127.0.0.1:{port}",
         "--workers", str(data.processes), "--worker-class", "gthread", "--threads", "4",
         "--log-level", "warning", "--no-control-socket",
     ]  # fmt: skip
@@ -184,18 +194,6 @@ def _serving(
     return serving(command, _HERE, variables, url=f"http://127.0.0.1:{port}/projects", log=data.folder / "server.log")
 
 
-def _vacuum(data: Dataset) -> None:
-    with psycopg.connect(data.conninfo, autocommit=True) as connection:
-        connection.execute("VACUUM ANALYZE")
-
-
-def _value(data: Dataset, query: str, *parameters: object) -> str:
-    with psycopg.connect(data.conninfo) as connection:
-        row = connection.execute(query, parameters).fetchone()
-        assert row is not None
-        return str(row[0])
-
-
 def _execute(data: Dataset, statement: str, *parameters: object) -> None:
     with psycopg.connect(data.conninfo) as connection:
-        connection.execute(statement, parameters)
+        connection.execute(statement.encode(), parameters)

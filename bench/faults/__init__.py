@@ -1,1 +1,1 @@
-"""Nothing that was acknowledged is lost: the service under load, and everything that it stands on breaking."""
+"""Faults under load: what the service acknowledges survives them."""

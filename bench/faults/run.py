@@ -1,4 +1,4 @@
-"""One set-up under load: faults one after the other, each at a random moment, the books after each and at the end."""
+"""One deployment under load: faults at random moments, and checks after each fault and at the end."""
 
 import asyncio
 import math
@@ -9,245 +9,229 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import psycopg
-
-from bench.books import Books, read_books
-from bench.faults.injuries import Fault
-from bench.faults.load import REPEATED, REVOKED, SUCCESSES, UNAVAILABLE, Change, FaultLoad, Moment, Timeline
-from bench.faults.site import OPERATOR, OWNERS, Database, Site, running_site
-from bench.faults.trail import Trail, read_trail
+from bench.faults.deployment import OPERATOR, OWNERS, DatabaseKind, Deployment, running_deployment
+from bench.faults.fault_types import InjectedFault
+from bench.faults.load import REPEATED, REVOKED, SUCCESSES, UNAVAILABLE, AnsweredRequest, Change, Load
+from bench.faults.stored_state import AuditState, LedgerState, read_audit, read_ledger
 
 PAUSE: Final = 0.25
-"""Seconds between two requests of a client, on the average."""
+"""Mean of seconds between two requests of a client."""
 MAIL: Final = "mail"
-_QUIET: Final = (0.5, 3.0)
-"""Seconds from a recovery to the next fault, at least and at most."""
-_PATIENCE: Final = 120.0
-"""Seconds that a recovery may take, and that the last events may take to be acknowledged."""
-_MAIL_PATIENCE: Final = 1500.0
-"""Seconds that the last mails may take; they are tried again ever more rarely."""
-_LOOK: Final = 0.05
+_BETWEEN_FAULTS: Final = (0.5, 3.0)
+"""Bounds in seconds."""
+_TIMEOUT: Final = 120.0
+"""Seconds for a recovery, and for the last events to be acknowledged."""
+_MAIL_TIMEOUT: Final = 1500.0
+"""Seconds for the last mails, which are retried ever more rarely."""
+_POLL: Final = 0.05
 _LAG: Final = 3.0
-"""Seconds that an asynchronous standby may be behind: what was acknowledged before them outlives the primary."""
+"""The longest acceptable lag of an asynchronous standby in seconds."""
 _IN_FLIGHT: Final = 1.0
-"""Seconds after the primary's end in which its last answers may come in."""
+"""Seconds after the primary's end in which its last answers may arrive."""
 _AFTER_LOSS: Final = ("new key", "rotate key", "revoke key", REVOKED, "remove member")
-"""Requests that may meet keys and members as they were before what was lost."""
+"""Requests that may find keys and members in an older state after a loss."""
 _CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
 _GROUPS: Final = {
     "twin": "event", "event again": "event", "suspended list": "list", "suspended check": "check",
 }  # fmt: skip
-_UNSETTLED: Final = """
+_PENDING: Final = """
 SELECT (SELECT count(*) FROM notifications WHERE status = 'queued')
      + (SELECT count(*) FROM procrastinate_jobs
          WHERE queue_name IN ('mail', 'provider') AND status IN ('todo', 'doing'))
 """
 
 
-class Instance(NamedTuple):
-    """A fault that was inflicted; times are on the monotonic clock."""
+class FaultResult(NamedTuple):
+    """One injected fault; times are on the monotonic clock."""
 
-    fault: Fault
+    fault: InjectedFault
     began: float
     ended: float
     killed: int
-    """Processes that it killed."""
     recovered: float
-    """When each kind of request had been answered again, and every set of servers was ready."""
+    """When every kind of request had succeeded again and all servers were ready."""
     recoveries: dict[str, float]
-    """Seconds from the fault's end to the first success, for each kind of request that it had met, and for mails."""
+    """Seconds from the fault's end to the first success, by affected kind of request, and for mails."""
     lost: int
-    """Acknowledged events that were not in the ledger afterwards."""
-    untold: Counter[Change]
-    """What the audit trail had afterwards of which callers had not been told yet."""
+    """Acknowledged events that were missing from the ledger afterwards."""
+    unconfirmed: Counter[Change]
+    """Changes in the audit trail that no answer had confirmed."""
     doubled: int = 0
-    """Changes of keys and members that were carried out more often than callers were ever told."""
+    """Changes that took effect more often than answers ever confirmed."""
 
 
-class Repeated(NamedTuple):
-    """A mail that came more than once."""
+class RepeatedMail(NamedTuple):
+    """A mail that arrived more than once."""
 
     first: float
-    """When its first copy came."""
+    """When the first copy arrived."""
     more: int
-    """Copies after that."""
+    """The number of further copies."""
 
 
-class Mails(NamedTuple):
-    """What became of the notifications."""
+class MailResult(NamedTuple):
+    """The outcome of the notifications."""
 
     notifications: int
     never: int
-    """Those whose mail never arrived."""
-    repeated: list[Repeated]
+    """Notifications without a mail."""
+    repeated: list[RepeatedMail]
     beyond: int
-    """Mails that came more often than the faults that met them explain."""
-    unsettled: int
-    """Notifications and jobs that were left at the end."""
+    """Mails that arrived more often than the faults explain."""
+    pending: int
+    """Unfinished notifications and jobs."""
 
 
-class Phase(NamedTuple):
-    """What came of one set-up."""
+class PhaseResult(NamedTuple):
+    """The results of one deployment."""
 
-    kind: Database
-    instances: list[Instance]
-    moments: list[Moment]
+    kind: DatabaseKind
+    faults: list[FaultResult]
+    requests: list[AnsweredRequest]
     acknowledged: int
-    books: Books
-    mails: Mails
-    wrong: list[str]
-    longest_connections: int
+    ledger: LedgerState
+    mails: MailResult
+    violations: list[str]
+    connections: int
+    """The most connections that the database had."""
     workers: int
 
 
 async def run_phase(
-    kind: Database, faults: Sequence[Fault], chance: random.Random, options: Sequence[str], logs: Path | None
-) -> Phase:
-    """Inflict these faults, in this order."""
-    async with running_site(kind, options, logs) as site:
-        trial = Trial(site, chance)
+    kind: DatabaseKind,
+    faults: Sequence[InjectedFault],
+    chance: random.Random,
+    options: Sequence[str],
+    logs: Path | None,
+) -> PhaseResult:
+    """Inject these faults in this order."""
+    async with running_deployment(kind, options, logs) as site:
+        run = FaultRun(site, chance)
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(trial.watch_mail())
-            loading = group.create_task(trial.load.run())
-            await trial.until_all_succeed(time.monotonic())
-            if kind is Database.CLOCK:
-                # under faketime a process stands still for seconds in its beginning, with rows locked
-                trial.steady = time.monotonic()
+            watching = group.create_task(run.watch_mail())
+            loading = group.create_task(run.load.run())
+            await run.until_all_succeed(time.monotonic())
+            if kind is DatabaseKind.CLOCK:
+                # a process under faketime hangs for seconds at its start, with rows locked
+                run.steady = time.monotonic()
             for number, fault in enumerate(faults, start=1):
                 print(f"  {kind.name.lower()} {number}/{len(faults)}: {fault.name}", flush=True)
-                await trial.inflict(fault)
-            trial.load.end()
-            async with asyncio.timeout(_PATIENCE):
+                await run.inject(fault)
+            run.load.end()
+            async with asyncio.timeout(_TIMEOUT):
                 await loading
-            await trial.settle()
+            await run.until_settled()
             watching.cancel()
-        return await trial.result()
+        return await run.result()
 
 
-class Trial:
-    """A set-up under load."""
+class FaultRun:
+    """A deployment under load."""
 
-    def __init__(self, site: Site, chance: random.Random) -> None:
-        self.timeline = Timeline()
-        self.load = FaultLoad(
-            site.ports, site.keys, site.owners, OPERATOR, timeline=self.timeline, seed=chance.randrange(1 << 30),
-            pause=PAUSE, host=site.host,
-        )  # fmt: skip
+    def __init__(self, site: Deployment, chance: random.Random) -> None:
+        self.load = Load(
+            site.ports, site.keys, site.owners, OPERATOR, seed=chance.randrange(1 << 30), pause=PAUSE, host=site.host
+        )
         self.steady = 0.0
-        """Before this any request may be told to come again."""
-        self.instances: list[Instance] = []
+        """Until this moment any request may get 503 with Retry-After."""
+        self.faults: list[FaultResult] = []
         self.site = site
         self._chance = chance
         self._mails: list[float] = []
         self._lost: set[str] = set()
-        self._wrong: list[str] = []
-        self._unsettled = 0
+        self._violations: list[str] = []
+        self._pending = 0
         self._connections = 0
 
     async def watch_mail(self) -> None:
-        """Note when each mail came in."""
+        """Note when each mail arrives."""
         while True:
             new = len(self.site.mail.received) - len(self._mails)
             self._mails += [time.monotonic()] * new
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL)
 
-    async def inflict(self, fault: Fault) -> None:
-        """One fault, and what it did."""
-        await asyncio.sleep(self._chance.uniform(*_QUIET))
+    async def inject(self, fault: InjectedFault) -> None:
+        """Inject one fault and record its effects."""
+        await asyncio.sleep(self._chance.uniform(*_BETWEEN_FAULTS))
         began = time.monotonic()
-        killed = await fault.inflict(self.site, self._chance) or 0
+        killed = await fault.inject(self.site, self._chance) or 0
         ended = time.monotonic()
         first = await self.until_all_succeed(ended)
         await asyncio.to_thread(self.site.until_ready)
-        back = time.monotonic()
-        met = {
-            _group(moment.kind)
-            for moment in self._since(began)
-            if moment.at <= ended + _PATIENCE and not moment.is_success
+        recovered = time.monotonic()
+        affected = {
+            _group(request.kind)
+            for request in self._since(began)
+            if request.at <= ended + _TIMEOUT and not request.is_success
         }
-        lost, untold = await asyncio.to_thread(self._look)
-        self.instances.append(
-            Instance(
-                fault, began, ended, killed, back,
-                {kind: at - ended for kind, at in first.items() if kind in met}, lost, untold,
-            )
-        )  # fmt: skip
+        lost, unconfirmed = await asyncio.to_thread(self._check_database)
+        recoveries = {kind: at - ended for kind, at in first.items() if kind in affected}
+        self.faults.append(FaultResult(fault, began, ended, killed, recovered, recoveries, lost, unconfirmed))
         if fault.restore is not None:
             await fault.restore(self.site, self._chance)
 
     async def until_all_succeed(self, since: float) -> dict[str, float]:
-        """When each kind of request first succeeded after a moment; waits for it."""
+        """Wait until each kind of request has succeeded after a moment; return when each did first."""
         wanted = {_group(kind) for kind in SUCCESSES}
         first: dict[str, float] = {}
-        position = len(self.timeline.moments)
+        position = len(self.load.requests)
         while wanted - first.keys():
-            if time.monotonic() > since + _PATIENCE:
-                self._wrong.append(f"no success within {_PATIENCE:g} s: {', '.join(sorted(wanted - first.keys()))}")
+            if time.monotonic() > since + _TIMEOUT:
+                self._violations.append(f"no success within {_TIMEOUT:g} s: {', '.join(sorted(wanted - first.keys()))}")
                 break
-            for moment in self.timeline.moments[position:]:
-                if moment.is_success and moment.at - moment.took >= since:
-                    first.setdefault(_group(moment.kind), moment.at)
-            position = len(self.timeline.moments)
-            await asyncio.sleep(_LOOK)
+            for request in self.load.requests[position:]:
+                if request.is_success and request.at - request.took >= since:
+                    first.setdefault(_group(request.kind), request.at)
+            position = len(self.load.requests)
+            await asyncio.sleep(_POLL)
         return first
 
-    def _since(self, moment: float) -> Iterator[Moment]:
-        for each in reversed(self.timeline.moments):
+    def _since(self, moment: float) -> Iterator[AnsweredRequest]:
+        for each in reversed(self.load.requests):
             if each.at < moment:
                 return
             yield each
 
-    def _look(self) -> tuple[int, Counter[Change]]:
-        """How many acknowledged events have been lost lately, and the changes that no answer has told of so far."""
-        acknowledged = set(self.timeline.acknowledged.copy())
-        with psycopg.connect(self.site.conninfo) as connection:
-            entries = {row[0] for row in connection.execute("SELECT id FROM billing_events")}
+    def _check_database(self) -> tuple[int, Counter[Change]]:
+        """Return the number of newly lost events, and the changes that no answer has confirmed so far."""
+        acknowledged = set(self.load.acknowledged.copy())
+        entries = {row[0] for row in self.site.database.rows("SELECT id FROM billing_events")}
         lost = acknowledged - entries - self._lost
         self._lost |= lost
-        self._connections = max(self._connections, self.count_connections() or 0)
-        trail = read_trail(self.site.conninfo, OWNERS)  # first, as answers go on coming in
-        return len(lost), trail.untold(self.load.told.copy())
+        self._connections = max(self._connections, int(self.site.database.rows(_CONNECTIONS)[0][0]))
+        audit = read_audit(self.site.conninfo, OWNERS)  # before the copy, because answers still arrive
+        return len(lost), audit.unconfirmed(self.load.confirmed.copy())
 
-    def count_connections(self) -> int | None:
-        """How many connections the database has now, but for this one; None where it is down."""
-        try:
-            return int(self.site.database.rows(_CONNECTIONS)[0][0])
-        except psycopg.OperationalError:
-            return None
-
-    async def settle(self) -> None:
-        """Wait until every mail is sent and every question is asked."""
-        deadline = time.monotonic() + _MAIL_PATIENCE
-        while self._unsettled == 0 or time.monotonic() < deadline:
-            self._unsettled = await asyncio.to_thread(self._count_unsettled)
-            if not self._unsettled:
+    async def until_settled(self) -> None:
+        """Wait until every mail is sent and every job for the provider is done."""
+        deadline = time.monotonic() + _MAIL_TIMEOUT
+        while True:
+            [[self._pending]] = await asyncio.to_thread(self.site.database.rows, _PENDING)
+            if not self._pending or time.monotonic() >= deadline:
                 return
             await asyncio.sleep(1)
 
-    def _count_unsettled(self) -> int:
-        return int(self.site.database.rows(_UNSETTLED)[0][0])
-
-    async def result(self) -> Phase:
-        """What came of it all."""
-        books = await read_books(self.site.conninfo)
-        trail = await asyncio.to_thread(read_trail, self.site.conninfo, OWNERS)
-        return Phase(
-            self.site.kind, list(self._completed(trail)), self.timeline.moments,
-            len(self.timeline.acknowledged), books, await asyncio.to_thread(self._judge_mails),
-            [*self._wrong, *self._faults(books, trail)], self._connections, self.site.workers,
+    async def result(self) -> PhaseResult:
+        """Check the final state."""
+        ledger = await read_ledger(self.site.conninfo)
+        audit = await asyncio.to_thread(read_audit, self.site.conninfo, OWNERS)
+        return PhaseResult(
+            self.site.kind, list(self._completed(audit)), self.load.requests, len(self.load.acknowledged), ledger,
+            await asyncio.to_thread(self._check_mails),
+            [*self._violations, *self._find_violations(ledger, audit)], self._connections, self.site.workers,
         )  # fmt: skip
 
-    def _completed(self, trail: Trail) -> Iterator[Instance]:
-        """The faults, with what shows at the end alone: changes that came twice, and the first mail after each."""
-        doubled = trail.untold(self.load.told)
-        for each in self.instances:
-            own = each.untold & doubled
+    def _completed(self, audit: AuditState) -> Iterator[FaultResult]:
+        """Add what only the end shows: doubled changes, and the first mail after each fault."""
+        doubled = audit.unconfirmed(self.load.confirmed)
+        for each in self.faults:
+            own = each.unconfirmed & doubled
             doubled -= own
             later = [at - each.ended for at in self._mails if at >= each.ended]
             recoveries = each.recoveries | ({MAIL: later[0]} if later else {})
             yield each._replace(doubled=own.total(), recoveries=recoveries)
 
-    def _judge_mails(self) -> Mails:
+    def _check_mails(self) -> MailResult:
         ids = {f"<{row[0]}@example.com>" for row in self.site.database.rows("SELECT id FROM notifications")}
         times: defaultdict[str, list[float]] = defaultdict(list)
         for at, mail in zip(self._mails, self.site.mail.received, strict=False):
@@ -256,64 +240,59 @@ class Trial:
         beyond = sum(
             len(copies) - 1 > sum(
                 each.fault.mails > 0 and each.began - 1 <= copies[-1] and each.recovered + 1 >= copies[0] - 1
-                for each in self.instances
+                for each in self.faults
             )
             for copies in repeated
         )  # fmt: skip
-        again = [Repeated(copies[0], len(copies) - 1) for copies in repeated]
-        return Mails(len(ids), len(ids - times.keys()), again, beyond, self._unsettled)
+        again = [RepeatedMail(copies[0], len(copies) - 1) for copies in repeated]
+        return MailResult(len(ids), len(ids - times.keys()), again, beyond, self._pending)
 
-    def _faults(self, books: Books, trail: Trail) -> Iterator[str]:
-        acknowledged = self.timeline.acknowledged
-        if lost := [each for each in acknowledged.keys() - books.entries if not self._may_be_lost(acknowledged[each])]:
-            yield f"{len(lost):,} events were acknowledged and are not in the ledger, such as {min(lost)}"
-        if strange := books.entries - self.timeline.sent:
-            yield f"{len(strange):,} entries of the ledger were never sent, such as {min(strange)}"
-        if books.differing:
-            yield f"{books.differing} tenants are not what their ledger says"
-        yield from self._faults_of_changes(trail)
-        odd = Counter(filter(None, map(self._oddity, self.timeline.moments)))
-        for what, count in odd.most_common():
-            yield f"{count} times {what}"
-
-    def _faults_of_changes(self, trail: Trail) -> Iterator[str]:
-        if doubled := trail.untold(self.load.told):
-            yield f"{doubled.total()} changes were carried out more often than was answered, such as {min(doubled)}"
-        absent = {change for change in self.load.told if change not in trail.entries}
-        lost = {change for change in absent if self._may_be_lost(self.load.told[change])}
-        if missing := absent - lost:
-            yield f"{len(missing)} changes were answered and are not in the audit trail, such as {min(missing)}"
-        if live := trail.live - {key for _, key in lost}:
+    def _find_violations(self, ledger: LedgerState, audit: AuditState) -> Iterator[str]:
+        acknowledged = self.load.acknowledged
+        if lost := [each for each in acknowledged.keys() - ledger.events if not self._may_be_lost(acknowledged[each])]:
+            yield f"{len(lost):,} acknowledged events are not in the ledger, such as {min(lost)}"
+        if unsent := ledger.events - self.load.sent:
+            yield f"{len(unsent):,} entries of the ledger were never sent, such as {min(unsent)}"
+        if ledger.differing:
+            yield f"the state of {ledger.differing} tenants differs from the fold of their ledger"
+        if doubled := audit.unconfirmed(self.load.confirmed):
+            yield f"{doubled.total()} changes took effect more often than answered, such as {min(doubled)}"
+        absent = {change for change in self.load.confirmed if change not in audit.entries}
+        lost_changes = {change for change in absent if self._may_be_lost(self.load.confirmed[change])}
+        if missing := absent - lost_changes:
+            yield f"{len(missing)} confirmed changes are not in the audit trail, such as {min(missing)}"
+        if live := audit.live - {key for _, key in lost_changes}:
             yield f"{len(live)} keys are not revoked at the end, such as {min(live)}"
-        if misled := [what for at, what in self.load.misled if at < self._lost_from()]:
-            yield f"{len(misled)} times a member was not what had been answered: {misled[0]}"
+        if found := [text for at, text in self.load.contradictions if at < self._first_loss()]:
+            yield f"{len(found)} times an answer about a member contradicted an earlier one: {found[0]}"
+        unexplained = Counter(filter(None, map(self._unexplained, self.load.requests)))
+        for text, count in unexplained.most_common():
+            yield f"{count} times {text}"
 
     def _may_be_lost(self, acknowledged: float) -> bool:
-        """Whether a fault may have taken away what was acknowledged at a moment."""
-        losing = [each.began for each in self.instances if each.fault.loses]
+        """Return whether a fault explains the loss of what was acknowledged at a moment."""
+        losing = [each.began for each in self.faults if each.fault.loses]
         return any(began - _LAG <= acknowledged <= began + _IN_FLIGHT for began in losing)
 
-    def _lost_from(self) -> float:
-        """When the first fault came that may take anything away."""
-        return min((each.began for each in self.instances if each.fault.loses), default=math.inf)
+    def _first_loss(self) -> float:
+        """Return when the first fault began that may lose changes."""
+        return min((each.began for each in self.faults if each.fault.loses), default=math.inf)
 
-    def _oddity(self, moment: Moment) -> str | None:
-        """What is wrong with an answer."""
-        if moment.is_success:
+    def _unexplained(self, request: AnsweredRequest) -> str | None:
+        """Describe an unsuccessful answer that nothing explains."""
+        if request.is_success or (request.is_retryable and request.at < self.steady):
             return None
-        met = [each for each in self.instances if each.began <= moment.at and moment.at - moment.took <= each.recovered]
-        if moment.is_refusal and moment.at < self.steady:
+        current = [
+            each for each in self.faults if each.began <= request.at and request.at - request.took <= each.recovered
+        ]
+        if request.status in REPEATED.get(request.kind, ()) or any(each.fault.explains(request) for each in current):
             return None
-        if moment.status in REPEATED.get(moment.kind, ()):
+        if request.kind in _AFTER_LOSS and request.at >= self._first_loss():
             return None
-        if any(each.fault.explains(moment) for each in met):
-            return None
-        if moment.kind in _AFTER_LOSS and moment.at >= self._lost_from():
-            return None
-        status = str(moment.status or "no answer")
-        if moment.status == UNAVAILABLE and not moment.is_told:
+        status = str(request.status or "no answer")
+        if request.status == UNAVAILABLE and not request.has_retry_after:
             status += " without Retry-After"
-        return f"{moment.kind}: {status}, during: {', '.join({each.fault.name for each in met}) or 'no fault'}"
+        return f"{request.kind}: {status}, during: {', '.join({each.fault.name for each in current}) or 'no fault'}"
 
 
 def _group(kind: str) -> str:

@@ -1,1 +1,1 @@
-"""Throwing bytes at every parser that meets those of others."""
+"""Fuzzing of every parser that reads untrusted bytes."""

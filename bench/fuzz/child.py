@@ -1,4 +1,4 @@
-"""The process of one target under atheris: ``python -m bench.fuzz.child NAME`` and libFuzzer's own arguments."""
+"""Run one target under atheris: ``python -m bench.fuzz.child NAME`` and libFuzzer's own arguments."""
 
 import logging
 import sys
@@ -9,10 +9,10 @@ INSTRUMENTED = ["tenantry", "tenantry_sdk", "joserfc", "authlib", "opentelemetry
 
 
 def main() -> None:
-    """Run until libFuzzer has had enough, or something is found."""
+    """Run until libFuzzer ends or finds something."""
     name, *arguments = sys.argv[1:]
     with atheris.instrument_imports(include=INSTRUMENTED):
-        from bench.fuzz.catalogue import target  # noqa: PLC0415  # it is instrumented as it is imported
+        from bench.fuzz.catalog import target  # noqa: PLC0415  # atheris instruments imports
 
         one = target(name)
     logging.disable()

@@ -1,4 +1,4 @@
-"""Keys, cursors, cookies and other short texts that clients send back to us."""
+"""Keys, cursors, cookies and other short texts from clients."""
 
 import base64
 import io
@@ -7,7 +7,7 @@ import zlib
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from bench.fuzz.target import Target, hold, only_text, parts, text
+from bench.fuzz.target import Target, parts, require, require_storable, text
 from tenantry.api.pages.reference import takes_gzip
 from tenantry.auth.authentication import bearer, wanted_organization
 from tenantry.cli.key_scan import scan_stream
@@ -31,7 +31,7 @@ KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 
 
 def checksummed(body: bytes) -> bytes:
-    """These bytes with the checksum that a key has, reckoned in another way than the service's."""
+    """Append a key's checksum, computed independently of the service."""
     number, digits = zlib.crc32(body), ""
     while number:
         number, digit = divmod(number, 62)
@@ -40,20 +40,20 @@ def checksummed(body: bytes) -> bytes:
 
 
 def check_key(data: bytes) -> None:
-    """A key is what has the form and the checksum; ``@`` stands for that of what is before it."""
+    """Require that form and checksum decide; ``@`` is replaced by the checksum of the bytes before it."""
     body, mark, rest = data.partition(b"@")
     given = checksummed(body) + rest if mark else data
     by_reference = _KEY_FORM.fullmatch(given) is not None and checksummed(given[:-6]) == given
-    hold(is_well_formed(given) is by_reference, "a key is taken that is none, or the other way round", given)
+    require(is_well_formed(given) is by_reference, "the service and the reference disagree about a key", given)
 
 
 def check_scan(data: bytes) -> None:
-    """In any bytes just those keys are found that are there; ``@`` stands for a key, ``%`` for one in UTF-16."""
+    """Require that the scan finds exactly the keys in any bytes; ``@`` is replaced by a key, ``%`` by one in UTF-16."""
     content = data.replace(b"@", KEY.encode()).replace(b"%", KEY.encode("utf-16-le"))
     report: dict[str, Any] = {"keys": [], "files": 0, "bytes": 0}
     scan_stream(io.BytesIO(content), "-", report)
     places = [(key["line"], key["column"]) for key in report["keys"]]
-    hold(places == sorted(set(places)), "keys are not in order", content)
+    require(places == sorted(set(places)), "keys are not in order", content)
     offsets = [match.start() for match in re.finditer(rb"(?=svc_)", content)]
     narrow = {
         (content.count(b"\n", 0, offset) + 1, offset - content.rfind(b"\n", 0, offset))
@@ -61,19 +61,19 @@ def check_scan(data: bytes) -> None:
         if is_well_formed(content[offset:][:58])
     }
     is_allowed = b"tenantry:allow" in content.replace(b"\0", b"")
-    hold(is_allowed or narrow <= set(places), "the scan misses a key", content)
-    hold(len(places) <= len(narrow) + content.replace(b"\0", b"").count(b"svc_"), "the scan invents a key", content)
+    require(is_allowed or narrow <= set(places), "the scan misses a key", content)
+    require(len(places) <= len(narrow) + content.replace(b"\0", b"").count(b"svc_"), "the scan invents a key", content)
 
 
 def check_cursor(data: bytes) -> None:
-    """Any text is refused as it should be, or is a position that its own cursor leads to."""
+    """Require that any text is rejected as declared or decodes to a position that encodes to an equal one."""
     given = text(data)
     try:
         position = cursor.decode(given)
     except BadCursorError:
         return
-    only_text(position)
-    hold(cursor.decode(cursor.encode(position)) == position, "a cursor leads elsewhere", position)
+    require_storable(position)
+    require(cursor.decode(cursor.encode(position)) == position, "a cursor decodes to another position", position)
     try:
         parse_time_cursor(given)
     except InvalidCursorError:
@@ -81,7 +81,7 @@ def check_cursor(data: bytes) -> None:
 
 
 def check_cursor_content(data: bytes) -> None:
-    """The same, for what is encoded as cursors are."""
+    """Check the same for encoded bytes."""
     check_cursor(base64.urlsafe_b64encode(data).rstrip(b"="))
 
 
@@ -92,76 +92,76 @@ _SEALED: Final = _cookies.with_sign_in(_begun, "/orgs/acme")
 
 
 def check_cookies(data: bytes) -> None:
-    """What a browser has in its cookies is ours, or is nothing."""
+    """Require that only the service's own cookies are accepted."""
     state, session, sealed = (part.decode("latin-1") for part in parts(data, 3))
     name = _SEALED.key
     stand_in = SimpleNamespace(cookies={name: sealed, "__Host-tenantry_session": session})
     request = cast("Any", stand_in)
     pending = _cookies.sign_in(request, state if name.endswith(state[:12]) else _begun.state)
-    hold(pending is None or pending.begun == _begun, "a cookie of others is taken", sealed)
+    require(pending is None or pending.begun == _begun, "a forged cookie is accepted", sealed)
     _cookies.without_old_sign_ins(request)
-    hold(_secret.digest(session) is None, "a session of others is taken", session)
+    require(_secret.digest(session) is None, "a forged session is accepted", session)
 
 
 def check_headers(data: bytes) -> None:
-    """Short headers of requests: only what is declared may be raised, and no secret goes on as something else."""
+    """Require that short headers raise only declared errors, and that no secret passes as another value."""
     authorization, organization, request_id, accept, path = parts(data, 5)
     try:
         credential = bearer(authorization)
-        hold(credential in authorization, "a credential that was not sent", authorization)
+        require(credential in authorization, "the credential is not part of the header", authorization)
     except DomainError as error:
-        told_nothing(error, authorization)
+        require_no_echo(error, authorization)
     try:
         wanted_organization(text(organization), organization or None)
     except DomainError as error:
-        told_nothing(error, organization)
+        require_no_echo(error, organization)
     named = request_id_of(request_id or None).decode("ascii")
-    hold(re.fullmatch(r"[A-Za-z0-9._-]{1,128}", named), "a request id that is not plain", named)
+    require(re.fullmatch(r"[A-Za-z0-9._-]{1,128}", named), "a request id with unsafe characters", named)
     takes_gzip(accept.decode("latin-1"))
     safe = safe_path(text(path))
-    hold(re.fullmatch(r"/(?![/\\])[!-~ ]*", safe) and "\\" not in safe, "a path that may lead elsewhere", safe)
+    require(re.fullmatch(r"/(?![/\\])[!-~ ]*", safe) and "\\" not in safe, "a path that may leave the site", safe)
 
 
-def told_nothing(error: DomainError, sent: bytes) -> None:
-    """No refusal says again what was sent, but for short words that are in the sentence anyway."""
-    hold(len(sent) < 12 or text(sent) not in error.detail, "a refusal says what was sent", error.detail)
+def require_no_echo(error: DomainError, sent: bytes) -> None:
+    """Require that no error repeats what was sent, except short words."""
+    require(len(sent) < 12 or text(sent) not in error.detail, "an error repeats what was sent", error.detail)
 
 
 def check_redaction(data: bytes) -> None:
-    """In a line of a log no key survives, wherever it stands; ``@`` stands for one."""
+    """Require that no key survives in a log line; ``@`` is replaced by a key."""
     given = text(data)
     line = redact(given.replace("@", f" {KEY} "))
-    hold(KEY not in line, "a key is in the log", line)
+    require(KEY not in line, "a key is in the log", line)
 
 
 TARGETS: Final = (
     Target(
         name="api-key",
-        meets="the text of a key, of anybody; beside another reading of its form",
+        reads="the text of a key, from any client; compared with another implementation",
         check=check_key,
         seeds=lambda: [KEY.encode(), KEY[:-6].encode() + b"@", b"svc_test_" + b"0" * 43 + b"@", b"svc_live_\xff@x"],
         words=(b"svc_live_", b"svc_test_", b"@", b"0" * 43),
-        largest=128,
+        max_size=128,
     ),
     Target(
         name="key-scan",
-        meets="files in which keys are looked for, of anybody",
+        reads="scanned files, from anyone",
         check=check_scan,
         seeds=lambda: [b"a = '@'", b"%%", b"svc_live_@", b"@@", b"s\0v\0c\0_\0%", KEY[:30].encode() + b"@"],
         words=(b"@", b"%", b"svc_", b"s\0v\0c\0_\0", b"svc_live_"),
-        largest=1024,
+        max_size=1024,
     ),
     Target(
         name="cursor",
-        meets="a cursor, of anybody",
+        reads="a cursor, from any client",
         check=check_cursor,
         seeds=lambda: [cursor.encode(Position(n, name)).encode() for n, name in ((0, ""), (2**61, "key_1"), (-5, "é"))],
         words=(b"==", b"-", b"_", b"+", b"/"),
-        largest=1100,
+        max_size=1100,
     ),
     Target(
         name="cursor-content",
-        meets="what is encoded in a cursor, of anybody",
+        reads="the content of a cursor, from any client",
         check=check_cursor_content,
         seeds=lambda: [
             b"\x92\x01\xa1a",
@@ -170,11 +170,11 @@ TARGETS: Final = (
             b"\x93\x01\xa0\xa0",
             b"\x92\xd3" + b"\x80" + b"\0" * 7 + b"\xa1a",
         ],
-        largest=750,
+        max_size=750,
     ),
     Target(
         name="cookies",
-        meets="the cookies of a session and of a sign-in under way, of anybody",
+        reads="the cookies of a session and of a pending sign-in, from any client",
         check=check_cookies,
         seeds=lambda: [
             f"state-of-the-fuzzer\n{_secret.token(bytes(32))[:-4]}\n{_SEALED.value}".encode(),
@@ -189,7 +189,7 @@ TARGETS: Final = (
     ),
     Target(
         name="headers",
-        meets="Authorization, X-Organization-Id, X-Request-Id, Accept-Encoding and a path to go back to, of anybody",
+        reads="Authorization, X-Organization-Id, X-Request-Id, Accept-Encoding and a return path, from any client",
         check=check_headers,
         seeds=lambda: [
             b"Bearer " + KEY.encode() + b"\nacme\nreq-1\ngzip;q=0.5, br\n/orgs/acme?a=b#c",
@@ -197,11 +197,11 @@ TARGETS: Final = (
             b"Basic a\n\neyJ\n" + b"gzip;" * 50 + b"\n/\\evil.example",
         ],
         words=(b"Bearer ", b"bearer", b"gzip", b";q=", b"//", b"/\\", b"svc_", b"eyJ", b"%2f"),
-        largest=1024,
+        max_size=1024,
     ),
     Target(
         name="log-line",
-        meets="what is about to be logged, of anybody",
+        reads="a log line with text from any client",
         check=check_redaction,
         seeds=lambda: [
             b"Authorization: Bearer @",
@@ -209,20 +209,7 @@ TARGETS: Final = (
             b"postgresql://user:p@ss@host/db whsec_abcdefgh sk_live_abcdefgh eyJhbGciOiJFZERTQSJ9.e30.AAAA",
             b"%2f%2fuser%3apass%40host api%5Fkey cookie=a",
         ],
-        words=(
-            b"@",
-            b"//",
-            b"%25",
-            b"%2f%2f",
-            b"\\u002f",
-            b"bearer ",
-            b"password=",
-            b'"',
-            b"\\",
-            b"eyJ",
-            b"svc_",
-            b":",
-        ),
-        largest=2048,
+        words=(b"bearer ", *rb"""@ // %25 %2f%2f \u002f password= " \ eyJ svc_ :""".split()),
+        max_size=2048,
     ),
 )

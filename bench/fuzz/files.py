@@ -1,12 +1,12 @@
-"""What the operator gives: settings and the plan catalog. A fault must be named, and no secret with it."""
+"""The operator's files: settings and the plan catalog. Errors must name the cause without a secret."""
 
 from typing import Final
 
-from bench.fuzz.target import Target, hold, only_text, text
+from bench.fuzz.target import Target, require, require_storable, text
 from tenantry.domain.plans import FREE, CatalogError, parse_catalog
 from tenantry.settings import EMBEDDED, SECRETS, SETTINGS, SettingsError, load
 
-_SECRET: Final = "s3cr3t-of-the-fuzzer-0123456789abcdef"  # noqa: S105  # of nothing
+_SECRET: Final = "s3cr3t-of-the-fuzzer-0123456789abcdef"  # noqa: S105  # protects nothing
 _GOOD: Final = {
     "DATABASE_URL": EMBEDDED,
     "PROVIDER_WEBHOOK_SECRET": f"whsec_{_SECRET}",
@@ -18,44 +18,44 @@ _FILES: Final = {variable.file_name for variable in SECRETS} | {"TENANTRY_PLANS"
 
 
 def check_settings(data: bytes) -> None:
-    """Settings are read, or their faults named. ``@`` stands for a secret, which no message may hold."""
+    """Require that settings load or raise named errors; ``@`` is replaced by a secret that no message may contain."""
     values = dict(_GOOD)
     for line in text(data).split("\n"):
         name, _, value = line.partition("=")
         if name in _OF_SECRETS:
             value = value.replace("@", _SECRET)
-        if name not in _FILES:  # the names of files are no bytes from outside, and those of devices do harm
+        if name not in _FILES:  # names of devices would do harm
             values[name] = value.replace("\x00", "")
     try:
         settings = load(values)
     except SettingsError as error:
-        hold(_SECRET not in str(error), "a message holds a secret", str(error))
+        require(_SECRET not in str(error), "a message contains a secret", str(error))
         return
-    hold(_SECRET not in repr(settings.secrets()), "a secret shows itself")
-    hold(settings.base_url.startswith(("http://", "https://")), "a base address of another kind", settings.base_url)
-    hold("/" not in settings.base_url.partition("://")[2], "a base address with a path", settings.base_url)
+    require(_SECRET not in repr(settings.secrets()), "repr shows a secret")
+    require(settings.base_url.startswith(("http://", "https://")), "a base URL with another scheme", settings.base_url)
+    require("/" not in settings.base_url.partition("://")[2], "a base URL with a path", settings.base_url)
 
 
 def check_plans(data: bytes) -> None:
-    """A catalog is read, or its faults named."""
+    """Require that a catalog loads or raises named errors."""
     try:
         catalog = parse_catalog(text(data))
     except CatalogError as error:
-        hold(error.faults, "a catalog is refused without a reason")
+        require(error.faults, "a catalog is rejected without a reason")
         return
-    hold(FREE in catalog, "a catalog without its fallback")
+    require(FREE in catalog, "a catalog without the free plan")
     for plan in catalog.plans:
-        only_text(plan.id, 64)
-        hold(
+        require_storable(plan.id, 64)
+        require(
             all(limit is None or 0 <= limit < 2**31 for limit in (plan.limits.projects, plan.limits.api_keys)),
-            "a limit",
+            "a limit out of bounds",
         )
 
 
 TARGETS: Final = (
     Target(
         name="settings",
-        meets="the environment and `.env`, of the operator",
+        reads="the environment and `.env`, from the operator",
         check=check_settings,
         seeds=lambda: [
             b"BASE_URL=https://api.example.com:8443\nPORT=3001\nDATABASE_URL=postgresql://user:@@host/db\nWORKERS=2",
@@ -64,19 +64,12 @@ TARGETS: Final = (
             b"BASE_URL=http://[::1\nPROVIDER_SECRET_KEY=sk_live_@\nOPERATOR_TOKEN=@,@\nSESSION_SECRET=aaaaaaaa",
             b"PROVIDER_API_BASE=http://\xe2\x84\x80:99999\nSMTP_URL=smtps://%ff:@@[::1]:0/",
         ],
-        words=(
-            *(variable.name.encode() + b"=" for variable in SETTINGS.values()),
-            b"://",
-            b"[::1]",
-            b"@",
-            b"%40",
-            b"\n",
-        ),
-        largest=1024,
+        words=(*(variable.name.encode() + b"=" for variable in SETTINGS.values()), *b":// [::1] @ %40".split(), b"\n"),
+        max_size=1024,
     ),
     Target(
         name="plans",
-        meets="the plan catalog, of the operator",
+        reads="the plan catalog, from the operator",
         check=check_plans,
         seeds=lambda: [
             (
@@ -88,16 +81,9 @@ TARGETS: Final = (
             b'[[plans]]\nid = "free"\nlimits.projects = ' + b"9" * 4400,
         ],
         words=(
-            b"[[plans]]\n",
             b'id = "free"\n',
-            b"stripe_price_id",
-            b"[plans.limits]\n",
-            b"requests_per_minute",
-            b"projects",
-            b"0x",
-            b"1979-05-27",
-            b"nan",
+            *b"[[plans]]\n stripe_price_id [plans.limits] requests_per_minute projects 0x 1979-05-27 nan".split(),
         ),
-        largest=8192,
+        max_size=8192,
     ),
 )

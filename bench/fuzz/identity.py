@@ -1,4 +1,4 @@
-"""What an identity provider answers, and tokens in its name."""
+"""What an identity provider answers, and forged tokens."""
 
 import json
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import httpx2
 
-from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
+from bench.fuzz.target import Target, parts, require, require_storable, run_now, text
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
@@ -25,7 +25,7 @@ _BEGUN: Final = PendingSignIn("state-1", "nonce-1", "verifier-of-the-fuzzer", si
 
 
 class _Provider:
-    """An identity provider that answers what it is told to, without a network."""
+    """An identity provider with configurable answers, without a network."""
 
     def __init__(self, answers: dict[str, tuple[int, bytes]] | None = None) -> None:
         self.issuer = Issuer(_key(), signing_key("RS256", "rsa-1"), signing_key("ES256", "ec-1"))
@@ -39,7 +39,7 @@ class _Provider:
             _CONFIG, self.keys, self.client, client_id=CLIENT_ID, client_secret=None,
             redirect_uri="https://tenantry.example/sign-in/callback", clock=lambda: NOW,
         )  # fmt: skip
-        at_once(self.keys.refresh())
+        run_now(self.keys.refresh())
 
     def metadata(self) -> bytes:
         more = {"authorization_endpoint": _ISSUER + "/authorize", "token_endpoint": _ISSUER + _TOKEN}
@@ -68,37 +68,48 @@ def _key() -> SigningKey:
 
 
 def check_token(data: bytes) -> None:
-    """Any text is refused, in words that hold nothing of it."""
+    """Require that any forged text is rejected, with an error that repeats nothing of it."""
     if _verified(data.decode("latin-1")) is not None:
-        hold(data.decode() in _good_tokens(), "a token that nobody issued is taken", data)
+        require(data.decode() in _good_tokens(), "a forged token is accepted", data)
 
 
 def check_token_content(data: bytes) -> None:
-    """The same for what the provider has signed; what is taken is what a plain reading of it takes too."""
+    """Require the same of signed content, and that accepted claims equal the standard library's reading."""
     header, payload = parts(data, 2)
     claims = _verified(_key().sign(header, payload))
     if claims is None:
         return
-    only_text(claims, 8192)
-    said = json.loads(payload)
-    hold(json.loads(header)["alg"] == "EdDSA", "another algorithm is taken", header)
-    hold(said["iss"] == claims.issuer == _ISSUER, "another issuer is taken", said)
-    hold(AUDIENCE in (said["aud"] if isinstance(said["aud"], list) else [said["aud"]]), "not for this API", said)
-    hold(
-        said["exp"] > _NOW - 31 and said["iat"] < _NOW + 31 and said["exp"] - said["iat"] <= 86_400, "a bad time", said
+    require_storable(claims, 8192)
+    content = json.loads(payload)
+    require(json.loads(header)["alg"] == "EdDSA", "another algorithm is accepted", header)
+    require(content["iss"] == claims.issuer == _ISSUER, "another issuer is accepted", content)
+    require(
+        AUDIENCE in (content["aud"] if isinstance(content["aud"], list) else [content["aud"]]),
+        "another audience is accepted",
+        content,
     )
-    hold(said["sub"] == claims.subject and claims.subject.isprintable(), "another subject", said)
+    require(
+        content["exp"] > _NOW - 31 and content["iat"] < _NOW + 31 and content["exp"] - content["iat"] <= 86_400,
+        "a time out of bounds",
+        content,
+    )
+    require(content["sub"] == claims.subject and claims.subject.isprintable(), "another subject", content)
 
 
 def _verified(token: str) -> Claims | None:
     verifier = _provider().verifier
     claims: Claims | None = None
     try:
-        claims = at_once(verifier.verify(token))
+        claims = run_now(verifier.verify(token))
     except (InvalidCredentialError, TokenExpiredError) as error:
-        hold(len(error.detail) < 60, "a refusal says too much", error.detail)
-    told = at_once(verifier.explain(token))
-    hold((told.refusal is None) is (claims is not None), "what is explained is not what is done", token, told)
+        require(len(error.detail) < 60, "an error is too long", error.detail)
+    explained = run_now(verifier.explain(token))
+    require(
+        (explained.refusal is None) is (claims is not None),
+        "the explanation contradicts the verification",
+        token,
+        explained,
+    )
     return claims
 
 
@@ -111,7 +122,7 @@ def _good_tokens() -> frozenset[str]:
 def _content_seeds() -> list[bytes]:
     header = b'{"alg": "EdDSA", "kid": "ed-1", "typ": "at+jwt"}\n'
     claims = {"iss": _ISSUER, "aud": AUDIENCE, "sub": "user_1", "iat": _NOW, "exp": _NOW + 3600}
-    said = [
+    content = [
         json.dumps({**claims, **more}).encode()
         for more in (
             {},
@@ -124,7 +135,7 @@ def _content_seeds() -> list[bytes]:
         )
     ]
     return [
-        *(header + one for one in said),
+        *(header + one for one in content),
         b'{"alg": "EdDSA", "crit": ["b64"], "b64": false}\n{}',
         header + b"[" * 3000,
         header + b'{"iss":' * 900,
@@ -133,32 +144,32 @@ def _content_seeds() -> list[bytes]:
 
 
 def check_keys(data: bytes) -> None:
-    """A key set, whatever is in it: only what is declared may be raised, and its keys can be used to refuse."""
+    """Require that a key set raises only declared errors, and that its keys reject a wrong signature."""
     published = _fetched({JWKS: (200, data)})
     if published is None:
         return
     for (_, alg), keys in published.by_id.items():
         for key in keys:
-            hold(ALGORITHMS[alg].verify(b"a.b", b"\1" * 64, key) is False, "a made-up signature is taken")
+            require(ALGORITHMS[alg].verify(b"a.b", b"\1" * 64, key) is False, "a wrong signature is accepted")
 
 
 def check_metadata(data: bytes) -> None:
-    """A discovery document: only what is declared may be raised, and nothing but https is asked."""
+    """Require that a discovery document raises only declared errors and yields only web addresses."""
     provider = _Provider({DISCOVERY: (200, data)})
     if provider.keys.metadata is None:
-        hold(provider.keys.trouble is not None, "neither read nor refused")
+        require(provider.keys.trouble is not None, "neither accepted nor rejected")
         return
     try:
-        address, _ = at_once(provider.sign_in.begin())
+        address, _ = run_now(provider.sign_in.begin())
     except AuthUnavailableError:
         return
-    hold(_is_address(address), "an address that is none", address)
+    require(_is_address(address), "an invalid address", address)
     back = provider.sign_in.end_session_url("https://tenantry.example/signed-out")
-    hold(back is None or _is_address(back), "an address that is none", back)
+    require(back is None or _is_address(back), "an invalid address", back)
 
 
 def _is_address(text: str) -> bool:
-    """Whether a header can hold it, and a browser goes there."""
+    """Return whether a browser follows this text in a Location header."""
     return text.lower().startswith(("https://", "http://")) and text.isascii() and text.isprintable()
 
 
@@ -166,7 +177,7 @@ def _fetched(answers: dict[str, tuple[int, bytes]]) -> PublishedKeys | None:
     provider = _provider()
     provider.answers = answers
     try:
-        return at_once(fetch_published_keys(_CONFIG, provider.client))
+        return run_now(fetch_published_keys(_CONFIG, provider.client))
     except (FetchError, httpx2.HTTPError, *NOT_JSON):
         return None
     finally:
@@ -191,17 +202,21 @@ def _keys_seeds() -> list[bytes]:
 
 
 def check_userinfo(data: bytes) -> None:
-    """An answer of userinfo is an address, or none; it is never an error."""
+    """Require that an answer of userinfo yields an e-mail address or None, and no error."""
     provider = _provider()
     provider.answers = {USERINFO: (200, data)}
-    email = at_once(provider.userinfo.userinfo_email("token", "user_1"))
+    email = run_now(provider.userinfo.userinfo_email("token", "user_1"))
     provider.answers = {}
-    hold(email is None or ("@" in email and len(email) <= 254 and email.isprintable()), "no address", email)
-    only_text(email)
+    require(
+        email is None or ("@" in email and len(email) <= 254 and email.isprintable()),
+        "an invalid e-mail address",
+        email,
+    )
+    require_storable(email)
 
 
 def check_callback(data: bytes) -> None:
-    """What the provider sends a browser back with, and what it gives for the code."""
+    """Require that callback and token answer raise only declared errors and match the pending sign-in."""
     query, status, id_token, body = parts(data, 4)
     provider = _provider()
     if id_token:
@@ -209,16 +224,20 @@ def check_callback(data: bytes) -> None:
     provider.answers = {_TOKEN: (int(status) if status.isdigit() and 200 <= int(status[:9]) < 600 else 200, body)}
     answer = dict(httpx2.QueryParams(text(query)))
     try:
-        person = at_once(provider.sign_in.finish(_BEGUN, answer))
+        person = run_now(provider.sign_in.finish(_BEGUN, answer))
     except (SignInFailedError, AuthUnavailableError) as error:
-        hold(len(str(error)) < 200, "a long refusal", error)
+        require(len(str(error)) < 200, "a long error", error)
         return
     finally:
         provider.answers = {}
-    hold(answer["state"] == _BEGUN.state, "the answer to another sign-in is taken", answer)
-    only_text(person.claims)
-    hold(person.name is None or (person.name.isprintable() and len(person.name) <= 100), "a bad name", person.name)
-    only_text(person.name)
+    require(answer["state"] == _BEGUN.state, "the answer to another sign-in is accepted", answer)
+    require_storable(person.claims)
+    require(
+        person.name is None or (person.name.isprintable() and len(person.name) <= 100),
+        "an unprintable or long name",
+        person.name,
+    )
+    require_storable(person.name)
 
 
 def _given(claims: bytes) -> dict[str, Any]:
@@ -235,82 +254,40 @@ _NAMES: Final = (
     *(
         b'"%s"' % name
         for name in (
-            b"alg",
-            b"kid",
-            b"typ",
-            b"crit",
-            b"b64",
-            b"EdDSA",
-            b"none",
-            b"iss",
-            b"aud",
-            b"sub",
-            b"exp",
-            b"iat",
-            b"nbf",
-            b"nonce",
-            b"at_hash",
-            b"azp",
-            b"scope",
-            b"scp",
-            b"email",
-            b"email_verified",
-            b"org_id",
-            b"org_role",
-            b"keys",
-            b"kty",
-            b"crv",
-            b"RSA",
-            b"EC",
-            b"OKP",
-            b"oct",
-            b"P-256",
-            b"Ed25519",
-            b"n",
-            b"e",
-            b"x",
-            b"y",
-            b"use",
-            b"key_ops",
-            b"issuer",
-            b"jwks_uri",
-            b"token_endpoint",
-            b"access_token",
-            b"id_token",
-            b"error",
-            b"name",
-        )
+            b"alg kid typ crit b64 EdDSA none iss aud sub exp iat nbf nonce at_hash azp scope scp email "
+            b"email_verified org_id org_role keys kty crv RSA EC OKP oct P-256 Ed25519 n e x y use key_ops "
+            b"issuer jwks_uri token_endpoint access_token id_token error name "
+        ).split()
     ),
-    b"1e999",
-    b"NaN",
-    b"\\ud800",
-    b"\\u0000",
-    _ISSUER.encode(),
-    AUDIENCE.encode(),
-    str(_NOW).encode(),
-)
+    b"1e999", b"NaN", b"\\ud800", b"\\u0000", _ISSUER.encode(), AUDIENCE.encode(), str(_NOW).encode(),
+)  # fmt: skip
 
 TARGETS: Final = (
     Target(
         name="token",
-        meets="a bearer token, of anybody",
+        reads="a bearer token, from any client",
         check=check_token,
         seeds=lambda: [*(token.encode() for token in _good_tokens()), b"..", b"a.b.c", b"e30.e30.", b"\xff.\xff."],
         words=(b".", b"eyJhbGciOiJub25lIn0", b"e30", b"=", b"eyJhbGciOiJFZERTQSIsImtpZCI6ImVkLTEifQ"),
     ),
     Target(
         name="token-content",
-        meets="header and claims of a token that the provider has signed",
+        reads="header and claims of a signed token, from the provider",
         check=check_token_content,
         seeds=_content_seeds,
         words=_NAMES,
     ),
     Target(
-        name="jwks", meets="a key set, of the provider", check=check_keys, seeds=_keys_seeds, words=_NAMES, largest=8192
+        name="jwks",
+        reads="a key set, from the provider",
+        check=check_keys,
+        seeds=_keys_seeds,
+        words=_NAMES,
+        max_size=8192,
     ),
     Target(
         name="discovery",
-        meets="a discovery document, of the provider",
+        reads="a discovery document, from the provider",
         check=check_metadata,
         seeds=lambda: [
             _provider().metadata(),
@@ -323,7 +300,7 @@ TARGETS: Final = (
     ),
     Target(
         name="userinfo",
-        meets="an answer of userinfo, of the provider",
+        reads="an answer of userinfo, from the provider",
         check=check_userinfo,
         seeds=lambda: [
             b'{"sub": "user_1", "email": "a@b.example", "email_verified": true}',
@@ -334,7 +311,7 @@ TARGETS: Final = (
     ),
     Target(
         name="sign-in",
-        meets="the address that a browser is sent back with, and the tokens for its code, of the provider",
+        reads="the callback's query and the token answer, from the provider",
         check=check_callback,
         seeds=lambda: [
             b'code=a&state=state-1&iss=https%3A%2F%2Fissuer.example\n200\n{}\n{"access_token": "a", "id_token": "@"}',

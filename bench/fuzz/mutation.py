@@ -1,4 +1,4 @@
-"""Inputs without a fuzzer: the seeds, and what chance makes of them. The same ones for the same seed of chance."""
+"""Inputs without a fuzzer: the seeds and random mutations of them, the same for the same random seed."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _NUMBERS = (b"0", b"-1", b"9" * 20, b"1e999", b"\x00", b"\xff", b"\xed\xa0\x80")
 
 
 def inputs(target: Target, number: int, seed: int = 0) -> Iterator[bytes]:
-    """The seeds, and so many more inputs."""
+    """Yield the seeds, and so many mutations."""
     seeds = list(target.seeds())
     yield from seeds
     chance = random.Random(f"{target.name} {seed}")  # noqa: S311  # no secret
@@ -17,7 +17,7 @@ def inputs(target: Target, number: int, seed: int = 0) -> Iterator[bytes]:
         data = bytearray(chance.choice(seeds))
         for _ in range(chance.choice((1, 1, 2, 3, 8))):
             _change(data, target, chance, seeds)
-        yield bytes(data[: target.largest])
+        yield bytes(data[: target.max_size])
 
 
 def _change(data: bytearray, target: Target, chance: random.Random, seeds: list[bytes]) -> None:

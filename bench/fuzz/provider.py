@@ -1,4 +1,4 @@
-"""What the payment provider sends, and what comes in its name."""
+"""What the payment provider sends, and forgeries of it."""
 
 import json
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import stripe
 
-from bench.fuzz.target import Target, at_once, hold, only_text, parts, text
+from bench.fuzz.target import Target, parts, require, require_storable, run_now, text
 from tenantry.common.clock import EPOCH_MAX, system_clock
 from tenantry.domain.errors import ProviderUnavailableError
 from tenantry.integrations.stripe.api import read_page, second_sent
@@ -23,17 +23,16 @@ from tests.support import events
 _SECRETS: Final = ("whsec_of_the_fuzzer_0123456789", "whsec_the_one_before_0123456789")
 _NOW: Final = 1_767_268_800
 _TOLERANCE: Final = 300
-_LONGEST: Final = 2048
+_MAX_TEXT: Final = 2048
 _verifier: Final = SignatureVerifier(_SECRETS, _TOLERANCE)
 
 
 def check_signature(data: bytes) -> None:
-    """The service, the SDK and the provider's own package must agree; ``@`` stands for a true signature."""
+    """Require that service, SDK and the provider's package agree; ``@`` is replaced by a valid signature."""
     header, body = parts(data, 2)
     if b"@" in header:
         stamp = header.partition(b"t=")[2].partition(b",")[0][:20]
-        true = sign_bytes(stamp + b"." + body)
-        header = header.replace(b"@", true)
+        header = header.replace(b"@", sign_bytes(stamp + b"." + body))
     refusal = _verifier.check(header, body, _NOW)
     accepted = refusal is None
     try:
@@ -43,13 +42,15 @@ def check_signature(data: bytes) -> None:
         by_sdk = False
     except webhooks.PayloadError:
         by_sdk = True
-    hold(accepted is by_sdk or not header.isascii(), "the service and the SDK disagree", header, body, refusal)
+    require(accepted is by_sdk or not header.isascii(), "the service and the SDK disagree", header, body, refusal)
     if accepted:
-        hold(any(_by_provider(header, body, secret) for secret in _SECRETS), "the provider's package refuses", header)
+        require(
+            any(_by_provider(header, body, secret) for secret in _SECRETS), "the provider's package rejects", header
+        )
 
 
 def sign_bytes(signed: bytes) -> bytes:
-    """The signature over these very bytes."""
+    """Sign exactly these bytes."""
     stamp, _, body = signed.partition(b".")
     if not stamp.isdigit() or str(int(stamp)).encode() != stamp:
         return b"0" * 64
@@ -57,14 +58,14 @@ def sign_bytes(signed: bytes) -> bytes:
 
 
 def _by_provider(header: bytes, body: bytes, secret: str) -> bool:
-    # blanks around a part are ours to overlook
+    # the service ignores blanks around a part
     header = b",".join(part.strip() for part in header.split(b","))
     try:
         stripe.WebhookSignature.verify_header(body.decode("utf-8"), header.decode("ascii"), secret, None)
     except stripe.SignatureVerificationError:
         return False
     except UnicodeDecodeError:
-        return True  # it takes no other bodies
+        return True  # it supports no other bodies
     return True
 
 
@@ -83,27 +84,27 @@ def _signature_seeds() -> list[bytes]:
 
 
 def check_event(data: bytes) -> None:
-    """Only what is declared may be raised, what comes out can be stored, and it is what is written there."""
+    """Require that an event raises only declared errors, can be stored, and equals the standard library's reading."""
     event = _decoded(data)
     other = _decoded(data.replace(b"customer.subscription.updated", b"customer.subscription.update\\u0064"))
-    hold(event == other, "the two ways of reading disagree", event, other)
+    require(event == other, "the two parsers disagree", event, other)
     if event is None:
         return
-    only_text(event, _LONGEST)
-    hold(0 <= event.created <= EPOCH_MAX, "a moment out of bounds", event)
-    written = json.loads(text(data))  # what is passed over need be no UTF-8
-    hold(written["type"] == event.type, "another type than is written", event)
-    hold(written.get("id") in (event.id, None, "") or event.id == "made up", "another id than is written", event)
-    hold(written.get("livemode") == event.livemode, "another mode than is written", event)
+    require_storable(event, _MAX_TEXT)
+    require(0 <= event.created <= EPOCH_MAX, "a time out of bounds", event)
+    written = json.loads(text(data))  # ignored parts need not be UTF-8
+    require(written["type"] == event.type, "another type", event)
+    require(written.get("id") in (event.id, None, "") or event.id == "generated", "another id", event)
+    require(written.get("livemode") == event.livemode, "another mode", event)
     account = written.get("context" if event.is_thin else "account")
-    hold(account in (event.account, ""), "another account than is written", event)
-    if not event.is_thin:  # its moment is a text
-        hold(written.get("created", _NOW) in (event.created, None), "another moment than is written", event)
+    require(account in (event.account, ""), "another account", event)
+    if not event.is_thin:  # its time is a text
+        require(written.get("created", _NOW) in (event.created, None), "another time", event)
 
 
 def _decoded(data: bytes) -> Any:  # noqa: ANN401
     try:
-        return decode_event(data, arrived=_NOW, make_up_id=lambda: "made up", reference_links=True)
+        return decode_event(data, arrived=_NOW, make_up_id=lambda: "generated", reference_links=True)
     except NotAnEventError:
         return None
 
@@ -139,17 +140,17 @@ def _event_seeds() -> list[bytes]:
 
 
 def check_subscription(data: bytes) -> None:
-    """What the provider's API says of a subscription."""
+    """Require that a subscription raises only declared errors and can be stored."""
     try:
         subscription = decode_subscription(data)
     except NotASubscriptionError as error:
-        hold(len(str(error)) < 1000, "a long message", error)
+        require(len(str(error)) < 1000, "a long message", error)
         return
-    only_text(subscription, _LONGEST)
+    require_storable(subscription, _MAX_TEXT)
 
 
 def check_list(data: bytes) -> None:
-    """A page of a list, and the answer's date."""
+    """Require the same for a page of a list and the answer's date."""
     date, body = parts(data, 2)
     answer = SimpleNamespace(body=body, headers={"date": text(date)}, request_id="req_1")
 
@@ -158,11 +159,11 @@ def check_list(data: bytes) -> None:
             return answer
 
     try:
-        page = at_once(read_page(cast("Any", Client()), "/v1/events", {}))
+        page = run_now(read_page(cast("Any", Client()), "/v1/events", {}))
     except ProviderUnavailableError:
         return
-    hold(0 <= second_sent(page.date, 1.5, system_clock()) <= EPOCH_MAX, "a second out of bounds")
-    only_text(page.next_after)
+    require(0 <= second_sent(page.date, 1.5, system_clock()) <= EPOCH_MAX, "a second out of bounds")
+    require_storable(page.next_after)
 
 
 def _list_seeds() -> list[bytes]:
@@ -194,29 +195,29 @@ _TYPES: Final = (
 TARGETS: Final = (
     Target(
         name="signature",
-        meets="Provider-Signature, of anybody; beside the SDK's and the provider's own reading of it",
+        reads="Provider-Signature, from any client; compared with the SDK and the provider's package",
         check=check_signature,
         seeds=_signature_seeds,
         words=(b"t=", b"v1=@", b",", b"v0=", b" ", b"\t", b"t=1767268800", b"+", b"\xc2\xb2"),
-        largest=512,
+        max_size=512,
     ),
     Target(
         name="event",
-        meets="the body of an event, of the provider; beside the standard library's reading of it",
+        reads="the body of an event, from the provider; compared with the standard library",
         check=check_event,
         seeds=_event_seeds,
         words=_FIELDS + _TYPES,
     ),
     Target(
         name="subscription",
-        meets="a subscription, of the provider's API",
+        reads="a subscription, from the provider's API",
         check=check_subscription,
         seeds=lambda: [events.body(events.subscription(shape=shape)) for shape in events.Shape],
         words=_FIELDS,
     ),
     Target(
         name="provider-list",
-        meets="a page of a list and its date, of the provider's API",
+        reads="a page of a list and its date, from the provider's API",
         check=check_list,
         seeds=_list_seeds,
         words=_FIELDS,

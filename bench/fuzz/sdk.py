@@ -1,4 +1,4 @@
-"""What the SDK and the commands read: answers of whatever is at an address, and files."""
+"""What the SDK and the commands read: answers of any server, and files."""
 
 import contextlib
 import tempfile
@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from bench.fuzz.target import Target, hold, parts, text
+from bench.fuzz.target import Target, parts, require, text
 from tenantry.cli.client_configuration import read_config
 from tenantry.cli.output import CommandError, printable, printable_lines
 from tenantry.cli.sign_in_storage import FaultySignInError, SignInStorage
@@ -20,18 +20,18 @@ from tenantry_sdk.errors import ConfigurationError, TokenRefreshError, Unreadabl
 _NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _KINDS: Final[tuple[Any, ...]] = (Any, ApiKey, Project, Tenant, Page[ApiKey])
 _GRANT: Final = RefreshToken(issuer="https://issuer.example", client_id="cli", refresh_token=Secret("refresh-1"))
-_MOST_TEXT: Final = 16_384
+_MAX_TEXT: Final = 16_384
 
 
 def check_answer(data: bytes) -> None:
-    """Whatever answers, a call ends in a record or in an error of the SDK."""
+    """Require that any answer becomes a record or an error of the SDK."""
     head, pause, content = parts(data, 3)
     status = 100 + int.from_bytes(head[:2]) % 500
     headers = {"retry-after": text(pause), "content-type": "application/json", "x-request-id": text(head)}
     seconds = retry_after(headers, _NOW)
-    hold(seconds is None or 0 <= seconds < 1e12, "a wait that is none", seconds)
+    require(seconds is None or 0 <= seconds < 1e12, "an invalid Retry-After", seconds)
     error = error_of(status, headers, content, seconds)
-    hold(len(str(error)) < _MOST_TEXT, "a long error", len(str(error)))
+    require(len(str(error)) < _MAX_TEXT, "a long error", len(str(error)))
     response = Response(200, headers, content)
     is_whole(response)
     for kind in _KINDS:
@@ -40,7 +40,7 @@ def check_answer(data: bytes) -> None:
 
 
 def check_tokens(data: bytes) -> None:
-    """What an identity provider answers to the SDK and to ``tenantry login``."""
+    """Require that an identity provider's answers to the SDK and ``tenantry login`` raise only declared errors."""
     head, content = parts(data, 2)
     status = 200 if not head[:1].isdigit() else int(head[:1]) * 100
     for read in (
@@ -59,11 +59,11 @@ def _folder() -> Path:
     return Path(held.name)
 
 
-_folder_holds: Final[list[Any]] = []  # the folder goes with the process
+_folder_holds: Final[list[Any]] = []  # deletes the folder with the process
 
 
 def check_files(data: bytes) -> None:
-    """The files of the commands: the configuration, a sign-in, a token."""
+    """Require that configuration, session and token files raise only declared errors."""
     path = _folder() / "config.toml"
     path.write_bytes(data)
     with contextlib.suppress(CommandError):
@@ -81,10 +81,10 @@ def check_files(data: bytes) -> None:
 
 
 def check_terminal(data: bytes) -> None:
-    """Nothing that is printed commands a terminal."""
+    """Require that printed text contains no terminal control sequence."""
     shown = printable(text(data))
-    hold(shown.isprintable(), "a terminal would obey", shown)
-    hold("\x1b" not in printable_lines(data.decode("latin-1")), "a terminal would obey")
+    require(shown.isprintable(), "a control sequence is printed", shown)
+    require("\x1b" not in printable_lines(data.decode("latin-1")), "a control sequence is printed")
 
 
 _DEEP: Final = b"[" * 3000 + b"]" * 3000
@@ -96,7 +96,7 @@ _KEY: Final = (
 TARGETS: Final = (
     Target(
         name="sdk-answer",
-        meets="an answer to the SDK, of whatever is at the address",
+        reads="an answer to the SDK, from any server",
         check=check_answer,
         seeds=lambda: [
             b"\x01\x2d\n5\n" + b'{"code": "not_found", "detail": "No.", "errors": [{"location": "a", "message": "b"}]}',
@@ -106,11 +106,11 @@ TARGETS: Final = (
             b"\x01\x2d\n9999999999999\n" + _DEEP,
         ],
         words=(b'"code"', b'"detail"', b'"errors"', b'"data"', b'"nextCursor"', b'"createdAt"', b"GMT", b"-9999"),
-        largest=8192,
+        max_size=8192,
     ),
     Target(
         name="sdk-token",
-        meets="discovery and token answers to the SDK, of the identity provider",
+        reads="discovery and token answers to the SDK, from the identity provider",
         check=check_tokens,
         seeds=lambda: [
             b'2\n{"access_token": "a", "expires_in": 60, "refresh_token": "r"}',
@@ -121,21 +121,12 @@ TARGETS: Final = (
             b"2\na.eyJleHAiOiAxfQ.c",
             b'2\n{"access_token": "a.' + b"W1tb" * 900 + b'.c"}',
         ],
-        words=(
-            b'"access_token"',
-            b'"expires_in"',
-            b'"refresh_token"',
-            b'"error"',
-            b"1e999",
-            b"-1",
-            b"W1tb",
-            b"eyJleHAi",
-        ),
-        largest=8192,
+        words=tuple(b'"access_token" "expires_in" "refresh_token" "error" 1e999 -1 W1tb eyJleHAi'.split()),
+        max_size=8192,
     ),
     Target(
         name="command-files",
-        meets="the files of the commands, of their user",
+        reads="the files of the commands, from their user",
         check=check_files,
         seeds=lambda: [
             b'profile = "a"\n[profiles.a]\nbase_url = "https://a.example"\nkeyring = true\n',
@@ -147,14 +138,14 @@ TARGETS: Final = (
             _DEEP,
         ],
         words=(b"profile", b"[profiles.", b"[[", b"]]", b'"""', b"base_url", b"1979-05-27", b'"access_token"', b"0x"),
-        largest=8192,
+        max_size=8192,
     ),
     Target(
         name="terminal",
-        meets="what commands print of answers, of anybody",
+        reads="text that commands print, from any server",
         check=check_terminal,
         seeds=lambda: ["a\x1b[2J\u202e\u2028\u200b\ud7ff\U000e0001".encode()],
         words=(b"\x1b[", b"\xc2\x9b", b"\xe2\x80\xae"),
-        largest=256,
+        max_size=256,
     ),
 )

@@ -1,4 +1,4 @@
-"""The header that says which trace a request is part of."""
+"""The traceparent header."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,11 +8,11 @@ from typing import Final
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from bench.fuzz.target import Target, hold
+from bench.fuzz.target import Target, require
 from tenantry.common.tracing import Tracing
 
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
-"""No field of a request has them."""
+"""Excluded from header fields."""
 _TRACE: Final = "0af7651916cd43dd8448eb211c80319c"
 _SPAN: Final = "b7ad6b7169203331"
 
@@ -28,24 +28,28 @@ def _tracing() -> Tracing:
 
 
 def check_traceparent(data: bytes) -> None:
-    """A request is part of the trace that its header names, or of a new one; what goes on is made here."""
+    """Require that a request continues the trace of a valid header, or starts a new one."""
     given = data.translate(None, _CONTROLS).decode("latin-1")
     tracing = _tracing()
     with tracing.request("GET", "https", given) as span:
         onward = tracing.traceparent()
     named, is_sampled = by_reference(given)
     if named:
-        hold(span.trace_id == named, "another trace is gone on with than the one that is named", given, span.trace_id)
-        hold((onward is not None) is is_sampled, "it is not kept to whether the trace is wanted", given, onward)
+        require(span.trace_id == named, "the request continues another trace", given, span.trace_id)
+        require((onward is not None) is is_sampled, "the sampled flag is ignored", given, onward)
     else:
-        hold(span.trace_id not in given, "a trace is gone on with that is not named", given)
-        hold(onward, "a new trace is not told to whoever goes on with it", given)
+        require(span.trace_id not in given, "the request continues a trace of an invalid header", given)
+        require(onward, "a new trace is not propagated", given)
     if onward is not None:
-        hold(fullmatch(rf"00-{span.trace_id}-[0-9a-f]{{16}}-0[0-9a-f]", onward), "what goes on is not plain", onward)
+        require(
+            fullmatch(rf"00-{span.trace_id}-[0-9a-f]{{16}}-0[0-9a-f]", onward),
+            "the propagated header is invalid",
+            onward,
+        )
 
 
 def by_reference(given: str) -> tuple[str, bool]:
-    """The trace's id and whether it is sampled, as W3C Trace Context has it; no id where the header is none."""
+    """Parse by W3C Trace Context; return the trace id, or none if the header is invalid, and the sampled flag."""
     version, trace, span, flags, *rest = [*given.strip(" \t").split("-"), "", "", ""]
     fields = ((version, 2), (trace, 32), (span, 16), (flags, 2))
     is_sound = all(len(field) == size and set(field) <= set("0123456789abcdef") for field, size in fields)
@@ -58,7 +62,7 @@ def by_reference(given: str) -> tuple[str, bool]:
 TARGETS: Final = (
     Target(
         name="traceparent",
-        meets="traceparent, of anybody; beside another reading of W3C Trace Context",
+        reads="traceparent, from any client; compared with another parser of W3C Trace Context",
         check=check_traceparent,
         seeds=lambda: [
             f"00-{_TRACE}-{_SPAN}-01".encode(),
@@ -71,6 +75,6 @@ TARGETS: Final = (
             f"00-{_TRACE.upper()}-{_SPAN}-01".encode(),
         ],
         words=(b"00-", b"ff-", b"-01", b"-", _TRACE.encode(), _SPAN.encode()),
-        largest=256,
+        max_size=256,
     ),
 )

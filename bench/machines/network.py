@@ -1,95 +1,167 @@
-"""Machines with addresses of their own behind one switch."""
+"""Machines as network namespaces of Linux, each with an address, behind one switch."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from bench.machines import namespaces
-from bench.machines.namespaces import ip
-from bench.machines.switch import DEVICE, Orders, Slowness
-
 NETWORK: Final = "10.177.0"
+DEVICE: Final = "eth0"
+_NAMESPACES: Final = Path("/run/netns")
+_CLONE_NEWNET: Final = 0x40000000
+_OWN_NAMESPACE: Final = "/proc/thread-self/ns/net"
+
+
+class SlowLink(msgspec.Struct, frozen=True):
+    """How to treat each frame of a machine, in both directions; times in seconds."""
+
+    delay: float
+    jitter: float
+    """The largest deviation from the delay; frames keep their order."""
+    loss: float
+    """The share of lost frames."""
+
+
+class SwitchOrders(msgspec.Struct, frozen=True):
+    """The faults of the network; machines are numbers in the order of the switch's arguments."""
+
+    cut: list[tuple[int, int]] = []
+    """Pairs of machines that do not reach each other."""
+    slow: dict[int, SlowLink] = {}
 
 
 class Network:
-    """The machines, and what is wrong between them."""
+    """The machines, and the faults between them."""
 
     def __init__(self, machines: Sequence[str], switch: subprocess.Popen[str], prefix: str) -> None:
         self.machines = machines
         self._switch = switch
         self._prefix = prefix
         self._cut: set[frozenset[str]] = set()
-        self._slow: dict[str, Slowness] = {}
+        self._slow: dict[str, SlowLink] = {}
 
     def address(self, machine: str) -> str:
-        """Its only address, but for its loopback."""
+        """Return a machine's address."""
         return f"{NETWORK}.{self.machines.index(machine) + 1}"
 
-    def within(self, machine: str) -> list[str]:
-        """What a command has to begin with to be run on a machine."""
-        return namespaces.within(self._prefix + machine)
+    def namespace(self, machine: str) -> str:
+        """Return the name of a machine's namespace."""
+        return self._prefix + machine
 
-    def cut(self, *ways: tuple[str, str]) -> None:
-        """Let nothing pass any more between the two machines of each of the ways: packets are lost without a word."""
-        self._cut |= {frozenset(way) for way in ways}
-        self._tell()
+    def within(self, machine: str) -> list[str]:
+        """Return the prefix of a command to run on a machine."""
+        return ["ip", "netns", "exec", self.namespace(machine)]
+
+    def cut(self, *links: tuple[str, str]) -> None:
+        """Drop all packets between the two machines of each link."""
+        self._cut |= {frozenset(link) for link in links}
+        self._order()
 
     def isolate(self, machine: str) -> None:
-        """Let nothing pass from or to a machine."""
+        """Drop all packets from and to a machine."""
         self.cut(*((machine, other) for other in self.machines if other != machine))
 
-    def slow(self, machine: str, slowness: Slowness) -> None:
-        """Make the link of a machine slow."""
-        self._slow[machine] = slowness
-        self._tell()
+    def slow(self, machine: str, link: SlowLink) -> None:
+        """Slow a machine's link."""
+        self._slow[machine] = link
+        self._order()
 
     def heal(self) -> None:
-        """Let everything pass."""
+        """Undo all faults."""
         self._cut.clear()
         self._slow.clear()
-        self._tell()
+        self._order()
 
-    def _tell(self) -> None:
+    def _order(self) -> None:
         number = self.machines.index
-        cut = [tuple(sorted(number(machine) for machine in way)) for way in self._cut]
-        orders = Orders([(pair[0], pair[1]) for pair in cut], {number(one): slow for one, slow in self._slow.items()})
+        cut = [tuple(sorted(number(machine) for machine in link)) for link in self._cut]
+        slow = {number(machine): link for machine, link in self._slow.items()}
+        orders = SwitchOrders([(pair[0], pair[1]) for pair in cut], slow)
         assert self._switch.stdin is not None
         self._switch.stdin.write(msgspec.json.encode(orders).decode() + "\n")
         self._switch.stdin.flush()
-        _await(self._switch)
+        _await_line(self._switch)
 
 
 @contextlib.contextmanager
 def network(machines: Sequence[str]) -> Iterator[Network]:
-    """Machines that reach each other, and nothing else. This process is on the first of them."""
+    """Create machines that reach only each other; this thread runs on the first of them."""
     prefix = f"tenantry-{os.getpid()}-"
     names = [prefix + machine for machine in machines]
-    with namespaces.made(names), _switch(names) as switch:
-        one = Network(machines, switch, prefix)
+    with _created(names), _switch(names) as switch:
+        created = Network(machines, switch, prefix)
         for machine, name in zip(machines, names, strict=True):
-            ip("-n", name, "address", "add", f"{one.address(machine)}/24", "dev", DEVICE)
+            ip("-n", name, "address", "add", f"{created.address(machine)}/24", "dev", DEVICE)
             ip("-n", name, "link", "set", DEVICE, "up")
-        with namespaces.entered(names[0]):
-            yield one
+        with entered(names[0]):
+            yield created
+
+
+@contextlib.contextmanager
+def entered(namespace: str) -> Iterator[None]:
+    """Move this thread, and the processes that it starts, into a namespace."""
+    own = os.open(_OWN_NAMESPACE, os.O_RDONLY)
+    try:
+        target = os.open(_NAMESPACES / namespace, os.O_RDONLY)
+        try:
+            _set_namespace(target)
+        finally:
+            os.close(target)
+        yield
+        _set_namespace(own)
+    finally:
+        os.close(own)
+
+
+def ip(*arguments: str) -> str:
+    """Run iproute2 and return its output."""
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+@contextlib.contextmanager
+def _created(names: Sequence[str]) -> Iterator[None]:
+    """Create namespaces; at the end kill their processes and delete them."""
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        yield
+    finally:
+        for name in names:
+            if (_NAMESPACES / name).exists():
+                for pid in ip("netns", "pids", name).split():
+                    if int(pid) != os.getpid():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(int(pid), signal.SIGKILL)
+                ip("netns", "delete", name)
 
 
 @contextlib.contextmanager
 def _switch(names: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "bench.machines.switch", *names]
-    # in a session of its own, so that Ctrl-C does not end it before whoever is connected by it
+    # a separate session, so that Ctrl-C does not end it before the programs that it connects
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        _await(process)
+        _await_line(process)
         yield process
 
 
-def _await(switch: subprocess.Popen[str]) -> None:
+def _await_line(switch: subprocess.Popen[str]) -> None:
     assert switch.stdout is not None
     if not switch.stdout.readline():
         raise RuntimeError("the switch has ended")
+
+
+def _set_namespace(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

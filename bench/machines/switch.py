@@ -1,8 +1,7 @@
 """The switch between the machines: ``python -m bench.machines.switch NAMESPACE ...``.
 
-It is a program, and not the kernel's bridge, as it can lose, delay and drop what goes from one machine to another
-without any module of the kernel but the one for TAP devices. It reads what it is to do as lines of JSON, answers each
-with an empty line, and ends with its input.
+It is a program instead of the kernel's bridge, because it can lose, delay and drop packets with no kernel module but
+the one for TAP devices. It reads orders as lines of JSON, answers each with an empty line, and ends with its input.
 """
 
 import contextlib
@@ -21,9 +20,8 @@ from typing import Final
 
 import msgspec
 
-from bench.machines.namespaces import entered
+from bench.machines.network import DEVICE, SlowLink, SwitchOrders, entered
 
-DEVICE: Final = "eth0"
 _TUNSETIFF: Final = 0x400454CA
 _TAP_WITHOUT_HEADERS: Final = 0x0002 | 0x1000
 _LARGEST: Final = 2048
@@ -31,68 +29,50 @@ _FRAMES_AT_ONCE: Final = 64
 _MULTICAST: Final = 1
 
 
-class Slowness(msgspec.Struct, frozen=True):
-    """What happens to each frame of a machine, in either direction; times in seconds."""
-
-    delay: float
-    jitter: float
-    """At most so much more or less; frames keep their order."""
-    loss: float
-    """Share of frames that are lost."""
-
-
-class Orders(msgspec.Struct, frozen=True):
-    """All that is wrong with the network; machines are numbers in the order of the arguments."""
-
-    cut: list[tuple[int, int]] = []
-    """Between which machines nothing passes."""
-    slow: dict[int, Slowness] = {}
-
-
 class Switch:
-    """Passes frames between TAP devices."""
+    """Forwards frames between TAP devices."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
-        self._ports = [_plug(namespace) for namespace in namespaces]
-        self._known: dict[bytes, int] = {}
+        self._ports = [_create_device(namespace) for namespace in namespaces]
+        self._port_of: dict[bytes, int] = {}
         self._cut: set[tuple[int, int]] = set()
-        self._slow: dict[int, Slowness] = {}
-        self._late: list[tuple[float, int, int, bytes]] = []
+        self._slow: dict[int, SlowLink] = {}
+        self._delayed: list[tuple[float, int, int, bytes]] = []
         self._last: defaultdict[tuple[int, int], float] = defaultdict(float)
         self._order = itertools.count()
         self._random = random.Random()  # noqa: S311  # no secret
 
     def run(self) -> None:
-        """Until the input ends."""
+        """Forward until the input ends."""
         with selectors.DefaultSelector() as selector:
             for number, port in enumerate(self._ports):
                 selector.register(port, selectors.EVENT_READ, number)
             selector.register(sys.stdin, selectors.EVENT_READ, None)
             while True:
-                for key, _ in selector.select(self._patience()):
+                for key, _ in selector.select(self._timeout()):
                     if key.data is not None:
-                        self._take(key.data)
-                    elif not self._obey(sys.stdin.readline()):
+                        self._receive(key.data)
+                    elif not self._follow(sys.stdin.readline()):
                         return
-                self._pass_late_ones()
+                self._forward_due()
 
-    def _obey(self, line: str) -> bool:
+    def _follow(self, line: str) -> bool:
         if not line:
             return False
-        orders = msgspec.json.decode(line, type=Orders)
+        orders = msgspec.json.decode(line, type=SwitchOrders)
         self._cut = {pair for one, other in orders.cut for pair in ((one, other), (other, one))}
         self._slow = orders.slow
         print(flush=True)
         return True
 
-    def _take(self, source: int) -> None:
+    def _receive(self, source: int) -> None:
         for _ in range(_FRAMES_AT_ONCE):
             try:
                 frame = os.read(self._ports[source], _LARGEST)
             except OSError:
                 return
-            self._known[frame[6:12]] = source
-            target = None if frame[0] & _MULTICAST else self._known.get(frame[:6])
+            self._port_of[frame[6:12]] = source
+            target = None if frame[0] & _MULTICAST else self._port_of.get(frame[:6])
             for each in range(len(self._ports)) if target is None else (target,):
                 if each != source and (source, each) not in self._cut:
                     self._send(source, each, frame)
@@ -100,28 +80,28 @@ class Switch:
     def _send(self, source: int, target: int, frame: bytes) -> None:
         slow = self._slow.get(source) or self._slow.get(target)
         if slow is None:
-            self._pass_on(target, frame)
+            self._forward(target, frame)
         elif self._random.random() >= slow.loss:
             due = time.monotonic() + slow.delay + self._random.uniform(-slow.jitter, slow.jitter)
             due = self._last[source, target] = max(due, self._last[source, target])
-            heapq.heappush(self._late, (due, next(self._order), target, frame))
+            heapq.heappush(self._delayed, (due, next(self._order), target, frame))
 
-    def _pass_on(self, target: int, frame: bytes) -> None:
+    def _forward(self, target: int, frame: bytes) -> None:
         with contextlib.suppress(OSError):
             os.write(self._ports[target], frame)
 
-    def _patience(self) -> float | None:
-        return max(0.0, self._late[0][0] - time.monotonic()) if self._late else None
+    def _timeout(self) -> float | None:
+        return max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
 
-    def _pass_late_ones(self) -> None:
+    def _forward_due(self) -> None:
         now = time.monotonic()
-        while self._late and self._late[0][0] <= now:
-            _, _, target, frame = heapq.heappop(self._late)
-            self._pass_on(target, frame)
+        while self._delayed and self._delayed[0][0] <= now:
+            _, _, target, frame = heapq.heappop(self._delayed)
+            self._forward(target, frame)
 
 
-def _plug(namespace: str) -> int:
-    """The far end of the device of a machine, which is made for it, and is gone with this process."""
+def _create_device(namespace: str) -> int:
+    """Create a machine's device and return its other end; both end with this process."""
     with entered(namespace):
         port = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(port, _TUNSETIFF, struct.pack("16sH", DEVICE.encode(), _TAP_WITHOUT_HEADERS))

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
-from bench.fuzz.catalogue import NAMES, target
+from bench.fuzz.catalog import NAMES, target
 from bench.fuzz.mutation import inputs
 
 INPUTS: Final = 3 * settings().max_examples

@@ -3,7 +3,6 @@
 Tenant n is the customer ``cus_<n>`` with the subscription ``sub_<n>`` to the price ``price_free``.
 """
 
-import os
 import sys
 from typing import Any
 
@@ -16,7 +15,6 @@ FREE = {"id": "price_free", "object": "price", "product": "prod_bench"}
 
 def main(tenants: int, webhook_secret: str) -> None:
     """Store what dj-stripe would have after a first synchronisation with the provider."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dj_stripe.settings")
     django.setup()
     from django.conf import settings  # noqa: PLC0415  # models can be had once Django is set up
     from djstripe import models  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Who may ask."""
+"""The API's permission."""
 
 from rest_framework_api_key.permissions import BaseHasAPIKey
 
@@ -6,6 +6,6 @@ from .models import TenantAPIKey
 
 
 class HasTenantAPIKey(BaseHasAPIKey):
-    """Lets in who has an API key of a tenant."""
+    """Requires the API key of a tenant."""
 
     model = TenantAPIKey

@@ -1,6 +1,5 @@
 """Make the tables and fill them; prints the API keys. ``python -m drf_api_key.seed TENANTS KEYS PROJECTS``."""
 
-import os
 import sys
 from datetime import timedelta
 
@@ -11,7 +10,6 @@ from django.utils import timezone
 
 def main(tenants: int, keys: int, projects: int) -> None:
     """Key n belongs to tenant n modulo ``tenants``; each tenant has so many ``projects``."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "drf_api_key.settings")
     django.setup()
     call_command("migrate", run_syncdb=True, verbosity=0)
     from .models import Project, Tenant, TenantAPIKey  # noqa: PLC0415  # models can be had once Django is set up

@@ -1,6 +1,7 @@
 """A tenant's projects."""
 
 from django.db.models import QuerySet
+from django.urls import path
 from rest_framework.generics import ListAPIView
 from rest_framework.pagination import CursorPagination
 from rest_framework.serializers import ModelSerializer
@@ -32,7 +33,10 @@ class ProjectList(ListAPIView):
     pagination_class = ProjectPages
 
     def get_queryset(self) -> QuerySet[Project]:
-        """The permission hands nothing on, so the key is looked up once more."""
+        """Look the key up again, because the permission does not pass it on."""
         key = self.request.META["HTTP_AUTHORIZATION"].split()[1]
         api_key = TenantAPIKey.objects.get_from_key(key)
         return Project.objects.filter(tenant_id=api_key.tenant_id)
+
+
+urlpatterns = [path("projects", ProjectList.as_view())]

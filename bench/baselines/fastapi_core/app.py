@@ -14,7 +14,8 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .database import api_keys, engine, projects, reading, stripe_events, tenants
+from .database import engine, reading
+from .models import api_keys, projects, stripe_events, tenants
 
 WEBHOOK_SECRET = os.environ["STRIPE_WEBHOOK_SECRET"]
 PLANS = {"price_free": "free", "price_pro": "pro"}

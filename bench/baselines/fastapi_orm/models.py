@@ -61,3 +61,6 @@ class Project(Base):
     updated_at: Mapped[datetime]
 
     __table_args__ = (Index("ix_projects_tenant_id_created_at", "tenant_id", "created_at"),)
+
+
+metadata = Base.metadata

@@ -1,4 +1,4 @@
-"""All targets, by name; what one of them needs is imported with it."""
+"""All targets by name; each imports its parser."""
 
 from importlib import import_module
 from typing import Final
@@ -33,10 +33,10 @@ NAMES: Final = {
     "http": "lines",
     "http-overloaded": "lines",
 }
-"""The module of each."""
+"""The module of each target."""
 
 
 def target(name: str) -> Target:
-    """The target of this name."""
+    """Import and return a target."""
     targets: tuple[Target, ...] = import_module(f"bench.fuzz.{NAMES[name]}").TARGETS
     return next(one for one in targets if one.name == name)

@@ -1,4 +1,4 @@
-"""The set-up under test: PostgreSQL, two sets of server processes, a worker, a mail server and the provider's API."""
+"""The deployment under test: PostgreSQL, two sets of servers, a worker, a mail server and the provider's API."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from bench import support
-from bench.faults.keeper import DatabaseKeeper, Keeper
+from bench.faults.client import LOOPBACK
+from bench.faults.supervisor import DatabaseSupervisor, ProcessSupervisor
 from tenantry.db.migrate import grant, migrate
 from tenantry_devkit.simulator import SECRET_KEY, Simulator
 from tenantry_devkit.simulator.http import Receive, Scope, Send
@@ -29,39 +30,34 @@ from tests.support.postgres import as_url
 from tests.support.smtp import MailServer, running
 
 OWNERS: Final = ("owner0", "owner1")
-"""Tenants whose keys and members come and go."""
+"""Tenants whose keys and members the load changes."""
 OPERATOR: Final = "operator-of-the-faults-0123456789abcdef"
 WORKERS: Final = (2, 1)
 """Processes of each set of servers."""
 CLOCK_LIBRARIES: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-"""Debian's faketime, where it is installed."""
-RIGHT: Final = "+0"
+"""Debian's faketime, if installed."""
+CORRECT_TIME: Final = "+0"
 _LOGIN: Final = "tenantry_service"
-"""Who the service is to the database: a login that owns nothing."""
+"""The service's login, which owns nothing."""
 _DATA_SIZE: Final = "700m"
 _WAL_SIZE: Final = "300m"
 _OPTIONS: Final = ("shared_buffers=128MB", "max_connections=200", "max_wal_size=128MB", "min_wal_size=80MB")
-_PATIENCE: Final = 60.0
-_LOOK: Final = 0.1
+_TIMEOUT: Final = 60.0
+_POLL: Final = 0.1
 
 
-class Database(StrEnum):
-    """What the database of a set-up is."""
+class DatabaseKind(StrEnum):
+    """The database of a deployment."""
 
     ALONE = "one PostgreSQL"
-    CLOCK = "one PostgreSQL, and one set of servers with a clock of its own"
+    CLOCK = "one PostgreSQL, and one set of servers with a separate clock"
     FULL = "one PostgreSQL on file systems of a fixed size"
     SYNCHRONOUS = "a primary and a synchronous standby"
     ASYNCHRONOUS = "a primary and an asynchronous standby"
 
-    @property
-    def has_standby(self) -> bool:
-        """Whether there are two."""
-        return self in (Database.SYNCHRONOUS, Database.ASYNCHRONOUS)
 
-
-class Provider:
-    """The provider's API, which can be told to answer 500."""
+class FailingProvider:
+    """The simulated provider's API, which answers 500 while ``is_failing``."""
 
     def __init__(self, simulator: Simulator) -> None:
         self.is_failing = False
@@ -69,7 +65,7 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """The simulator's address."""
         return self._simulator.url
 
     @url.setter
@@ -84,79 +80,82 @@ class Provider:
         await send({"type": "http.response.body", "body": b"{}"})
 
 
-class Site:
-    """What runs, and the ways to harm it."""
+class Deployment:
+    """All processes of a run."""
 
     def __init__(
-        self, kind: Database, folder: Path, options: Sequence[str], machines: Sequence[Machine | None] = (None, None)
+        self,
+        kind: DatabaseKind,
+        folder: Path,
+        options: Sequence[str],
+        machines: Sequence[Machine | None] = (None, None),
+        outside: str = LOOPBACK,
     ) -> None:
-        """``machines`` are those of a primary and a standby."""
+        """``machines`` are those of a primary and a standby; mail server and provider listen at ``outside``."""
         self.kind = kind
-        self.host = "127.0.0.1"
-        """Where the load is sent to, at any of the ``ports``."""
-        self.link = Link(lambda: _connect(self.provider.url))
-        """The way to the provider's API."""
-        self.mail = MailServer()
+        self.folder = folder
+        self.outside = outside
+        self.host = LOOPBACK
+        """The load's target, at any of the ``ports``."""
+        self.ports = [support.free_port() for _ in WORKERS]
+        self.workers = 1
+        self.mail = MailServer(host=outside)
         self.simulator = Simulator()
-        self.provider = Provider(self.simulator)
+        self.provider = FailingProvider(self.simulator)
+        self.link = Link(lambda: _connect(self.provider.url), outside)
+        """The connection to the provider's API."""
         self.keys: list[str] = []
         self.owners: dict[str, str] = {}
-        self.servers: list[Keeper] = []
-        self.worker: Keeper | None = None
-        self.workers = 1
-        self.ports = [support.free_port() for _ in WORKERS]
+        self.servers: list[ProcessSupervisor] = []
+        self.worker: ProcessSupervisor | None = None
         self.clock = folder / "clock"
-        """What the clock of the second set of servers shows, as faketime has it."""
+        """faketime's file for the second set of servers."""
         self.data, self.wal = folder / "data", folder / "wal"
-        self.folder = folder
-        settings = (*_OPTIONS, *options)
         self.pair: Pair | None = None
-        if kind.has_standby:
-            self.pair = Pair(folder, settings, machines)
+        if kind in (DatabaseKind.SYNCHRONOUS, DatabaseKind.ASYNCHRONOUS):
+            self.pair = Pair(folder, (*_OPTIONS, *options), machines)
         else:
             for place in (self.data, self.wal):
                 place.mkdir()
-            self._server = DatabaseServer(self.data, settings, wal=self.wal)
-        self._keeper: DatabaseKeeper | None = None
+            self._server = DatabaseServer(self.data, (*_OPTIONS, *options), wal=self.wal)
+        self._supervisor: DatabaseSupervisor | None = None
 
     @property
     def database(self) -> DatabaseServer:
-        """The server that is written to."""
+        """The server that accepts writes."""
         return self.pair.primary if self.pair else self._server
 
     @property
     def conninfo(self) -> str:
-        """How the service finds its database."""
+        """A superuser's connection string."""
         return (self.pair or self._server).conninfo
 
-    def keep(self) -> None:
-        """Let the primary be started anew when it dies."""
-        self._keeper = DatabaseKeeper(self.database)
-        self._keeper.start()
+    def supervise(self) -> None:
+        """Restart the primary whenever it ends."""
+        self._supervisor = DatabaseSupervisor(self.database)
+        self._supervisor.start()
 
-    def let_go(self) -> None:
-        """Leave it as it is when it dies."""
-        if self._keeper is not None:
-            self._keeper.stop()
+    def stop_supervision(self) -> None:
+        """Restart the primary no more."""
+        if self._supervisor is not None:
+            self._supervisor.abandon()
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """The service's processes, by what they are."""
-        found: dict[str, list[psutil.Process]] = {"worker": self.worker.family() if self.worker else []}
-        for number, keeper in zip(WORKERS, self.servers, strict=True):
-            family = keeper.family()
+        """Return the service's processes by role."""
+        found: dict[str, list[psutil.Process]] = {"worker": self.worker.processes() if self.worker else []}
+        for number, supervisor in zip(WORKERS, self.servers, strict=True):
+            processes = supervisor.processes()
             if number > 1:
-                found["supervisor"], found[f"server of {number}"] = family[:1], family[1:]
+                found["supervisor"], found[f"server of {number}"] = processes[:1], processes[1:]
             else:
-                found["server alone"] = family
+                found["server alone"] = processes
         return found
 
-    # Building up
-
     def prepare(self) -> None:
-        """Start the database and fill it with tenants and keys."""
+        """Start the database and load tenants and keys."""
         if self.pair:
             self.pair.start()
-            self.pair.demand(synchronous=self.kind is Database.SYNCHRONOUS)
+            self.pair.demand(synchronous=self.kind is DatabaseKind.SYNCHRONOUS)
         else:
             self._server.initialise()
             self._server.start()
@@ -175,56 +174,57 @@ class Site:
         self.owners = dict(zip(OWNERS, support.create_owner_keys(self.conninfo, OWNERS), strict=True))
         for number in range(support.TENANTS):
             self.simulator.customer(f"cus_{number}")
-        self.keep()
+        self.supervise()
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service's processes."""
-        settings = {
-            "DATABASE_URL": as_url(make_conninfo(self.conninfo, user=_LOGIN)), "API_KEY_PEPPER": support.PEPPER,
-            "SESSION_SECRET": support.PEPPER, "PROVIDER_WEBHOOK_SECRET": support.SECRET, "OPERATOR_TOKEN": OPERATOR,
-            **variables,
-        }  # fmt: skip
-        self.clock.write_text(RIGHT)
+        variables = {"DATABASE_URL": as_url(make_conninfo(self.conninfo, user=_LOGIN)), **variables}
+        self.clock.write_text(CORRECT_TIME)
         for number, port in zip(WORKERS, self.ports, strict=True):
             own = {"WORKERS": str(number), "PORT": str(port)}
-            if number == 1 and self.kind is Database.CLOCK:
+            if number == 1 and self.kind is DatabaseKind.CLOCK:
                 own |= {
                     "LD_PRELOAD": str(CLOCK_LIBRARIES[-1]), "FAKETIME_TIMESTAMP_FILE": str(self.clock),
                     "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                 }  # fmt: skip
             command = [sys.executable, "-m", "tenantry", "serve", "--no-jobs", "--no-migrate"]
-            self.servers.append(Keeper(command, {**settings, **own}, self.folder / f"serve-{number}.log"))
+            log = self.folder / f"serve-{number}.log"
+            self.servers.append(ProcessSupervisor(command, {**variables, **own}, log))
         command = [sys.executable, "-m", "tenantry", "worker"]
-        self.worker = Keeper(command, settings, self.folder / "worker.log")
-        for keeper in (*self.servers, self.worker):
-            keeper.start()
+        self.worker = ProcessSupervisor(command, variables, self.folder / "worker.log")
+        for supervisor in (*self.servers, self.worker):
+            supervisor.start()
+
+    def readiness_urls(self) -> list[str]:
+        """Return the readiness endpoint of every set of servers."""
+        return [f"http://{LOOPBACK}:{port}/readyz" for port in self.ports]
 
     def until_ready(self) -> None:
-        """Wait until both sets of servers answer. Raises `TimeoutError`."""
-        deadline = time.monotonic() + _PATIENCE
-        for port in self.ports:
-            while not _is_ready(port):
+        """Wait until all servers are ready. Raises `TimeoutError`."""
+        deadline = time.monotonic() + _TIMEOUT
+        for url in self.readiness_urls():
+            while not _is_ready(url):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"nobody is ready at port {port}")
-                time.sleep(_LOOK)
+                    raise TimeoutError(f"not ready: {url}")
+                time.sleep(_POLL)
 
     def stop(self) -> None:
-        """End everything."""
-        for keeper in (*self.servers, *([self.worker] if self.worker else [])):
-            keeper.stop()
-        self.let_go()
+        """Stop everything."""
+        for supervisor in (*self.servers, *([self.worker] if self.worker else [])):
+            supervisor.stop()
+        self.stop_supervision()
         (self.pair or self._server).stop()
 
 
 @contextlib.asynccontextmanager
-async def running_site(
-    kind: Database, options: Sequence[str] = (), keep_logs: Path | None = None
-) -> AsyncIterator[Site]:
-    """A set-up, running; ``options`` are settings of PostgreSQL. The logs are copied to a folder at the end."""
+async def running_deployment(
+    kind: DatabaseKind, options: Sequence[str] = (), keep_logs: Path | None = None
+) -> AsyncIterator[Deployment]:
+    """Run a deployment; ``options`` are settings of PostgreSQL. Copy the logs to a folder at the end."""
     with server_folder() as folder:
-        site = Site(kind, folder, options)
+        site = Deployment(kind, folder, options)
         async with contextlib.AsyncExitStack() as stack:
-            if kind is Database.FULL:
+            if kind is DatabaseKind.FULL:
                 stack.enter_context(_mounted(site.data, _DATA_SIZE))
                 stack.enter_context(_mounted(site.wal, _WAL_SIZE))
             stack.callback(copy_logs, site, keep_logs)
@@ -233,30 +233,30 @@ async def running_site(
 
 
 @contextlib.asynccontextmanager
-async def started(site: Site, outside: str = "127.0.0.1", **variables: str) -> AsyncIterator[None]:
-    """All of a set-up, ready; ``outside`` is the address of the world outside, which runs here."""
+async def started(site: Deployment, **variables: str) -> AsyncIterator[None]:
+    """Start everything and wait until it is ready."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(running(site.mail))
         await stack.enter_async_context(serving(site.provider))
-        issuer = await stack.enter_async_context(running_issuer(host=outside))
+        issuer = await stack.enter_async_context(running_issuer(host=site.outside))
         await site.link.restore()
         stack.push_async_callback(site.link.cut)
         stack.push_async_callback(asyncio.to_thread, site.stop)
         await asyncio.to_thread(site.prepare)
-        await asyncio.to_thread(
-            site.start,
-            {
-                "SMTP_URL": f"smtp://{outside}:{site.mail.port}", "MAIL_FROM": "billing@example.com",
-                "PROVIDER_SECRET_KEY": SECRET_KEY, "PROVIDER_API_BASE": f"http://{outside}:{site.link.port}",
-                "OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, **variables,
-            },
-        )  # fmt: skip
+        settings = {
+            "API_KEY_PEPPER": support.PEPPER, "SESSION_SECRET": support.PEPPER,
+            "PROVIDER_WEBHOOK_SECRET": support.SECRET, "OPERATOR_TOKEN": OPERATOR,
+            "SMTP_URL": f"smtp://{site.outside}:{site.mail.port}", "MAIL_FROM": "billing@example.com",
+            "PROVIDER_SECRET_KEY": SECRET_KEY, "PROVIDER_API_BASE": f"http://{site.outside}:{site.link.port}",
+            "OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, **variables,
+        }  # fmt: skip
+        await asyncio.to_thread(site.start, settings)
         await asyncio.to_thread(site.until_ready)
         yield
 
 
-def copy_logs(site: Site, logs: Path | None) -> None:
-    """Keep what all processes of a set-up logged, where there is a folder for it."""
+def copy_logs(site: Deployment, logs: Path | None) -> None:
+    """Copy the logs of all processes to a folder, if there is one."""
     if logs is None:
         return
     for log in site.folder.rglob("*log"):
@@ -266,12 +266,12 @@ def copy_logs(site: Site, logs: Path | None) -> None:
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    return await asyncio.open_connection(LOOPBACK, int(url.rpartition(":")[2]))
 
 
-def _is_ready(port: int) -> bool:
+def _is_ready(url: str) -> bool:
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1).close()
+        urllib.request.urlopen(url, timeout=6).close()
     except OSError:
         return False
     return True
@@ -279,7 +279,7 @@ def _is_ready(port: int) -> bool:
 
 @contextlib.contextmanager
 def _mounted(place: Path, size: str) -> Iterator[None]:
-    """A file system in memory, of a fixed size."""
+    """Mount a file system of a fixed size in memory."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
     try:
         yield
@@ -288,7 +288,7 @@ def _mounted(place: Path, size: str) -> Iterator[None]:
 
 
 def fill(place: Path) -> Path:
-    """Take all the room that a file system has left; returns the file to delete."""
+    """Use all free space of a file system; return the file to delete."""
     filler = place / "filler"
     with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
         out.writelines(itertools.repeat(bytes(4096)))

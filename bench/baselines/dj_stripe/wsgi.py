@@ -1,8 +1,0 @@
-"""What the server runs."""
-
-import os
-
-from django.core.wsgi import get_wsgi_application
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dj_stripe.settings")
-application = get_wsgi_application()

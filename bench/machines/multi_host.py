@@ -1,0 +1,143 @@
+"""A deployment on several machines: a balancer, two hosts of the service, a primary, a standby, and all clients."""
+
+import contextlib
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.faults.deployment import DatabaseKind, Deployment, copy_logs, started
+from bench.faults.supervisor import ProcessSupervisor
+from bench.machines.network import NETWORK, Network, ip
+from tests.support.database_server import Machine, server_folder
+from tests.support.postgres import as_url
+from tests.support.proxies import balancing
+
+OUTSIDE: Final = "outside"
+"""The clients, the mail server, the provider and the identity provider."""
+BALANCER: Final = "balancer"
+HOSTS: Final = ("a", "b")
+"""The service runs here, with a worker on each."""
+DATABASES: Final = ("p", "s")
+"""The primary and the standby."""
+MACHINES: Final = (OUTSIDE, BALANCER, *HOSTS, *DATABASES)
+PORT: Final = 3001
+BALANCER_PORT: Final = 8080
+_TIMEOUT: Final = 6.0
+_REPLICATION: Final = ("wal_receiver_timeout=5s", "wal_sender_timeout=5s")
+
+
+class MultiHostDeployment(Deployment):
+    """All processes of a run, by machine."""
+
+    def __init__(self, kind: DatabaseKind, folder: Path, options: Sequence[str], network: Network) -> None:
+        machines = [Machine(network.address(name), network.within(name)) for name in DATABASES]
+        super().__init__(kind, folder, (*options, *_REPLICATION), machines, network.address(OUTSIDE))
+        self.network = network
+        self.host = network.address(BALANCER)
+        self.ports = [BALANCER_PORT]
+        self.workers = len(HOSTS)
+        self._supervisors: dict[str, list[ProcessSupervisor]] = {}
+        self._variables: Mapping[str, str] = {}
+
+    @property
+    def conninfo(self) -> str:
+        """The primary's socket, which no network fault affects."""
+        return self.database.conninfo
+
+    def supervise(self) -> None:
+        """Do nothing: only the failover manager starts a database."""
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """Start the service on both hosts."""
+        assert self.pair is not None
+        self._variables = {
+            "DATABASE_URL": as_url(self.pair.conninfo), "PORT": str(PORT), "WORKERS": "1", "DRAIN_SECONDS": "1",
+            **variables,
+        }  # fmt: skip
+        for host in HOSTS:
+            self.switch_on(host)
+
+    def readiness_urls(self) -> list[str]:
+        """Return the readiness endpoint of each host, without the balancer."""
+        return [f"http://{self.network.address(host)}:{PORT}/readyz" for host in HOSTS]
+
+    def readiness(self, host: str) -> str:
+        """Return the status of a host's readiness endpoint; ``-`` if there is no answer."""
+        url = self.readiness_urls()[HOSTS.index(host)]
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
+                return str(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return str(error.code)
+        except OSError:
+            return "-"
+
+    def switch_on(self, host: str) -> None:
+        """Start the service and a worker."""
+        variables = {**self._variables, "HOST": self.network.address(host)}
+        programs = {"serve": ("serve", "--no-jobs", "--no-migrate"), "worker": ("worker",)}
+        self._supervisors[host] = [
+            ProcessSupervisor(
+                [*self.network.within(host), sys.executable, "-m", "tenantry", *command],
+                variables, self.folder / f"{host}-{name}.log",
+            )
+            for name, command in programs.items()
+        ]  # fmt: skip
+        for supervisor in self._supervisors[host]:
+            supervisor.start()
+
+    def switch_off(self, host: str) -> int:
+        """Kill a host's processes and do not restart them; return how many there were."""
+        for supervisor in self._supervisors[host]:
+            supervisor.abandon()
+        return self._signal(host, signal.SIGKILL)
+
+    def pause(self, host: str) -> None:
+        """Stop all processes of a host with SIGSTOP."""
+        self._signal(host, signal.SIGSTOP)
+
+    def resume(self, host: str) -> None:
+        """Continue them."""
+        self._signal(host, signal.SIGCONT)
+
+    def _signal(self, host: str, number: int) -> int:
+        pids = ip("netns", "pids", self.network.namespace(host)).split()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), number)
+        return len(pids)
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self.network.heal()
+        for host, supervisors in self._supervisors.items():
+            self.resume(host)
+            for supervisor in supervisors:
+                supervisor.stop()
+        assert self.pair is not None
+        self.pair.stop()
+
+
+@contextlib.asynccontextmanager
+async def running_machines(
+    kind: DatabaseKind, network: Network, balancer: str, keep_logs: Path | None
+) -> AsyncIterator[MultiHostDeployment]:
+    """Run a deployment on these machines; copy the logs to a folder at the end."""
+    with server_folder() as folder:
+        site = MultiHostDeployment(kind, folder, (), network)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(copy_logs, site, keep_logs)
+            settings = {"SMTP_ALLOW_PLAINTEXT": "true", "OIDC_ALLOW_HTTP": "true", "TRUSTED_PROXIES": site.host}
+            await stack.enter_async_context(started(site, **settings))
+            services = [f"{network.address(host)}:{PORT}" for host in HOSTS]
+            within, subnet = network.within(BALANCER), f"{NETWORK}.0/24"
+            await stack.enter_async_context(
+                balancing(balancer, folder, f"{site.host}:{BALANCER_PORT}", *services, own=subnet, within=within)
+            )
+            yield site
