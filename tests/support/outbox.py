@@ -8,7 +8,7 @@ import psycopg
 
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.domain.owner_mails import payment_failed
-from tenantry.notifications import notices_store as notices
+from tenantry.notifications import mails_store as mails
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OWNER: Final = "owner@acme.example"
@@ -30,7 +30,7 @@ async def add_notification(connection: Connection, tenant_id: str = "acme", *, o
         (event_id, NOW, tenant_id),
     )
     notice = payment_failed(uuid4(), tenant_id, "user_1", INVOICE_URL)
-    await notices.insert(connection, [(notice, event_id)], NOW)
+    await mails.insert_notifications(connection, [(notice, event_id)], NOW)
     return notice.id
 
 

@@ -32,7 +32,7 @@ from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.pages import Page, SoughtPage
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Tenant
-from tenantry.notifications.owner_mail import MailOutbox, announce
+from tenantry.notifications.owner_mails import MailOutbox, announce
 
 
 class MemberService:

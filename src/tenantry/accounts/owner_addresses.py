@@ -23,8 +23,8 @@ from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError
 from tenantry.domain.members import Ownership
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications import owner_mails_store as owner_mails
-from tenantry.notifications.owner_mail import MailOutbox, announce, request_confirmation
+from tenantry.notifications import mails_store
+from tenantry.notifications.owner_mails import MailOutbox, announce, request_confirmation
 
 INTERVAL: Final = 5.0
 """Seconds between writes: what a process that is killed can lose, until the owner's next request."""
@@ -145,7 +145,7 @@ class OwnerConfirmations:
         if not _TOKEN.fullmatch(token):
             return None
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
-            found = await owner_mails.find_confirmation(connection, link_digest(token), self._clock())
+            found = await mails_store.find_confirmation(connection, link_digest(token), self._clock())
             if found is None:
                 return None
             async with connection.within(of_tenant(found[0])):
@@ -161,21 +161,21 @@ class OwnerConfirmations:
         digest = link_digest(token)
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
             now = self._clock()
-            found = await owner_mails.find_confirmation(connection, digest, now)
+            found = await mails_store.find_confirmation(connection, digest, now)
             if found is None:
                 return None
             tenant_id, email = found
             async with connection.within(of_tenant(tenant_id)):
                 tenant = await find_tenant(connection, tenant_id, lock=True)
             # read again: another request may have used the link before this one got the tenant's row
-            if await owner_mails.find_confirmation(connection, digest, now) is None:
+            if await mails_store.find_confirmation(connection, digest, now) is None:
                 return None
             confirmed = _to_confirm(tenant, email)
             if tenant is None or confirmed is None:
                 return None
             async with connection.within(of_tenant(tenant_id)):
                 await _verify(connection, author, tenant, self._clock)
-            await owner_mails.end_links(connection, tenant_id)
+            await mails_store.end_links(connection, tenant_id)
             return confirmed
 
 
@@ -186,7 +186,7 @@ async def verify_as_operator(database: Database, author: Author, tenant_id: str,
         if not tenant.owner_address.is_verified:
             await _verify(connection, author, tenant, clock)
             async with connection.within(ACROSS_TENANTS):
-                await owner_mails.end_links(connection, tenant_id)
+                await mails_store.end_links(connection, tenant_id)
         return OwnerAddress(tenant.owner_email, tenant.owner_email)
 
 

@@ -26,7 +26,7 @@ from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Mode, Role, lower_r
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.domain.members import Member, MemberStatus
-from tenantry.notifications import notices_store as notices
+from tenantry.notifications import mails_store as mails
 
 HELD_BACK: Final = "held back by the operator after a restore"
 _YOUNG: Final = "it was made after the backup"
@@ -112,7 +112,7 @@ class Restore:
     async def hold_mail(self) -> int:
         """Give up the mails that wait: most of them were sent after the backup. Returns how many."""
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            return await notices.give_up(connection, HELD_BACK)
+            return await mails.give_up(connection, HELD_BACK)
 
     async def _redo(self, entry: AuditEvent, *, is_last_on_suspension: bool, dry_run: bool) -> Lost:
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:

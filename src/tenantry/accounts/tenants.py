@@ -48,7 +48,7 @@ from tenantry.domain.plans import FREE
 from tenantry.domain.projects import Project
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications.owner_mail import MailOutbox, announce
+from tenantry.notifications.owner_mails import MailOutbox, announce
 
 FindEmail = Callable[[], Awaitable[str | None]]
 """Asks the identity provider for the address of the user at hand."""

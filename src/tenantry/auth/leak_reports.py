@@ -20,7 +20,7 @@ from tenantry.domain import owner_mails as notices
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, ValidationError
-from tenantry.notifications.owner_mail import MailOutbox, notify
+from tenantry.notifications.owner_mails import MailOutbox, notify
 
 _AT_ONCE: Final = 2
 """Reports need no credential: however many come in, most of the database's connections stay free for others."""

@@ -26,7 +26,7 @@ from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, Bil
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.domain.owner_mails import payment_failed
-from tenantry.notifications import notices_store as notices
+from tenantry.notifications.mails_store import insert_notifications
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ async def write(
             (payment_failed(uuid4(), failure.tenant_id, failure.owner_id, failure.invoice_url), failure.event_id)
             for failure in failures
         ]
-        added = await notices.insert(connection, mails, now)
+        added = await insert_notifications(connection, mails, now)
         traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
         of_mails = {mail.id: trace for mail, event_id in mails if (trace := traces.get(event_id))}
         await outbox.defer_mail(connection, added, of_mails)

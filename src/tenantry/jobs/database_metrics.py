@@ -13,7 +13,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store
-from tenantry.notifications import notices_store as notices
+from tenantry.notifications import mails_store as mails
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ class DatabaseMetrics:
 
 
 async def _mails(connection: Connection) -> list[DatabaseMetric]:
-    counts = await notices.count_by_status(connection)
-    oldest = await notices.oldest_queued_seconds(connection)
+    counts = await mails.count_by_status(connection)
+    oldest = await mails.oldest_queued_seconds(connection)
     return [
         _gauge("tenantry_notifications_queued", "Mails still to be delivered.", counts.get("queued", 0)),
         _gauge("tenantry_notifications_failed", "Mails that were given up.", counts.get("failed", 0)),

@@ -22,7 +22,7 @@ from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store
 from tenantry.jobs.tasks import DELIVER_MAIL, FETCH_SNAPSHOT, LONGEST_JOB, MAIL, PROVIDER, Work, register
-from tenantry.notifications import notices_store as notices
+from tenantry.notifications import mails_store as mails
 
 _HEARTBEAT: Final = 10.0
 _STALLED_AFTER: Final = 30.0
@@ -191,7 +191,7 @@ class JobQueue:
             else:
                 logger.warning("job %d was started and has not ended; it is requeued", job_id)
         async with self._pool.connection() as connection:
-            orphaned = await notices.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)
+            orphaned = await mails.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)
             await self.defer_mail(connection, orphaned)
         for notification_id in orphaned:
             logger.warning("mail %s had lost its job; it has a new one", notification_id)

@@ -1,4 +1,4 @@
-"""Delivering notifications by mail."""
+"""Delivering mails, with retries."""
 
 import logging
 import secrets
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from tenantry.common import clock as backoff
-from tenantry.common.clock import Clock
+from tenantry.common.clock import Clock, exponential
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.owner_mails import (
@@ -24,11 +23,10 @@ from tenantry.domain.owner_mails import (
     same_address,
 )
 from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, compose
-from tenantry.notifications import notices_store as notices
-from tenantry.notifications import owner_mails_store as owner_mails
+from tenantry.notifications import mails_store as store
 
 RetrySchedule = Callable[[int], float | None]
-"""Seconds to wait after failed attempt number n (1 is the first); None to give up."""
+"""Returns the seconds to wait after failed attempt number n, from 1; None to give up."""
 
 MOST_ATTEMPTS: Final = 81
 
@@ -36,14 +34,14 @@ logger = logging.getLogger(__name__)
 
 
 def standard_schedule(attempt: int) -> float | None:
-    """10 s after the first failure, twice as long after each further one, at most an hour; about 3 days in all."""
+    """Wait 10 s after the first failure, twice as long after each further one, at most an hour: about 3 days in all."""
     if attempt >= MOST_ATTEMPTS:
         return None
-    return backoff.exponential(attempt, first=10, factor=2, ceiling=3600)
+    return exponential(attempt, first=10, factor=2, ceiling=3600)
 
 
 class MailDeferredError(Exception):
-    """The mail was not taken this time: try again in ``delay`` seconds."""
+    """The mail was not delivered: try again in ``delay`` seconds."""
 
     def __init__(self, message: str, delay: float) -> None:
         super().__init__(message)
@@ -51,7 +49,7 @@ class MailDeferredError(Exception):
 
 
 class MailService:
-    """Sends what is queued, and records how that went."""
+    """Sends queued mails, and records the result."""
 
     def __init__(
         self,
@@ -62,7 +60,7 @@ class MailService:
         *,
         base_url: str = "",
     ) -> None:
-        """``base_url`` is where browsers reach the service, for links in mails."""
+        """Use ``base_url`` for links in mails."""
         self._base_url = base_url
         self._database = database
         self._mailer = mailer
@@ -70,14 +68,13 @@ class MailService:
         self._schedule = schedule
 
     async def deliver(self, notification_id: UUID) -> None:
-        """Deliver one notification; does nothing if it has been delivered or given up.
+        """Deliver one mail; do nothing if it has been delivered or given up.
 
-        Raises `MailDeferredError` when it is to be tried again, `DatabaseUnavailableError`. Should the process
-        or the database fail just after the mail server took the mail, the next attempt sends it once more,
-        with the same ``Message-ID``.
+        Raises `MailDeferredError` to be tried again, and `DatabaseUnavailableError`. After a crash between the mail
+        server's acceptance and its record, the next attempt sends the mail again with the same ``Message-ID``.
         """
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            mail = await notices.read_pending(connection, notification_id)
+            mail = await store.read_notification(connection, notification_id)
             if mail is None:
                 mail = await self._owner_mail(connection, notification_id)
         if mail is None:
@@ -88,12 +85,12 @@ class MailService:
             await self._failed(mail, error)
         else:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                await notices.mark_sent(connection, mail, self._clock())
-            logger.info("mail %s of tenant %s was taken by the mail server", notification_id, mail.tenant_id)
+                await store.mark_sent(connection, mail, self._clock())
+            logger.info("mail %s of tenant %s was accepted by the mail server", notification_id, mail.tenant_id)
 
     async def _owner_mail(self, connection: Connection, mail_id: UUID) -> PendingMail | None:
-        """A mail that is not a payment notice; a digest is closed, and a confirmation gets a new link."""
-        row = await owner_mails.read_pending(connection, mail_id)
+        """Return a mail of ``owner_mails``; close it if it is a digest, and give a confirmation a new link."""
+        row = await store.read_owner_mail(connection, mail_id)
         if row is None:
             return None
         now = self._clock()
@@ -101,16 +98,16 @@ class MailService:
         if row.type == OWNER_ADDRESS_CONFIRMATION:
             address = OwnerAddress(row.owner_email, row.verified_email)
             if row.tenant_deleted or address.is_verified or not same_address(row.recipient, row.owner_email):
-                await owner_mails.set_status(connection, mail_id, "dropped")
+                await store.set_status(connection, mail_id, "dropped")
                 return None
             token = secrets.token_urlsafe(32)
-            await owner_mails.set_link(connection, mail_id, link_digest(token), now + CONFIRMATION_VALID)
+            await store.set_link(connection, mail_id, link_digest(token), now + CONFIRMATION_VALID)
             link = f"{self._base_url}{CONFIRM_PATH}?token={token}"
             about = Confirmation(link, int(CONFIRMATION_VALID.total_seconds() // 3600))
         elif row.status == "collecting" and row.due_at > now:
             raise MailDeferredError(f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds())
         else:
-            await owner_mails.set_status(connection, mail_id, "queued")
+            await store.set_status(connection, mail_id, "queued")
             about = row.about
         return PendingMail(mail_id, row.attempts, row.created_at, row.tenant_name, row.recipient, row.tenant_id, about)
 
@@ -119,8 +116,8 @@ class MailService:
         delay = None if isinstance(error, PermanentMailError) else self._schedule(attempt)
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             reason = f"{error}: {error.reply}" if error.reply else str(error)
-            await notices.mark_attempt(connection, mail, reason, final=delay is None)
-        # The server's reply stays out of the log: it may name the owner's address.
+            await store.mark_attempt(connection, mail, reason, final=delay is None)
+        # The log omits the server's reply, which may contain the owner's address.
         about = f"mail {mail.notification_id} of tenant {mail.tenant_id}, attempt {attempt}: {error}"
         if delay is None:
             logger.error("%s; given up", about)

@@ -19,7 +19,7 @@ from tenantry.db.migrate import newest_revision
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store as jobs
 from tenantry.jobs.runs_store import JobRuns
-from tenantry.notifications import notices_store as notices
+from tenantry.notifications import mails_store as mails
 
 OLDEST_SERVER: Final = 15
 KEY_AGE: Final = timedelta(days=365)
@@ -312,8 +312,8 @@ def judge_connections(
 
 
 async def _check_mail(connection: Connection, *, sends_mail: bool) -> list[Finding]:
-    counts = await notices.count_by_status(connection)
-    oldest = await notices.oldest_queued_seconds(connection)
+    counts = await mails.count_by_status(connection)
+    oldest = await mails.oldest_queued_seconds(connection)
     return judge_queue(counts.get("queued", 0), counts.get("failed", 0), oldest, sends_mail=sends_mail)
 
 

@@ -1,4 +1,4 @@
-"""Queueing mails to owner addresses: security notices, digests and confirmations, each within its limits."""
+"""Queueing mails to owners: security notices, digests and confirmations, each within its limits."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from tenantry.domain.owner_mails import (
     limit_key,
     same_address,
 )
-from tenantry.notifications import owner_mails_store as owner_mails
+from tenantry.notifications import mails_store as store
 
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class MailOutbox(Protocol):
-    """What has mails sent once a transaction is committed."""
+    """Defers the delivery of mails in a transaction: it starts once that is committed."""
 
     async def defer_mail(
         self,
@@ -44,7 +44,7 @@ class MailOutbox(Protocol):
         *,
         delay: timedelta | None = None,
     ) -> None:
-        """Have these mails delivered, after ``delay`` if there is one."""
+        """Deliver these mails, after ``delay`` if given."""
 
 
 async def notify(
@@ -55,22 +55,22 @@ async def notify(
     notice: SecurityNotice,
     now: datetime,
 ) -> None:
-    """Queue a security notice for the address that was verified last; above the limit it goes into a digest.
+    """Queue a security notice for the address that was verified last; above the limit add it to a digest.
 
-    The recipient is fixed here. The caller holds the tenant's row, in a transaction across tenants.
+    The caller holds the tenant's row, in a transaction across tenants.
     """
     recipient = address.for_security
     if recipient is None:
         logger.warning("tenant %s has no verified owner address: a security notice is not mailed", tenant_id)
         return
-    await owner_mails.lock_name(connection, f"security notices of {tenant_id}")
-    latest = await owner_mails.latest_notices(connection, tenant_id, now - NOTICE_WINDOW)
+    await store.lock_name(connection, f"security notices of {tenant_id}")
+    latest = await store.latest_notices(connection, tenant_id, now - NOTICE_WINDOW)
     mail_id, delay, due_at = uuid4(), None, None
     is_leak = isinstance(notice, KeyLeakedData)
     mail_type = KEY_LEAKED if is_leak else OWNER_ADDRESS_CHANGED
     data: SecurityNotice | DigestData = notice
     if len(latest) >= NOTICES_PER_HOUR:
-        if await owner_mails.add_to_digest(connection, tenant_id, recipient, notice):
+        if await store.add_to_digest(connection, tenant_id, recipient, notice):
             return
         due_at = latest[-1] + NOTICE_WINDOW
         delay, mail_type = due_at - now, SECURITY_DIGEST
@@ -79,7 +79,7 @@ async def notify(
             [notice] if isinstance(notice, AddressChangedData) else [],
             0,
         )
-    await owner_mails.insert(
+    await store.insert_owner_mail(
         connection,
         mail_id=mail_id,
         tenant_id=tenant_id,
@@ -101,10 +101,10 @@ async def announce(
     after: OwnerAddress,
     now: datetime,
 ) -> None:
-    """Queue what follows a change of an owner's address; ``before`` is None for a new tenant.
+    """Queue the mails after a change of an owner's address; ``before`` is None for a new tenant.
 
-    The former verified address gets a notice, an address that is not verified a confirmation mail. The caller holds
-    the tenant's row.
+    The former verified address gets a notice; a new address that is not verified gets a confirmation mail. The caller
+    holds the tenant's row.
     """
     async with connection.within(ACROSS_TENANTS):
         if before is not None and not same_address(before.email, after.email):
@@ -119,19 +119,19 @@ async def announce(
 async def request_confirmation(
     connection: Connection, outbox: MailOutbox, tenant_id: str, email: str, now: datetime
 ) -> bool:
-    """Queue a confirmation mail to an address; False if the tenant or the address has had as many as it may get.
+    """Queue a confirmation mail to an address; return False if the limit of the tenant or the address is reached.
 
     The caller holds the tenant's row, in a transaction across tenants.
     """
     key = limit_key(email)
-    await owner_mails.lock_name(connection, f"confirmations to {key}")
-    for_tenant, to_address, to_address_today = await owner_mails.count_confirmations(
+    await store.lock_name(connection, f"confirmations to {key}")
+    for_tenant, to_address, to_address_today = await store.count_confirmations(
         connection, tenant_id, key, hour=now - _HOUR, day=now - _DAY
     )
     if max(for_tenant, to_address) >= CONFIRMATIONS_PER_HOUR or to_address_today >= CONFIRMATIONS_PER_DAY:
         return False
     mail_id = uuid4()
-    await owner_mails.insert(
+    await store.insert_owner_mail(
         connection,
         mail_id=mail_id,
         tenant_id=tenant_id,

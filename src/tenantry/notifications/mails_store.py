@@ -1,0 +1,325 @@
+"""Mails to be delivered, in two tables.
+
+``notifications`` holds payment notices (SPEC 2.4), ``owner_mails`` security notices, their digests and confirmations.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from tenantry.db.connection import Connection
+from tenantry.domain.owner_mails import (
+    DIGEST_DETAILS,
+    KEY_LEAKED,
+    NOTICES_PER_HOUR,
+    OWNER_ADDRESS_CONFIRMATION,
+    SECURITY_DIGEST,
+    AddressChangedData,
+    DigestData,
+    KeyLeakedData,
+    Notification,
+    PaymentFailure,
+    PendingMail,
+    SecurityNotice,
+)
+
+INSERT_NOTIFICATIONS: Final = """
+INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
+SELECT n.id, n.type, n.recipient_id, n.tenant_id, n.channels, n.data, n.event_id, %(now)s,
+       (SELECT t.owner_email FROM tenants t WHERE t.id = n.tenant_id)
+  FROM json_to_recordset(%(rows)s::json) AS n (
+         id uuid, type text, recipient_id text, tenant_id text, channels text[], data jsonb, event_id text)
+    ON CONFLICT (event_id) DO NOTHING
+RETURNING id
+"""
+# The previous release queued notices of leaked keys here, and without a recipient.
+PENDING_NOTIFICATION: Final = """
+SELECT n.id, n.attempts, n.created_at, t.name,
+       coalesce(n.recipient, CASE WHEN n.type = %(leaked)s THEN t.verified_email END, t.owner_email), n.tenant_id,
+       n.data->>'invoiceUrl', e.amount_due, e.amount_remaining, e.currency,
+       CASE WHEN n.type = %(leaked)s THEN n.data::text END
+  FROM notifications n
+  JOIN tenants t ON t.id = n.tenant_id
+  LEFT JOIN billing_events e ON e.id = n.event_id
+ WHERE n.id = %(id)s AND n.status = 'queued'
+"""
+# A job is deleted after its mail is recorded, in another transaction: a crash may lose the record alone.
+_ORPHANED: Final = """
+SELECT id
+  FROM {table} m
+ WHERE status IN ('queued', 'collecting')
+   AND NOT EXISTS (SELECT FROM procrastinate_jobs job
+                    WHERE job.task_name = %(task)s AND job.status IN ('todo', 'doing')
+                      AND job.args->>'notification_id' = m.id::text)
+ ORDER BY created_at
+ LIMIT %(most)s
+   FOR UPDATE SKIP LOCKED
+"""
+_TABLES: Final = ("notifications", "owner_mails")
+ORPHANED: Final = tuple(_ORPHANED.format(table=table) for table in _TABLES)
+_MARK_SENT: Final = """
+UPDATE {table} SET status = 'sent', attempts = attempts + 1, sent_at = %s, last_error = NULL WHERE id = %s
+"""
+MARK_SENT: Final = {table: _MARK_SENT.format(table=table) for table in _TABLES}
+_MARK_ATTEMPT: Final = """
+UPDATE {table}
+   SET attempts = attempts + 1, last_error = %s, status = CASE WHEN %s THEN {given_up} ELSE status END
+ WHERE id = %s
+"""
+MARK_ATTEMPT: Final = {
+    "notifications": _MARK_ATTEMPT.format(table="notifications", given_up="'failed'"),
+    # Users choose the address of a confirmation, so the operator need not know that it cannot be delivered.
+    "owner_mails": _MARK_ATTEMPT.format(
+        table="owner_mails", given_up=f"CASE type WHEN '{OWNER_ADDRESS_CONFIRMATION}' THEN 'dropped' ELSE 'failed' END"
+    ),
+}
+_GIVE_UP: Final = "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"
+GIVE_UP: Final = tuple(_GIVE_UP.format(table=table) for table in _TABLES)
+_UNSENT: Final = """
+SELECT status, created_at FROM notifications WHERE status <> 'sent'
+ UNION ALL
+SELECT CASE status WHEN 'collecting' THEN 'queued' ELSE status END, due_at FROM owner_mails
+ WHERE status NOT IN ('sent', 'dropped')
+"""
+COUNT_BY_STATUS: Final = f"SELECT status, count(*) FROM ({_UNSENT}) AS mails GROUP BY status"  # noqa: S608  # our own
+OLDEST_QUEUED: Final = f"""
+SELECT greatest(coalesce(extract(epoch FROM now() - min(created_at)), 0), 0)::float8
+  FROM ({_UNSENT}) AS mails
+ WHERE status = 'queued'
+"""  # noqa: S608  # our own statement
+
+LOCK_NAME: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+LATEST_NOTICES: Final = """
+SELECT due_at FROM owner_mails
+ WHERE tenant_id = %(tenant)s AND due_at > %(since)s AND type <> %(confirmation)s
+ ORDER BY due_at DESC LIMIT %(most)s
+"""
+COUNT_CONFIRMATIONS: Final = """
+SELECT count(*) FILTER (WHERE created_at > %(hour)s AND tenant_id = %(tenant)s),
+       count(*) FILTER (WHERE created_at > %(hour)s AND limit_key = %(key)s),
+       count(*) FILTER (WHERE limit_key = %(key)s)
+  FROM owner_mails
+ WHERE type = %(confirmation)s
+   AND ((tenant_id = %(tenant)s AND due_at > %(hour)s) OR (limit_key = %(key)s AND created_at > %(day)s))
+"""
+INSERT_OWNER_MAIL: Final = """
+INSERT INTO owner_mails (id, tenant_id, type, recipient, limit_key, data, status, created_at, due_at)
+VALUES (%(id)s, %(tenant)s, %(type)s, %(recipient)s, %(key)s, %(data)s, %(status)s, %(now)s, %(due)s)
+"""
+# The row's lock decides between this and a worker that has started to deliver the digest.
+ADD_TO_DIGEST: Final = """
+UPDATE owner_mails
+   SET data = CASE WHEN jsonb_array_length(data->'leaked') + jsonb_array_length(data->'changed') < %(most)s
+                   THEN jsonb_set(data, ARRAY[%(list)s::text], (data->%(list)s) || %(notice)s::jsonb)
+                   ELSE jsonb_set(data, '{more}', to_jsonb((data->>'more')::int + 1)) END
+ WHERE tenant_id = %(tenant)s AND recipient = %(recipient)s AND status = 'collecting'
+"""
+PENDING_OWNER_MAIL: Final = """
+SELECT m.type, m.status, m.attempts, m.created_at, m.due_at, t.name, m.recipient, m.tenant_id, m.data::text,
+       t.owner_email, t.verified_email, t.deleted_at IS NOT NULL
+  FROM owner_mails m
+  JOIN tenants t ON t.id = m.tenant_id
+ WHERE m.id = %s AND m.status IN ('collecting', 'queued')
+   FOR NO KEY UPDATE OF m
+"""
+SET_STATUS: Final = "UPDATE owner_mails SET status = %s WHERE id = %s"
+SET_LINK: Final = "UPDATE owner_mails SET digest = %s, expires_at = %s WHERE id = %s"
+FIND_CONFIRMATION: Final = "SELECT tenant_id, recipient FROM owner_mails WHERE digest = %s AND expires_at > %s"
+END_LINKS: Final = "UPDATE owner_mails SET digest = NULL WHERE tenant_id = %s AND digest IS NOT NULL"
+
+
+class PendingOwnerMail(msgspec.Struct, frozen=True):
+    """A mail of ``owner_mails`` that is not yet delivered, and its tenant's current owner address."""
+
+    type: str
+    status: str
+    attempts: int
+    created_at: datetime
+    due_at: datetime
+    tenant_name: str
+    recipient: str
+    tenant_id: str
+    data: str
+    owner_email: str
+    verified_email: str | None
+    tenant_deleted: bool
+
+    @property
+    def about(self) -> KeyLeakedData | AddressChangedData | DigestData:
+        """The data of a notice or digest."""
+        kinds: dict[str, Any] = {KEY_LEAKED: KeyLeakedData, SECURITY_DIGEST: DigestData}
+        about: KeyLeakedData | AddressChangedData | DigestData = msgspec.json.decode(
+            self.data, type=kinds.get(self.type, AddressChangedData)
+        )
+        return about
+
+
+async def insert_notifications(
+    connection: Connection, notifications: Sequence[tuple[Notification, str]], now: datetime
+) -> list[UUID]:
+    """Store notifications, each with the id of its event, at most one for each event; return the ids of new ones."""
+    fields = ("id", "type", "recipient_id", "tenant_id", "channels", "data")
+    rows = [
+        {**{name: getattr(notification, name) for name in fields}, "event_id": event_id}
+        for notification, event_id in notifications
+    ]
+    cursor = await connection.execute(INSERT_NOTIFICATIONS, {"rows": msgspec.json.encode(rows).decode(), "now": now})
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
+    """Return a notification to be sent, or None if it has been delivered or given up."""
+    cursor = await connection.execute(PENDING_NOTIFICATION, {"id": notification_id, "leaked": KEY_LEAKED})
+    row = await cursor.fetchone()
+    if row is None:
+        return None
+    found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, leak = row
+    about = msgspec.json.decode(leak, type=KeyLeakedData) if leak else PaymentFailure(*payment)
+    return PendingMail(found_id, attempts, created_at, tenant_name, recipient, tenant_id, about, in_notifications=True)
+
+
+async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
+    """Lock and return the oldest mails to be delivered that have no job of this name."""
+    found = []
+    for statement in ORPHANED:
+        cursor = await connection.execute(statement, {"task": task, "most": most})
+        found += [row[0] for row in await cursor.fetchall()]
+    return found
+
+
+async def mark_sent(connection: Connection, mail: PendingMail, now: datetime) -> None:
+    """Record that the mail server has accepted the mail."""
+    await connection.execute(MARK_SENT[_table(mail)], (now, mail.notification_id))
+
+
+async def mark_attempt(connection: Connection, mail: PendingMail, error: str, *, final: bool) -> None:
+    """Record a failed attempt; after a ``final`` one the mail is given up."""
+    await connection.execute(MARK_ATTEMPT[_table(mail)], (error[:500], final, mail.notification_id))
+
+
+def _table(mail: PendingMail) -> str:
+    return "notifications" if mail.in_notifications else "owner_mails"
+
+
+async def give_up(connection: Connection, why: str) -> int:
+    """Give up all queued mails; return how many."""
+    number = 0
+    for statement in GIVE_UP:
+        cursor = await connection.execute(statement, (why,))
+        number += cursor.rowcount
+    return number
+
+
+async def count_by_status(connection: Connection) -> dict[str, int]:
+    """Count the mails that are queued and those that have failed."""
+    cursor = await connection.execute(COUNT_BY_STATUS)
+    return dict(await cursor.fetchall())
+
+
+async def oldest_queued_seconds(connection: Connection) -> float:
+    """Return for how many seconds the oldest queued mail has been due; 0 if there is none."""
+    cursor = await connection.execute(OLDEST_QUEUED)
+    [(seconds,)] = await cursor.fetchall()
+    return float(seconds)
+
+
+async def lock_name(connection: Connection, name: str) -> None:
+    """Lock a name until the transaction ends."""
+    await connection.execute(LOCK_NAME, (name,))
+
+
+async def latest_notices(connection: Connection, tenant_id: str, since: datetime) -> list[datetime]:
+    """Return when a tenant's latest security notices after ``since`` are due, newest first, at most an hour's limit."""
+    cursor = await connection.execute(
+        LATEST_NOTICES,
+        {"tenant": tenant_id, "since": since, "confirmation": OWNER_ADDRESS_CONFIRMATION, "most": NOTICES_PER_HOUR},
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def count_confirmations(
+    connection: Connection, tenant_id: str, limit_key: str, *, hour: datetime, day: datetime
+) -> tuple[int, int, int]:
+    """Count confirmations since ``hour`` of a tenant, and to an address since ``hour`` and since ``day``."""
+    cursor = await connection.execute(
+        COUNT_CONFIRMATIONS,
+        {"tenant": tenant_id, "key": limit_key, "hour": hour, "day": day, "confirmation": OWNER_ADDRESS_CONFIRMATION},
+    )
+    [(for_tenant, to_address, to_address_today)] = await cursor.fetchall()
+    return for_tenant, to_address, to_address_today
+
+
+async def insert_owner_mail(
+    connection: Connection,
+    *,
+    mail_id: UUID,
+    tenant_id: str,
+    mail_type: str,
+    recipient: str,
+    limit_key: str,
+    data: msgspec.Struct | None,
+    now: datetime,
+    due_at: datetime | None = None,
+) -> None:
+    """Store a mail to be delivered; one with ``due_at`` is a digest, which collects notices until then."""
+    await connection.execute(
+        INSERT_OWNER_MAIL,
+        {
+            "id": mail_id,
+            "tenant": tenant_id,
+            "type": mail_type,
+            "recipient": recipient,
+            "key": limit_key,
+            "data": "{}" if data is None else msgspec.json.encode(data).decode(),
+            "status": "queued" if due_at is None else "collecting",
+            "now": now,
+            "due": due_at or now,
+        },
+    )
+
+
+async def add_to_digest(connection: Connection, tenant_id: str, recipient: str, notice: SecurityNotice) -> bool:
+    """Add a notice to the digest that collects for this recipient; return False if there is none."""
+    cursor = await connection.execute(
+        ADD_TO_DIGEST,
+        {
+            "tenant": tenant_id,
+            "recipient": recipient,
+            "list": "leaked" if isinstance(notice, KeyLeakedData) else "changed",
+            "notice": msgspec.json.encode([notice]).decode(),
+            "most": DIGEST_DETAILS,
+        },
+    )
+    return cursor.rowcount > 0
+
+
+async def read_owner_mail(connection: Connection, mail_id: UUID) -> PendingOwnerMail | None:
+    """Lock and return the mail to be sent; None if it has been delivered, given up or dropped."""
+    cursor = await connection.execute(PENDING_OWNER_MAIL, (mail_id,))
+    row = await cursor.fetchone()
+    return PendingOwnerMail(*row) if row else None
+
+
+async def set_status(connection: Connection, mail_id: UUID, status: str) -> None:
+    """Close a digest (``queued``), or drop a mail that is no longer needed (``dropped``)."""
+    await connection.execute(SET_STATUS, (status, mail_id))
+
+
+async def set_link(connection: Connection, mail_id: UUID, digest: bytes, expires_at: datetime) -> None:
+    """Store the hash of a confirmation's token, which replaces an earlier one."""
+    await connection.execute(SET_LINK, (digest, expires_at, mail_id))
+
+
+async def find_confirmation(connection: Connection, digest: bytes, now: datetime) -> tuple[str, str] | None:
+    """Return the tenant and address that a link confirms; None for a link that is unknown, used or expired."""
+    cursor = await connection.execute(FIND_CONFIRMATION, (digest, now))
+    row = await cursor.fetchone()
+    return (row[0], row[1]) if row else None
+
+
+async def end_links(connection: Connection, tenant_id: str) -> None:
+    """Invalidate all confirmation links of a tenant."""
+    await connection.execute(END_LINKS, (tenant_id,))
