@@ -88,7 +88,7 @@ def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
     made = [(f"tenant-{next(_numbers)}", new_secret(Mode.LIVE)) for _ in range(number)]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.executemany(
-            "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, 'n', 'nobody', 'a@b.example')",
+            "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, 'n', 'missing', 'a@b.example')",
             [(tenant_id,) for tenant_id, _ in made],
         )
         cursor.executemany(

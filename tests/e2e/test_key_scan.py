@@ -19,7 +19,7 @@ SHOWN: Final = f"{KEY[:13]}...{KEY[-4:]}"
 HOOKS: Final = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
 NO_SETTINGS: Final = {
     "PATH": os.environ["PATH"],
-    "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nowhere",
+    "DATABASE_URL": "postgresql://missing@127.0.0.1:1/nowhere",
     "LANG": "C.UTF-8",
 }
 

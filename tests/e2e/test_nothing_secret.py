@@ -398,7 +398,7 @@ async def absent_database(run_of: Everything, key: str, link: DatabaseLink, work
 
 
 async def absent_issuer(run_of: Everything) -> None:
-    """A token of a key that nobody has seen yet, while the identity provider is away."""
+    """A token of an unknown key while the identity provider is away."""
     await run_of.issuer.stop()
     token = run_of.issuer.mint(signing_key("EdDSA", "never seen"))
     answer = await run_of.call("GET", WHOAMI, run_of.secrets.add("token of a key never seen", token))

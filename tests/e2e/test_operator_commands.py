@@ -109,7 +109,7 @@ async def test_wrong_use_exits_with_2(tmp_path: Path, with_tenant: str, argument
     "options",
     [
         ("--id", "not an id", "--name", "x", "--owner-email", "a@b.example"),
-        ("--id", "x", "--name", "x", "--owner-email", "nobody"),
+        ("--id", "x", "--name", "x", "--owner-email", "missing"),
         ("--id", "x", "--name", "x"),
         ("--id", "x", "--name", "x", "--owner-email", "a@b.example", "--plan", "gold"),
         ("--id", "x", "--name", "a\u202eb", "--owner-email", "a@b.example"),
@@ -145,7 +145,7 @@ async def test_key_without_the_pepper_is_not_made(tmp_path: Path, with_tenant: s
 
 
 async def test_database_out_of_reach_exits_with_1_and_no_traceback(tmp_path: Path) -> None:
-    nowhere = f"postgresql://nobody:hunter2hunter2@127.0.0.1:{free_port()}/none"
+    nowhere = f"postgresql://missing:hunter2hunter2@127.0.0.1:{free_port()}/none"
     for arguments in (TENANT, ("migrate",), ("admin", "show-tenant", "acme")):
         done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=nowhere)
         assert (done.code, done.out) == (1, "")
@@ -288,5 +288,5 @@ async def test_operator_verifies_an_owner_address(tmp_path: Path, database_url: 
     assert (done.code, done.out, done.err) == (0, "new@acme.example\n", "")
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT verified_email FROM tenants").fetchall() == [("new@acme.example",)]
-    missing = await invoke_async("admin", "verify-owner-address", "nobody", folder=tmp_path, DATABASE_URL=database_url)
+    missing = await invoke_async("admin", "verify-owner-address", "missing", folder=tmp_path, DATABASE_URL=database_url)
     assert missing.code == 5

@@ -111,8 +111,8 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
 
 
 async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_drift(operator: Operator) -> None:
-    stranger = await operator.world.provider.subscriber()
-    trouble = f"{stranger.id}: could not be compared: the provider does not know its customer: {stranger.customer}\n"
+    unlinked = await operator.world.provider.subscriber()
+    trouble = f"{unlinked.id}: could not be compared: the provider does not know its customer: {unlinked.customer}\n"
     assert await operator.runs("reconcile") == Done(
         1, f"{trouble}0 tenants compared: 0 drifted, 0 repaired, 1 could not be compared\n", ""
     )
@@ -123,8 +123,8 @@ async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_dri
 
 async def test_a_tenant_that_does_not_exist_exits_with_5_and_nothing_is_done(operator: Operator) -> None:
     subscriber, _, _ = await lost_upgrade(operator.world)
-    done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant nobody")
-    assert done == Done(5, "", "There is no such tenant with a customer at the payment provider: nobody.\n")
+    done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant missing")
+    assert done == Done(5, "", "There is no such tenant with a customer at the payment provider: missing.\n")
     assert await operator.world.provider.state(subscriber) == ("pro", "active")
 
 

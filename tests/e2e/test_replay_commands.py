@@ -192,21 +192,21 @@ async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: st
     assert every.out.startswith("1 tenant, 3 events folded in ")
 
 
-NOBODY: Final = (
-    ("events", "replay", "--tenant", "acme", "--tenant", "nobody"),
-    ("tenants", "rebuild", "acme", "nobody"),
-    ("tenants", "explain", "nobody"),
+MISSING: Final = (
+    ("events", "replay", "--tenant", "acme", "--tenant", "missing"),
+    ("tenants", "rebuild", "acme", "missing"),
+    ("tenants", "explain", "missing"),
 )
 
 
-@pytest.mark.parametrize("arguments", NOBODY, ids=lambda arguments: " ".join(arguments[:2]))
+@pytest.mark.parametrize("arguments", MISSING, ids=lambda arguments: " ".join(arguments[:2]))
 async def test_a_tenant_that_does_not_exist_exits_with_5(
     tmp_path: Path, after_a_late_update: str, arguments: tuple[str, ...]
 ) -> None:
     damage(after_a_late_update)
     done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=after_a_late_update)
     assert (done.code, done.out) == (5, "")
-    assert "nobody" in done.err
+    assert "missing" in done.err
     with psycopg.connect(after_a_late_update) as connection:
         assert connection.execute("SELECT plan FROM tenants").fetchone() == ("business",)
 

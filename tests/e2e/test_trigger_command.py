@@ -125,9 +125,9 @@ def test_an_event_that_finds_no_tenant_says_what_links_it(service: Service) -> N
     linked = service.trigger(*remedy)
     assert "stripeCustomerId" in linked.out
     assert "-> past_due" in linked.out
-    nobody = service.trigger(UPDATED, "--tenant", "nobody")
-    assert (nobody.code, nobody.err) == (
-        0, "There is no tenant nobody. The service parks its events until the tenant exists.\n"
+    anonymous = service.trigger(UPDATED, "--tenant", "missing")
+    assert (anonymous.code, anonymous.err) == (
+        0, "There is no tenant missing. The service parks its events until the tenant exists.\n"
     )  # fmt: skip
 
 

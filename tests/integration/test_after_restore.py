@@ -84,7 +84,7 @@ async def test_keys_that_were_revoked_after_the_backup_are_refused(loss: Loss) -
     await loss.back_up()
     assert (await org.owner.delete(revoked.path)).status_code == 204
     report = {"secret": leaked.caller.credential}
-    assert (await loss.service.nobody.post(f"{KEYS}/report-leak", report)).status_code == 200
+    assert (await loss.service.anonymous.post(f"{KEYS}/report-leak", report)).status_code == 200
     assert (await org.owner.post(f"{rotated.path}/rotate", {"overlapSeconds": 0})).status_code in (200, 201)
     async with loss.restored() as (service, done):
         assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""Nobody makes, changes or rotates a key into more than they hold."""
+"""No caller can create, change or rotate a key with more rights than it holds."""
 
 import pytest
 

@@ -138,15 +138,15 @@ async def test_a_failure_that_ended_the_subscription_in_its_second_does_not_mail
 
 
 async def test_events_of_nobody_are_parked(world: World) -> None:
-    stranger = world.provider.stranger()
-    world.simulator.customer(stranger.customer)
+    unlinked = world.provider.unlinked()
+    world.simulator.customer(unlinked.customer)
     async with world.losing():
-        world.subscribe(stranger, "price_pro")
+        world.subscribe(unlinked, "price_pro")
     done, told = await backfill(world)
     assert done.outcomes == {"parked": 2}
-    assert {event.tenant_id for event in told} == {stranger.id, None}
-    await world.provider.arrives(stranger, stripeCustomerId=stranger.customer)
-    assert await world.record(stranger) == world.truth(stranger)
+    assert {event.tenant_id for event in told} == {unlinked.id, None}
+    await world.provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
+    assert await world.record(unlinked) == world.truth(unlinked)
 
 
 # A provider that fails

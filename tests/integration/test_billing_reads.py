@@ -42,7 +42,7 @@ async def test_any_credential_reads_the_plans(service: Service) -> None:
     org = await service.organization()
     nothing = await service.key(org.owner, org.id, "nothing:here")
     assert (await nothing.caller.get(PLANS)).status_code == 200
-    assert refusal(await service.nobody.get(PLANS)) == (401, "missing_credential")
+    assert refusal(await service.anonymous.get(PLANS)) == (401, "missing_credential")
 
 
 async def test_entry_says_what_an_event_did(service: Service) -> None:

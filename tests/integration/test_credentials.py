@@ -11,12 +11,12 @@ from tests.support.service import PROJECTS, VERIFY, WHOAMI, Service, refusal, ru
 INVALID = (401, "invalid_credential")
 CHALLENGE = 'Bearer realm="api", error="invalid_token", error_description="'
 PATHS = (PROJECTS, WHOAMI, f"{VERIFY}-")
-STRANGER = compose_secret(Mode.LIVE, bytes(32))
+UNKNOWN_KEY = compose_secret(Mode.LIVE, bytes(32))
 
 
 async def test_without_a_credential_the_challenge_has_no_error(service: Service) -> None:
     for path in PATHS:
-        answer = await service.nobody.get(path)
+        answer = await service.anonymous.get(path)
         assert refusal(answer) == (401, "missing_credential")
         assert answer.headers["www-authenticate"] == 'Bearer realm="api"'
 
@@ -25,14 +25,14 @@ NONSENSE = {
     "other scheme": b"Basic dXNlcjpwYXNz",
     "scheme alone": b"Bearer",
     "scheme and blanks": b"Bearer   ",
-    "no scheme": STRANGER.encode(),
+    "no scheme": UNKNOWN_KEY.encode(),
     "one part": b"Bearer abc",
     "two parts": b"Bearer a.b",
     "three empty parts": b"Bearer ..",
     "three parts": b"Bearer a.b.c",
     "four parts": b"Bearer a.b.c.d",
-    "key that was never made": f"Bearer {STRANGER}".encode(),
-    "key with a wrong checksum": f"Bearer {STRANGER[:-1]}!".encode(),
+    "key that was never made": f"Bearer {UNKNOWN_KEY}".encode(),
+    "key with a wrong checksum": f"Bearer {UNKNOWN_KEY[:-1]}!".encode(),
     "prefix of keys alone": b"Bearer svc_",
     "key with three parts": b"Bearer svc_live_a.b.c",
     "not ASCII": "Bearer svc_live_ä".encode(),
@@ -40,14 +40,14 @@ NONSENSE = {
     "NUL": b"Bearer a\x00b.c.d",
     "control characters": b"Bearer a.\x1b[31m.c",
     "too long": b"Bearer " + b"a" * 9000 + b".b.c",
-    "two credentials": f"Bearer {STRANGER}, Bearer {STRANGER}".encode(),
+    "two credentials": f"Bearer {UNKNOWN_KEY}, Bearer {UNKNOWN_KEY}".encode(),
 }
 
 
 @pytest.mark.parametrize("value", NONSENSE.values(), ids=NONSENSE)
 async def test_anything_else_is_an_invalid_credential(service: Service, value: bytes) -> None:
     for path in PATHS:
-        answer = await service.nobody.call("GET", path, headers={"Authorization": value})
+        answer = await service.anonymous.call("GET", path, headers={"Authorization": value})
         assert refusal(answer) == INVALID
         assert answer.headers["www-authenticate"].startswith(CHALLENGE)
         assert answer.headers["www-authenticate"].isascii()
@@ -68,17 +68,17 @@ async def test_credential_counts_nowhere_else(service: Service) -> None:
     key = str(org.owner.credential)
     for path in PATHS:
         for name in ("access_token", "api_key", "token", "key"):
-            assert refusal(await service.nobody.get(path, **{name: key})) == (401, "missing_credential")
+            assert refusal(await service.anonymous.get(path, **{name: key})) == (401, "missing_credential")
         for header in ("Cookie", "X-Api-Key", "Proxy-Authorization", "X-Authorization"):
             value = f"session={key}" if header == "Cookie" else f"Bearer {key}"
-            answer = await service.nobody.call("GET", path, headers={header: value})
+            answer = await service.anonymous.call("GET", path, headers={header: value})
             assert refusal(answer) == (401, "missing_credential")
 
 
 async def test_scheme_has_no_case(service: Service) -> None:
     org = await service.organization()
     for scheme in ("bearer", "BEARER", "bEaReR"):
-        answer = await service.nobody.call(
+        answer = await service.anonymous.call(
             "GET", PROJECTS, headers={"Authorization": f"{scheme} {org.owner.credential}"}
         )
         assert answer.status_code == 200

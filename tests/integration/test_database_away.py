@@ -52,7 +52,7 @@ async def answers_of(service: Service, org: Organization) -> dict[str, tuple[htt
         "token, ordinary": (user.get(TENANTS), AUTH),
         "token, new tenant": (service.user("new").post(TENANTS, BODY), AUTH),
         "operator": (service.operator.put(f"{TENANTS}/new", BODY), DATABASE),
-        "nobody": (service.nobody.get(PROJECTS), (401, "missing_credential")),
+        "missing": (service.anonymous.get(PROJECTS), (401, "missing_credential")),
     }
     answers = await asyncio.gather(*(call for call, _ in calls.values()))
     return {name: (answer, expected) for (name, (_, expected)), answer in zip(calls.items(), answers, strict=True)}
@@ -68,9 +68,9 @@ async def test_database_that_refuses_connections_is_503_and_comes_back(link: Dat
     org = await service.organization()
     assert (await org.owner.get(PROJECTS)).status_code == 200
     await link.cut()
-    nobody = service.nobody
+    anonymous = service.anonymous
     answers, health, ready, metrics = await asyncio.gather(
-        answers_of(service, org), nobody.get("/healthz"), nobody.get("/readyz"), nobody.get("/metrics")
+        answers_of(service, org), anonymous.get("/healthz"), anonymous.get("/readyz"), anonymous.get("/metrics")
     )
     check(answers)
     assert health.status_code == 200
@@ -85,7 +85,7 @@ async def test_database_that_does_not_answer_is_503(link: DatabaseLink, service:
     org = await service.organization()
     assert (await org.owner.get(PROJECTS)).status_code == 200
     link.block()
-    answers, health = await asyncio.gather(answers_of(service, org), service.nobody.get("/healthz"))
+    answers, health = await asyncio.gather(answers_of(service, org), service.anonymous.get("/healthz"))
     check(answers)
     assert health.status_code == 200
     link.unblock()
@@ -96,8 +96,8 @@ async def test_service_starts_without_its_database(conninfo: str) -> None:
         await link.cut()
         async with running_service(link.conninfo, HURRIED) as service:
             health, ready, refused = await asyncio.gather(
-                service.nobody.get("/healthz"),
-                service.nobody.get("/readyz"),
+                service.anonymous.get("/healthz"),
+                service.anonymous.get("/readyz"),
                 service.operator.put(f"{TENANTS}/new", BODY),
             )
             assert (health.status_code, ready.status_code) == (200, 503)

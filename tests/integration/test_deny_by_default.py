@@ -48,14 +48,14 @@ PAGES: Final = [one for one in NOT_PUBLIC if not one[1].startswith("/api/")]
 
 @pytest.mark.parametrize(("method", "path"), GUARDED, ids=lambda part: part)
 async def test_route_asks_for_a_credential(service: Service, method: str, path: str) -> None:
-    answer = await service.nobody.call(method, path)
+    answer = await service.anonymous.call(method, path)
     assert refusal(answer) == (401, "missing_credential")
     assert answer.headers["www-authenticate"] == 'Bearer realm="api"'
 
 
 @pytest.mark.parametrize(("method", "path"), PAGES, ids=lambda part: part)
 async def test_page_asks_for_a_sign_in(service: Service, method: str, path: str) -> None:
-    answer = await service.nobody.call(method, path)
+    answer = await service.anonymous.call(method, path)
     if path == "/sign-out":
         assert (answer.status_code, answer.headers["location"]) == (303, "/signed-out")
     elif method == "GET" and path != STREAM:
@@ -73,38 +73,38 @@ def test_hot_routes_are_the_three_that_are_tested_here() -> None:
 
 @pytest.mark.parametrize("path", [PROJECTS, f"{VERIFY}-", f"{VERIFY}projects:read", f"{VERIFY}a:b/c"])
 async def test_hot_route_asks_for_a_credential(service: Service, path: str) -> None:
-    assert refusal(await service.nobody.get(path)) == (401, "missing_credential")
+    assert refusal(await service.anonymous.get(path)) == (401, "missing_credential")
 
 
 async def test_webhook_asks_for_a_signature(service: Service) -> None:
-    answer = await service.nobody.call("POST", WEBHOOK, content=b"{}")
+    answer = await service.anonymous.call("POST", WEBHOOK, content=b"{}")
     assert (answer.status_code, answer.text) == (400, "Missing Provider-Signature header")
 
 
 @pytest.mark.parametrize("token", ["", "x", "x" * 43, "x" * 1000])
 async def test_confirmation_of_an_address_asks_for_the_token_of_a_link(service: Service, token: str) -> None:
-    shown = await service.nobody.get(CONFIRMATION, token=token)
-    sent = await service.nobody.call("POST", CONFIRMATION, data={"token": token})
+    shown = await service.anonymous.get(CONFIRMATION, token=token)
+    sent = await service.anonymous.call("POST", CONFIRMATION, data={"token": token})
     assert (shown.status_code in (400, 404), sent.status_code) == (True, 404)
 
 
 async def test_report_of_a_leak_asks_for_a_key_in_its_body_alone(service: Service) -> None:
-    assert refusal(await service.nobody.post(LEAK_REPORT, {"secret": "none"})) == (422, "validation_failed")
+    assert refusal(await service.anonymous.post(LEAK_REPORT, {"secret": "none"})) == (422, "validation_failed")
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC))
 async def test_public_route_answers_without_a_credential(service: Service, path: str) -> None:
-    assert (await service.nobody.get(path)).status_code == 200
+    assert (await service.anonymous.get(path)).status_code == 200
 
 
 async def test_litestar_serves_no_description_of_its_own(service: Service) -> None:
     for path in ("/-", "/-/openapi.json", "/-/swagger", "/schema", "/schema/openapi.json", "/openapi.json", "/unused"):
-        assert refusal(await service.nobody.get(path)) == (404, "not_found")
+        assert refusal(await service.anonymous.get(path)) == (404, "not_found")
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", PROJECTS), ("DELETE", "/healthz"), ("POST", "/api/v1/plans")])
 async def test_other_methods_are_refused_with_those_that_are_answered(service: Service, method: str, path: str) -> None:
-    answer = await service.nobody.call(method, path)
+    answer = await service.anonymous.call(method, path)
     assert refusal(answer) == (405, "method_not_allowed")
     assert "GET" in answer.headers["allow"]
     assert method not in answer.headers["allow"]
@@ -112,7 +112,7 @@ async def test_other_methods_are_refused_with_those_that_are_answered(service: S
 
 @pytest.mark.parametrize("path", ["/nowhere", "/api", "/api/v1", "/api/v2/projects", "/api/v1/nowhere", "/%00"])
 async def test_unknown_address_is_not_found(service: Service, path: str) -> None:
-    assert refusal(await service.nobody.get(path)) == (404, "not_found")
+    assert refusal(await service.anonymous.get(path)) == (404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,6 @@ async def test_unknown_address_is_not_found(service: Service, path: str) -> None
 async def test_options_are_told_without_a_credential_and_nothing_else_is(
     service: Service, path: str, methods: str
 ) -> None:
-    answer = await service.nobody.call("OPTIONS", path)
+    answer = await service.anonymous.call("OPTIONS", path)
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["allow"] == methods

@@ -124,8 +124,8 @@ async def test_billing_in_order(provider: Provider) -> None:
 
 
 async def test_parked_events_are_counted(provider: Provider) -> None:
-    stranger = provider.stranger()
-    await provider.send(events.updated(**stranger.names), events.failed(customer=stranger.customer))
+    unlinked = provider.unlinked()
+    await provider.send(events.updated(**unlinked.names), events.failed(customer=unlinked.customer))
     findings = await check(provider)
     assert message(findings).endswith("that is not known: 2")
     assert "create-tenant" in remedy(findings)

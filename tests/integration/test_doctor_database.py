@@ -122,7 +122,7 @@ async def test_a_database_that_does_not_answer(emptied: str) -> None:
 
 
 async def test_a_user_that_does_not_exist(emptied: str) -> None:
-    finding = only(await check(make_conninfo(emptied, user="nobody-here")), Level.ERROR)
+    finding = only(await check(make_conninfo(emptied, user="missing-here")), Level.ERROR)
     assert "the user does not exist" in finding.message
 
 

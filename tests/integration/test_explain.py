@@ -104,7 +104,7 @@ async def test_an_ended_tenant_is_explained(provider: Provider, explaining: Expl
     assert (await explaining(subscriber.id, 10)).ended
 
 
-@pytest.mark.parametrize("name", ["nobody", "nul\0"])
+@pytest.mark.parametrize("name", ["missing", "nul\0"])
 async def test_a_tenant_that_does_not_exist_is_named(explaining: Explaining, name: str) -> None:
     with pytest.raises(NotFoundError, match=name):
         await explaining(name, 10)

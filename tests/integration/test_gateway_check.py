@@ -48,7 +48,7 @@ async def test_dash_asks_for_no_scope_but_for_a_credential(service: Service) -> 
     org = await service.organization()
     nothing = (await service.key(org.owner, org.id, "nothing:here")).caller
     assert (await nothing.get(f"{VERIFY}-")).status_code == 200
-    assert refusal(await service.nobody.get(f"{VERIFY}-")) == (401, "missing_credential")
+    assert refusal(await service.anonymous.get(f"{VERIFY}-")) == (401, "missing_credential")
 
 
 async def test_scope_is_in_the_path_and_nowhere_else(service: Service) -> None:
@@ -86,7 +86,7 @@ async def test_suspended_and_ended_tenants_do_not_pass(service: Service) -> None
 async def test_refusal_is_in_a_header_too_for_gateways_that_pass_on_no_body(service: Service) -> None:
     org = await service.organization()
     reader = (await service.key(org.owner, org.id, "projects:read")).caller
-    for caller, scope in ((service.nobody, "-"), (reader, "projects:write"), (org.owner, "no-scope")):
+    for caller, scope in ((service.anonymous, "-"), (reader, "projects:write"), (org.owner, "no-scope")):
         answer = await caller.get(f"{VERIFY}{scope}")
         assert answer.headers["x-problem"].encode() == answer.content
         assert answer.headers["x-problem"].isascii()

@@ -21,31 +21,31 @@ TEST_KEY: Final = "sk_test_OnlyForTests"
 
 async def test_service_is_alive_and_ready(service: Service) -> None:
     for path in ("/healthz", "/readyz"):
-        answer = await service.nobody.get(path)
+        answer = await service.anonymous.get(path)
         assert (answer.status_code, answer.json()) == (200, {"status": "ok", "waitingFor": []})
 
 
 async def test_without_its_schema_it_is_alive_but_not_ready(postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
         async with running_service(conninfo) as service:
-            answer = await service.nobody.get("/readyz")
+            answer = await service.anonymous.get("/readyz")
             assert (answer.status_code, answer.json()) == (503, {"status": "not ready", "waitingFor": ["schema"]})
             assert answer.headers["retry-after"] == "1"
-            assert (await service.nobody.get("/healthz")).status_code == 200
+            assert (await service.anonymous.get("/healthz")).status_code == 200
 
 
 async def test_schema_of_an_older_release_is_not_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("UPDATE alembic_version SET version_num = '0000'")
     async with running_service(conninfo) as service:
-        assert (await service.nobody.get("/readyz")).json()["waitingFor"] == ["schema"]
+        assert (await service.anonymous.get("/readyz")).json()["waitingFor"] == ["schema"]
 
 
 async def test_schema_that_it_may_not_read_is_not_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("REVOKE SELECT ON alembic_version FROM tenantry_batch, tenantry_read")
     async with running_service(conninfo) as service:
-        answer = await service.nobody.get("/readyz")
+        answer = await service.anonymous.get("/readyz")
         assert (answer.status_code, answer.json()["waitingFor"]) == (503, ["schema"])
 
 
@@ -53,7 +53,7 @@ async def test_schema_of_a_newer_release_is_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute("UPDATE alembic_version SET version_num = '9999'")
     async with running_service(conninfo) as service:
-        assert (await service.nobody.get("/readyz")).status_code == 200
+        assert (await service.anonymous.get("/readyz")).status_code == 200
 
 
 async def test_metrics_count_requests_by_route_method_and_status(conninfo: str) -> None:
@@ -63,8 +63,8 @@ async def test_metrics_count_requests_by_route_method_and_status(conninfo: str) 
             await org.owner.get(PROJECTS)
         await org.owner.get(f"{PROJECTS}/proj_1")
         await org.owner.get(f"{PROJECTS}/proj_2")
-        await service.nobody.get("/nowhere")
-        answer = await service.nobody.get("/metrics")
+        await service.anonymous.get("/nowhere")
+        answer = await service.anonymous.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     counted = {
         (found["route"], found["method"], found["status"]): float(found["count"])
@@ -87,8 +87,8 @@ async def test_metrics_count_requests_by_route_method_and_status(conninfo: str) 
 async def test_made_up_methods_and_paths_make_no_new_series(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         for number in range(5):
-            await service.nobody.call(f"MADE{number}", f"/made/up/{number}")
-        text = (await service.nobody.get("/metrics")).text
+            await service.anonymous.call(f"MADE{number}", f"/made/up/{number}")
+        text = (await service.anonymous.get("/metrics")).text
     assert 'method="other",route="unknown"' in text
     assert "MADE" not in text
     assert "/made/up" not in text
@@ -113,7 +113,7 @@ def provider(billing_service: Service, emptied: str) -> Provider:
 
 async def metric(provider: Provider, name: str) -> float:
     """The value of a metric, given with its labels."""
-    text = (await provider.service.nobody.get("/metrics")).text
+    text = (await provider.service.anonymous.get("/metrics")).text
     [value] = [line.removeprefix(f"{name} ") for line in text.splitlines() if line.startswith(f"{name} ")]
     return float(value)
 
@@ -124,7 +124,7 @@ BILLING_GAUGES: Final = ("tenantry_silent_tenants", "tenantry_tenants_drifted", 
 @pytest.mark.parametrize("name", BILLING_GAUGES)
 async def test_a_gauge_of_billing_is_there_from_the_start(provider: Provider, name: str) -> None:
     assert await metric(provider, name) == 0
-    assert f"# TYPE {name} gauge\n" in (await provider.service.nobody.get("/metrics")).text
+    assert f"# TYPE {name} gauge\n" in (await provider.service.anonymous.get("/metrics")).text
 
 
 async def test_silent_tenants_are_those_of_the_last_look(provider: Provider, emptied: str) -> None:

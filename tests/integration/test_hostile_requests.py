@@ -16,7 +16,7 @@ from tests.support.service import PROJECTS, VERIFY, Caller, Service
 
 REQUESTS: Final = 50
 """By each caller to the routes of each method; `tests/system` sends more."""
-CALLERS: Final = ("nobody", "owner", "user", "operator")
+CALLERS: Final = ("missing", "owner", "user", "operator")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 NOT_SET_UP: Final = frozenset({501})
@@ -132,7 +132,7 @@ async def send_hostile_requests(service: Service, who: str, method: str, number:
     """Send so many requests, always the same ones; each answer must be a refusal or a success."""
     acme = await service.organization()
     callers: dict[str, Caller] = {
-        "nobody": service.nobody,
+        "missing": service.anonymous,
         "owner": acme.owner,
         "user": service.user("mia", org=acme.id, role="admin"),
         "operator": service.operator,

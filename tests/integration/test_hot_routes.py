@@ -69,12 +69,12 @@ async def test_callers_are_refused_in_the_same_words(service: Service) -> None:
     await org.owner.delete(revoked.path)
     now = int(service.clock.now.timestamp())
     callers = {
-        "missing_credential": service.nobody,
+        "missing_credential": service.anonymous,
         "invalid_credential": service.caller("nonsense"),
         "api_key_revoked": revoked.caller,
         "insufficient_scope": writer.caller,
         "token_expired": service.user(org=org.id, iat=now - 7200, exp=now - 3600),
-        "no_organization": service.user("stranger"),
+        "no_organization": service.user("outsider"),
         "org_mismatch": service.user(org=org.id, asks_for="other"),
     }
     for code, caller in callers.items():
@@ -83,7 +83,7 @@ async def test_callers_are_refused_in_the_same_words(service: Service) -> None:
 
 @pytest.mark.parametrize("authorization", [b"", b"Basic x", b"Bearer \xff", b"Bearer a.b.c", b"Bearer a, Bearer b"])
 async def test_headers_are_read_in_the_same_way(service: Service, authorization: bytes) -> None:
-    assert (await both(service.nobody, {"Authorization": authorization})).status_code == 401
+    assert (await both(service.anonymous, {"Authorization": authorization})).status_code == 401
 
 
 PATHS: Final = (HOT, TWIN, KEYS, WHOAMI, f"{VERIFY}-", "/healthz", "/nowhere")
@@ -92,7 +92,7 @@ PATHS: Final = (HOT, TWIN, KEYS, WHOAMI, f"{VERIFY}-", "/healthz", "/nowhere")
 @pytest.mark.parametrize("path", PATHS)
 async def test_request_id_of_the_client_is_kept(service: Service, path: str) -> None:
     org = await service.organization()
-    for caller in (org.owner, service.nobody):
+    for caller in (org.owner, service.anonymous):
         answer = await caller.call("GET", path, headers={"X-Request-Id": "my.own_ID-1"})
         assert answer.headers.get_list("x-request-id") == ["my.own_ID-1"]
 
@@ -103,7 +103,7 @@ async def test_request_id_is_made_where_there_is_none_that_is_a_plain_word(
     service: Service, path: str, sent: bytes | None
 ) -> None:
     headers = None if sent is None else {"X-Request-Id": sent}
-    first, second = [await service.nobody.call("GET", path, headers=headers) for _ in range(2)]
+    first, second = [await service.anonymous.call("GET", path, headers=headers) for _ in range(2)]
     for answer in (first, second):
         assert MADE_ID.fullmatch(answer.headers["x-request-id"])
     assert first.headers["x-request-id"] != second.headers["x-request-id"]
@@ -114,8 +114,8 @@ async def test_both_count_in_the_metrics_of_the_same_route(fresh_service: Servic
     for path, times in ((HOT, 2), (TWIN, 3)):
         for _ in range(times):
             await org.owner.get(path)
-    await both(fresh_service.nobody)
-    metrics = (await fresh_service.nobody.get("/metrics")).text
+    await both(fresh_service.anonymous)
+    metrics = (await fresh_service.anonymous.get("/metrics")).text
     assert 'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="200"} 5.0' in metrics
     assert 'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="401"} 2.0' in metrics
     assert 'tenantry_http_request_seconds_count{route="/api/v1/projects"} 7.0' in metrics

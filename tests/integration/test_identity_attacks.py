@@ -8,7 +8,7 @@ import pytest
 
 from tenantry.domain.errors import InvalidCredentialError
 from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
-from tests.support.forgeries import ATTACKS, EC, ED25519, RSA, STRANGER, Forge, remote
+from tests.support.forgeries import ATTACKER, ATTACKS, EC, ED25519, RSA, Forge, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 
 
@@ -63,7 +63,7 @@ async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_
 
 
 async def test_no_key_is_fetched_from_where_a_token_says(issuer: Issuer, verifier: TokenVerifier) -> None:
-    async with running_issuer(STRANGER) as attacker:
+    async with running_issuer(ATTACKER) as attacker:
         for name, forge in remote(attacker).items():
             with pytest.raises(InvalidCredentialError):
                 await verifier.verify(forge(issuer))

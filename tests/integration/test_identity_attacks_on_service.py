@@ -14,7 +14,7 @@ import pytest
 from tests.support import figures
 from tests.support.app import OPERATOR_TOKEN, running_app
 from tests.support.figures import RecordProperty
-from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA, STRANGER, Forge, remote
+from tests.support.forgeries import ATTACKER, ATTACKS, EC, ED25519, ISSUED, RSA, Forge, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, Issuer, running_issuer
 from tests.support.members import add_member, remove_member
 from tests.support.postgres import PostgresServer
@@ -39,7 +39,7 @@ async def target(postgres: PostgresServer) -> AsyncIterator[Target]:
     with postgres.database() as conninfo:
         async with (
             running_issuer(RSA, EC, ED25519) as issuer,
-            running_issuer(STRANGER) as attacker,
+            running_issuer(ATTACKER) as attacker,
             running_app(
                 conninfo, clock=ManualClock(), OIDC_ISSUER=issuer.url, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID=CLIENT_ID
             ) as client,

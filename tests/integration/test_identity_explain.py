@@ -240,7 +240,7 @@ async def test_invitation_that_the_header_names_is_explained_and_not_accepted(st
     [
         ({"sub": "gone", "org_id": "acme"}, None, "no_organization", "acme (plan free, the user was removed)"),
         ({"org_id": "unknown"}, None, "no_organization", "no tenant or membership found"),
-        ({"sub": "nobody"}, None, "no_organization", "no tenant or membership found"),
+        ({"sub": "missing"}, None, "no_organization", "no tenant or membership found"),
         ({"org_id": "acme"}, "other", "org_mismatch", "claim acme, X-Organization-Id other"),
         ({"org_id": "suspended"}, None, "org_suspended", "suspended (suspended, no membership: the claims count)"),
         ({"org_id": "ended"}, None, "invalid_credential", "ended (ended, no membership: the claims count)"),

@@ -100,7 +100,7 @@ async def test_unknown_keys_are_an_outage_and_ask_once_a_cool_down(
 
 
 async def test_unknown_keys_are_answered_while_the_provider_hangs(outage: Outage) -> None:
-    """Nobody waits for the one fetch that is under way all the time: it is never answered."""
+    """No request waits for the one fetch that is in progress all the time: it is never answered."""
     await outage.failed_once()
     outage.issuer.open.clear()
     await outage.issuer.start()

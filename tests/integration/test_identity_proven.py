@@ -173,7 +173,7 @@ async def test_a_known_token_is_unavailable_once_the_keys_are_too_old(bench: Ben
 
 async def test_refusals_are_not_kept(bench: Bench) -> None:
     future = bench.issuer.mint(claims={"nbf": ISSUED + 60})
-    forged = bench.issuer.mint(signing_key("RS256", "stranger"), header={"kid": "rsa-1"})
+    forged = bench.issuer.mint(signing_key("RS256", "outsider"), header={"kid": "rsa-1"})
     unknown = bench.issuer.mint(signing_key("RS256", "rsa-2"))
     for token in (future, forged, unknown):
         with pytest.raises(InvalidCredentialError):

@@ -192,7 +192,7 @@ async def test_member_leaves_a_suspended_tenant(service: Service) -> None:
 async def test_last_owner_does_not_leave(service: Service) -> None:
     org, member = await owned(service, "the-owner")
     owner = service.user("the-owner")
-    await add_member(owner, "other-owner", "owner")  # an invitation makes nobody an owner
+    await add_member(owner, "other-owner", "owner")  # an invitation makes anonymous an owner
     answer = await owner.delete(own_path(member))
     assert refusal(answer) == (409, "last_owner")
     assert "/transfer" in answer.json()["detail"]
@@ -231,7 +231,7 @@ async def test_keys_have_no_memberships(service: Service) -> None:
         await org.owner.delete(own_path(member)),
     ):
         assert refusal(answer) == (403, "user_token_required")
-    assert (await service.nobody.get(OWN)).status_code == 401
+    assert (await service.anonymous.get(OWN)).status_code == 401
 
 
 async def test_invitation_that_was_withdrawn_is_not_accepted(service: Service) -> None:

@@ -25,7 +25,7 @@ OWNER: Final = "owner@x.example"
 
 
 async def report(service: Service, secret: str | None) -> httpx2.Response:
-    return await service.nobody.post(REPORT, {"secret": secret})
+    return await service.anonymous.post(REPORT, {"secret": secret})
 
 
 async def reported(service: Service, key: Key) -> dict[str, Any]:
@@ -231,10 +231,10 @@ async def test_without_the_database_a_key_is_503(cut_off: Service) -> None:
 
 async def test_key_in_a_wrong_place_of_the_body_is_not_repeated(service: Service) -> None:
     answers = [
-        await service.nobody.post(REPORT, {UNKNOWN: "x"}),
-        await service.nobody.post(REPORT, UNKNOWN),
-        await service.nobody.call("POST", REPORT, content=UNKNOWN.encode()),
-        await service.nobody.call("POST", f"{REPORT}?secret={UNKNOWN}", {}),
+        await service.anonymous.post(REPORT, {UNKNOWN: "x"}),
+        await service.anonymous.post(REPORT, UNKNOWN),
+        await service.anonymous.call("POST", REPORT, content=UNKNOWN.encode()),
+        await service.anonymous.call("POST", f"{REPORT}?secret={UNKNOWN}", {}),
     ]
     assert {answer.status_code for answer in answers} <= {400, 415, 422}
     assert all(UNKNOWN not in answer.text for answer in answers)
@@ -263,7 +263,7 @@ async def test_one_mail_arrives_however_often_it_is_reported(conninfo: str) -> N
             await reported(service, first)
         await reported(service, second)
         await server.wait_for(lambda server: len(server.received) >= 2)
-        await service.nobody.get("/healthz")
+        await service.anonymous.get("/healthz")
     assert len(server.received) == 2
     [mail] = [mail for mail in server.received if first.id in mail.part("plain")]
     assert mail.recipients == [OWNER]

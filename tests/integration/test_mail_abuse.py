@@ -115,7 +115,7 @@ async def leak(service: Service, org: Organization, number: int = 1, name: str =
     keys = []
     for _ in range(number):  # a plan allows few active keys
         key = await service.key(org.owner, org.id, "projects:read", name=name)
-        answer = await service.nobody.post(REPORT, {"secret": key.caller.credential})
+        answer = await service.anonymous.post(REPORT, {"secret": key.caller.credential})
         assert answer.status_code == 200, answer.text
         keys.append(key)
     return keys
@@ -132,7 +132,7 @@ async def is_verified(service: Service, org: Organization) -> bool:
 
 
 async def confirm(service: Service, token: str) -> httpx2.Response:
-    return await service.nobody.call("POST", CONFIRM, data={"token": token})
+    return await service.anonymous.call("POST", CONFIRM, data={"token": token})
 
 
 # --- the attack
@@ -155,11 +155,11 @@ async def test_a_hundred_leak_reports_mail_a_stranger_three_times_and_nothing_th
             assert made.status_code == 201, made.text
             for _ in range(10):
                 key = await service.key(user, org, "projects:read", name=EVIL)
-                report = await service.nobody.post(REPORT, {"secret": key.caller.credential})
+                report = await service.anonymous.post(REPORT, {"secret": key.caller.credential})
                 assert report.status_code == 200, report.text
         # a mail that comes after all others
         last = await service.organization(ownerEmail="last@x.example")
-        await service.nobody.post(REPORT, {"secret": last.key.caller.credential})
+        await service.anonymous.post(REPORT, {"secret": last.key.caller.credential})
         await server.wait_for(lambda server: any(mail.recipients == ["last@x.example"] for mail in server.received))
     to_victim = [mail for mail in server.received if mail.recipients == [victim]]
     evil = [mail for mail in to_victim if "ACTION" in mail.message.as_string() or "evil" in mail.part("plain")]
@@ -256,7 +256,7 @@ async def payment_notices(service: Service, org: Organization) -> list[dict[str,
 async def test_link_verifies_the_address_after_one_click(service: Service, post: Post) -> None:
     org = await own_tenant(service, name=EVIL)
     token = await post.confirmation(org.id)
-    page = await service.nobody.get(CONFIRM, token=token)
+    page = await service.anonymous.get(CONFIRM, token=token)
     assert (page.status_code, page.headers["referrer-policy"]) == (200, "no-referrer")
     assert "Confirm address" in page.text
     assert "https://evil" not in page.text
@@ -282,7 +282,7 @@ async def test_link_is_valid_once(service: Service, post: Post) -> None:
     token = await post.confirmation(org.id)
     answers = await asyncio.gather(*(confirm(service, token) for _ in range(5)))
     assert sorted(answer.status_code for answer in answers) == [200, 404, 404, 404, 404]
-    assert (await service.nobody.get(CONFIRM, token=token)).status_code == 404
+    assert (await service.anonymous.get(CONFIRM, token=token)).status_code == 404
 
 
 async def test_link_expires_after_a_day(fresh_service: Service) -> None:
@@ -290,7 +290,7 @@ async def test_link_expires_after_a_day(fresh_service: Service) -> None:
         org = await own_tenant(fresh_service)
         token = await post.confirmation(org.id)
         fresh_service.clock.advance(hours=24, seconds=1)
-        assert (await fresh_service.nobody.get(CONFIRM, token=token)).status_code == 404
+        assert (await fresh_service.anonymous.get(CONFIRM, token=token)).status_code == 404
         assert (await confirm(fresh_service, token)).status_code == 404
         assert not await is_verified(fresh_service, org)
 
@@ -299,7 +299,7 @@ async def test_link_of_an_address_that_was_changed_meanwhile_is_not_valid(servic
     org = await own_tenant(service, email="first@x.example")
     token = await post.confirmation(org.id)
     await set_address(org, "second@x.example")
-    assert (await service.nobody.get(CONFIRM, token=token)).status_code == 404
+    assert (await service.anonymous.get(CONFIRM, token=token)).status_code == 404
     assert (await confirm(service, token)).status_code == 404
     assert not await is_verified(service, org)
 
@@ -322,7 +322,7 @@ async def test_link_of_an_ended_tenant_is_not_valid(service: Service, post: Post
 async def test_tampered_link_is_not_valid(service: Service, post: Post, change: str) -> None:
     org = await own_tenant(service, email=f"tampered-{next(_numbers)}@x.example")
     token = change.format(await post.confirmation(org.id))
-    assert (await service.nobody.get(CONFIRM, token=token)).status_code in (400, 404)
+    assert (await service.anonymous.get(CONFIRM, token=token)).status_code in (400, 404)
     assert (await confirm(service, token)).status_code == 404
     assert not await is_verified(service, org)
 
@@ -330,7 +330,7 @@ async def test_tampered_link_is_not_valid(service: Service, post: Post, change: 
 async def test_token_in_the_address_of_a_post_does_not_count(service: Service, post: Post) -> None:
     org = await own_tenant(service, email="query@x.example")
     token = await post.confirmation(org.id)
-    answer = await service.nobody.call("POST", f"{CONFIRM}?token={token}", data={"other": "x"})
+    answer = await service.anonymous.call("POST", f"{CONFIRM}?token={token}", data={"other": "x"})
     assert answer.status_code == 404
     assert not await is_verified(service, org)
 
@@ -605,7 +605,7 @@ async def test_reports_at_once_over_two_processes_stay_within_five_and_lose_none
         keys = [await service.key(org.owner, org.id, "projects:read") for _ in range(9)]
         await asyncio.gather(
             *(
-                each.nobody.post(REPORT, {"secret": key.caller.credential})
+                each.anonymous.post(REPORT, {"secret": key.caller.credential})
                 for number, key in enumerate(keys)
                 for each in ((service, other) if number % 2 else (other, service))
             )

@@ -83,7 +83,7 @@ async def test_a_refusal_for_good_ends_as_failed(database: Database, server: Mai
 
 
 async def test_an_unusable_address_ends_as_failed(database: Database, server: MailServer, conninfo: str) -> None:
-    notification_id = await queued(database, owner_email="nobody at all")
+    notification_id = await queued(database, owner_email="missing at all")
     await service(database, server).deliver(notification_id)
     assert (await delivery_of(conninfo, notification_id))[0] == "failed"
 

@@ -1,4 +1,4 @@
-"""Nobody gives, raises or takes more than they may, and no tenant loses its owner by accident."""
+"""No caller gives, raises or removes more than it may, and no tenant loses its owner by accident."""
 
 import asyncio
 from typing import Final

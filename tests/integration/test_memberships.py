@@ -116,8 +116,8 @@ async def test_header_must_equal_the_claim(service: Service) -> None:
 
 
 async def test_user_without_any_tenant_has_no_organization(service: Service) -> None:
-    assert refusal(await service.user("stranger").get(PROJECTS)) == NO_ORGANIZATION
-    assert refusal(await service.user("stranger", org="missing", role="owner").get(PROJECTS)) == NO_ORGANIZATION
+    assert refusal(await service.user("outsider").get(PROJECTS)) == NO_ORGANIZATION
+    assert refusal(await service.user("outsider", org="missing", role="owner").get(PROJECTS)) == NO_ORGANIZATION
 
 
 async def test_member_of_another_issuer_is_another_user(service: Service) -> None:

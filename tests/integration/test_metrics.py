@@ -51,7 +51,7 @@ def begun_at_0() -> list[Series]:
 
 
 async def shown(service: Service) -> Shown:
-    return Shown((await service.nobody.get("/metrics")).text)
+    return Shown((await service.anonymous.get("/metrics")).text)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ async def test_no_count_adds_a_series_to_those_whose_increase_a_rule_asks_for(ne
 
 async def test_no_label_names_a_tenant_a_key_or_an_event(service: Service) -> None:
     names = await counted_everything(service)
-    text = (await service.nobody.get("/metrics")).text
+    text = (await service.anonymous.get("/metrics")).text
     assert [name for name in names if name in text] == []
 
 
@@ -163,7 +163,7 @@ async def test_a_refused_credential_is_counted_by_its_sort_and_the_reason(
 ) -> None:
     before = await refused(service, kind, reason)
     for path in (PROJECTS, KEYS):
-        assert (await service.nobody.call("GET", path, headers=header)).status_code == 401
+        assert (await service.anonymous.call("GET", path, headers=header)).status_code == 401
     assert await refused(service, kind, reason) == before + 2
 
 
@@ -189,7 +189,7 @@ async def test_ended_keys_are_counted_by_the_reason(service: Service) -> None:
     await org.owner.post(f"{rotated.path}/rotate", {"overlapSeconds": 0})
     await org.owner.post(f"{left.path}/rotate", {"overlapSeconds": 60})
     for _ in range(2):
-        await service.nobody.post(f"{KEYS}/report-leak", {"secret": leaked.caller.credential})
+        await service.anonymous.post(f"{KEYS}/report-leak", {"secret": leaked.caller.credential})
     await service.operator.delete(org.path)
     assert await ended_keys(service) - before == {"revoked": 1, "rotated": 1, "leaked": 1, "tenant_ended": 4}
 

@@ -154,7 +154,7 @@ async def test_export_names_the_members(service: Service) -> None:
 async def test_nobody_else_is_the_operator(service: Service) -> None:
     org = await service.organization()
     callers = {
-        "missing_credential": [service.nobody],
+        "missing_credential": [service.anonymous],
         "invalid_credential": [
             org.owner, service.user(org=org.id, role="owner"), service.caller(OPERATOR_TOKEN[:-1]),
             service.caller(OPERATOR_TOKEN + "0"), service.caller(OPERATOR_TOKEN.upper()), service.caller("a.b.c"),

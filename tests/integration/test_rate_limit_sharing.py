@@ -1,4 +1,4 @@
-"""Several limiters on one database: what is not used goes back, and what nobody needs is forgotten."""
+"""Several limiters on one database: unused leases return, and unused counts are deleted."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -277,7 +277,7 @@ async def test_what_is_not_authenticated_does_not_count(service: Service) -> Non
     revoked = await service.key(org.owner, org.id, "projects:read")
     await org.owner.delete(revoked.path)
     service.clock.advance(seconds=61)
-    for caller in (revoked.caller, service.nobody, service.caller("nonsense")):
+    for caller in (revoked.caller, service.anonymous, service.caller("nonsense")):
         for _ in range(6):
             answer = await caller.get(ANYTHING)
             assert answer.status_code == 401
@@ -300,7 +300,7 @@ async def test_refusals_are_counted_by_whose_limit_it_was(limited_service: Servi
     tenant, key = await tenant_of(limited_service), await tenant_of(limited_service, "keys_alone")
     await statuses(tenant.owner, 7)
     await statuses(key.owner, 3)
-    metrics = (await limited_service.nobody.get("/metrics")).text
+    metrics = (await limited_service.anonymous.get("/metrics")).text
     assert 'tenantry_rate_limited_total{policy="tenant"} 2.0' in metrics
     assert 'tenantry_rate_limited_total{policy="key"} 1.0' in metrics
 

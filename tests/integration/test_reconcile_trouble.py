@@ -197,7 +197,7 @@ async def test_a_key_that_may_not_read_subscriptions_stops_the_run(
     assert (found.stopped.of_key, found.troubled) == (True, ())
 
 
-@pytest.mark.parametrize("name", ["nobody", "not a tenant's id", ""])
+@pytest.mark.parametrize("name", ["missing", "not a tenant's id", ""])
 async def test_for_a_tenant_that_does_not_exist_nothing_is_done(
     provider: Provider, server: ProviderServer, reconciler: Reconciler, name: str
 ) -> None:
@@ -379,7 +379,7 @@ async def test_a_question_about_a_tenant_without_a_customer_or_that_has_ended_is
 ) -> None:
     unlinked, ended = await provider.subscriber(linked=False), await provider.subscriber()
     await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")
-    for tenant_id in (unlinked.id, ended.id, "nobody"):
+    for tenant_id in (unlinked.id, ended.id, "missing"):
         await reconciler.fetch_snapshot(tenant_id)
     assert server.requests == []
 

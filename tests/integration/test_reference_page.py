@@ -66,11 +66,11 @@ class Reading(HTMLParser):
 
 
 async def read_page(service: Service) -> Reading:
-    return Reading((await service.nobody.get(PATH)).text)
+    return Reading((await service.anonymous.get(PATH)).text)
 
 
 async def read_document(service: Service) -> JsonObject:
-    document: JsonObject = (await service.nobody.get(DOCUMENT)).json()
+    document: JsonObject = (await service.anonymous.get(DOCUMENT)).json()
     return document
 
 
@@ -87,7 +87,7 @@ def operations(document: JsonObject) -> list[tuple[str, str, JsonObject]]:
 
 
 async def test_page_is_public_shut_in_and_kept_for_a_while(service: Service) -> None:
-    answer = await service.nobody.get(PATH)
+    answer = await service.anonymous.get(PATH)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["content-security-policy"] == POLICY
@@ -97,8 +97,8 @@ async def test_page_is_public_shut_in_and_kept_for_a_while(service: Service) -> 
 
 
 async def test_page_comes_compressed_to_whoever_takes_that(service: Service) -> None:
-    plain = await service.nobody.call("GET", PATH, headers={"Accept-Encoding": "br, gzip;q=0"})
-    compressed = await service.nobody.call("GET", PATH, headers={"Accept-Encoding": "br, GZIP ; q=0.8"})
+    plain = await service.anonymous.call("GET", PATH, headers={"Accept-Encoding": "br, gzip;q=0"})
+    compressed = await service.anonymous.call("GET", PATH, headers={"Accept-Encoding": "br, GZIP ; q=0.8"})
     assert "content-encoding" not in plain.headers
     assert compressed.headers["content-encoding"] == "gzip"
     assert int(compressed.headers["content-length"]) < 50_000
@@ -121,7 +121,7 @@ async def test_what_it_is_made_of_is_served(service: Service) -> None:
     assets = [target for target in (await read_page(service)).targets if target.startswith(ASSETS)]
     assert [name.rpartition("/")[2] for name in assets] == ["icon.svg", "base.css", "reference.css", "dashboard.js"]
     for name in assets:
-        answer = await service.nobody.get(name)
+        answer = await service.anonymous.get(name)
         assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
 
 
@@ -302,7 +302,7 @@ async def test_where_it_asks_for_another_credential_a_key_is_refused(service: Se
 async def test_what_it_calls_public_is_open_to_everybody_and_nothing_else_is(service: Service) -> None:
     statuses = {}
     for method, path, operation in operations(await read_document(service)):
-        answer = await service.nobody.call(method.upper(), re.sub(r"{\w+}", "x:y", path))
+        answer = await service.anonymous.call(method.upper(), re.sub(r"{\w+}", "x:y", path))
         statuses[f"{method} {path}"] = (answer.status_code == 401, bool(operation["security"]))
     assert [name for name, (refused, secured) in statuses.items() if refused != secured] == []
 

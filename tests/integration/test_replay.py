@@ -193,7 +193,7 @@ async def test_only_tenants_that_are_named_are_folded(provider: Provider) -> Non
     assert await provider.state(other) == ("free", "past_due")
 
 
-@pytest.mark.parametrize("name", ["nobody", "not an id", "nul\0"])
+@pytest.mark.parametrize("name", ["missing", "not an id", "nul\0"])
 async def test_a_tenant_that_does_not_exist_is_named(provider: Provider, name: str) -> None:
     subscriber = await provider.subscriber()
     async with replaying(provider.service.conninfo) as service:
@@ -303,10 +303,10 @@ async def test_a_failure_that_waited_is_not_mailed(provider: Provider) -> None:
 
 
 async def test_events_of_strangers_go_on_waiting(provider: Provider) -> None:
-    stranger = provider.stranger()
-    await provider.send(events.updated(**stranger.names))
+    unlinked = provider.unlinked()
+    await provider.send(events.updated(**unlinked.names))
     checked = await replay(provider.service.conninfo)
-    assert stranger.id not in checked
+    assert unlinked.id not in checked
     assert not any(one.parked for one in checked.values())
 
 

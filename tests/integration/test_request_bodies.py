@@ -97,7 +97,7 @@ async def test_body_of_a_mebibyte_is_read(service: Service) -> None:
 
 async def test_credential_is_looked_at_before_the_body(service: Service) -> None:
     for content in (b"{", b" " * (2 << 20)):
-        answer = await service.nobody.call("POST", PROJECTS, content=content, headers=JSON)
+        answer = await service.anonymous.call("POST", PROJECTS, content=content, headers=JSON)
         assert refusal(answer) == (401, "missing_credential")
 
 

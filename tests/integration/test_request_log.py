@@ -74,25 +74,25 @@ async def test_a_request_is_told_with_its_caller_its_route_and_what_came_of_it(s
     org = await service.organization()
     key = {"tenant": org.id, "principal": "api_key"}
     user = service.user(org=org.id, role="owner")
-    nobody = {"principal": "none"}
+    anonymous = {"principal": "none"}
     assert [
         await logged(lines, org.owner, PROJECTS),
         await logged(lines, org.owner, f"{PROJECTS}/proj_1"),
         await logged(lines, user, WHOAMI),
         await logged(lines, service.operator, f"{org.path}/export"),
-        await logged(lines, service.nobody, PROJECTS),
+        await logged(lines, service.anonymous, PROJECTS),
         await logged(lines, service.caller("svc_live_nonsense"), WHOAMI),
-        await logged(lines, service.nobody, "/nowhere/at/all"),
-        await logged(lines, service.nobody, "/nowhere", "MADEUP"),
+        await logged(lines, service.anonymous, "/nowhere/at/all"),
+        await logged(lines, service.anonymous, "/nowhere", "MADEUP"),
     ] == [
         line(**key, route=PROJECTS, status=200, outcome="ok"),
         line(**key, route=f"{PROJECTS}/{{project_id}}", status=404, outcome="not_found"),
         line(tenant=org.id, principal="user", route=WHOAMI, status=200, outcome="ok"),
         line(principal="operator", route="/api/v1/tenants/{tenant_id}/export", status=200, outcome="ok"),
-        line(**nobody, route=PROJECTS, status=401, outcome="missing_credential"),
-        line(**nobody, route=WHOAMI, status=401, outcome="invalid_credential"),
-        line(**nobody, route="unknown", status=404, outcome="not_found"),
-        line(**nobody, route="unknown", status=404, outcome="not_found", method="other"),
+        line(**anonymous, route=PROJECTS, status=401, outcome="missing_credential"),
+        line(**anonymous, route=WHOAMI, status=401, outcome="invalid_credential"),
+        line(**anonymous, route="unknown", status=404, outcome="not_found"),
+        line(**anonymous, route="unknown", status=404, outcome="not_found", method="other"),
     ]
 
 
@@ -118,14 +118,14 @@ async def test_an_event_is_told_with_its_tenant_and_its_outcome(service: Service
 async def test_what_machines_ask_for_all_the_time_is_not_told(service: Service, lines: Lines) -> None:
     lines.written.clear()
     for path in ("/healthz", "/readyz", "/metrics"):
-        assert (await service.nobody.get(path)).status_code == 200
+        assert (await service.anonymous.get(path)).status_code == 200
     assert lines.written == []
 
 
 async def test_without_the_setting_no_request_is_told(emptied: str, lines: Lines) -> None:
     async with running_service(emptied) as service:
-        await service.nobody.get(PROJECTS)
-        await service.nobody.get(WHOAMI)
+        await service.anonymous.get(PROJECTS)
+        await service.anonymous.get(WHOAMI)
     assert lines.written == []
 
 

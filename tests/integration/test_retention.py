@@ -364,11 +364,11 @@ async def test_a_late_event_takes_its_place_among_events_without_raw_bodies(
 
 
 async def test_a_parked_event_takes_its_place_without_its_raw_body(provider: Provider, database: Database) -> None:
-    stranger = provider.stranger()
-    await provider.send(events.updated(**stranger.names))
+    unlinked = provider.unlinked()
+    await provider.send(events.updated(**unlinked.names))
     await drop_bodies(provider, database, after=2 * DAY)
-    await provider.arrives(stranger)
-    assert await provider.state(stranger) == ("pro", "active")
+    await provider.arrives(unlinked)
+    assert await provider.state(unlinked) == ("pro", "active")
 
 
 async def test_the_worker_runs_it(retention: RetentionService, connection: Connection, emptied: str) -> None:

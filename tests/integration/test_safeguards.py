@@ -42,7 +42,8 @@ def routes() -> Iterator[tuple[str, str]]:
 async def answers(service: Service) -> dict[tuple[str, str], httpx2.Response]:
     """What the service answers to each of `routes`."""
     return {
-        (method, path): await service.nobody.call(method, path, headers=FORMS) for method, path in sorted({*routes()})
+        (method, path): await service.anonymous.call(method, path, headers=FORMS)
+        for method, path in sorted({*routes()})
     }
 
 
@@ -72,9 +73,9 @@ def test_page_is_framed_by_nobody_and_tells_nobody_its_address(answers: dict[tup
 
 
 async def test_asset_is_of_use_to_pages_of_ours_alone(service: Service) -> None:
-    page = await service.nobody.get("/docs")
+    page = await service.anonymous.get("/docs")
     style = page.text.partition('href="/assets/')[2].partition('"')[0]
-    asset = await service.nobody.get(f"/assets/{style}")
+    asset = await service.anonymous.get(f"/assets/{style}")
     assert asset.status_code == 200
     assert asset.headers["cross-origin-resource-policy"] == "same-origin"
     assert asset.headers["x-content-type-options"] == "nosniff"

@@ -195,10 +195,10 @@ async def test_caller_without_a_right_is_refused_before_the_body_is_sent(site: S
     org = await site.service.organization()
     reader = await site.service.key(org.owner, org.id, "projects:read")
     for caller, status, code in (
-        (site.service.nobody, 401, "missing_credential"),
+        (site.service.anonymous, 401, "missing_credential"),
         (reader.caller, 403, "insufficient_scope"),
     ):
-        request = await site.begin(caller, "POST", TENANTS if caller is site.service.nobody else KEYS)
+        request = await site.begin(caller, "POST", TENANTS if caller is site.service.anonymous else KEYS)
         assert await request.refused(send_rest=False) == (status, code)
 
 

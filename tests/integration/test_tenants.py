@@ -116,7 +116,7 @@ async def test_api_key_makes_no_tenant(service: Service) -> None:
     assert refusal(await org.owner.post(TENANTS, body)) == (403, "user_token_required")
     await org.owner.delete(f"{org.key.path}?force=true")
     assert refusal(await org.owner.post(TENANTS, body)) == (401, "api_key_revoked")
-    assert refusal(await service.nobody.post(TENANTS, body)) == (401, "missing_credential")
+    assert refusal(await service.anonymous.post(TENANTS, body)) == (401, "missing_credential")
 
 
 async def test_key_sees_its_own_tenant_and_no_other(service: Service) -> None:

@@ -192,7 +192,7 @@ async def test_a_streamed_body_is_read_whole(service: Service) -> None:
 
 
 async def test_a_duplicate(provider: Provider) -> None:
-    event = events.updated(org="nobody")
+    event = events.updated(org="missing")
     await provider.send(event, event)
 
 
@@ -205,7 +205,7 @@ async def test_an_unknown_type_is_kept_as_ignored(provider: Provider) -> None:
 
 
 async def test_an_unknown_tenant_and_an_unknown_customer_are_kept_as_parked(provider: Provider) -> None:
-    for event in (events.updated(org="nobody"), events.failed(customer="cus_nobody")):
+    for event in (events.updated(org="missing"), events.failed(customer="cus_missing")):
         await provider.send(event)
         stored = await provider.stored(event["id"])
         assert stored is not None
@@ -253,8 +253,8 @@ async def test_another_tolerance(conninfo: str) -> None:
 async def test_events_are_counted_by_type_outcome_and_mode(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         provider = Provider(service)
-        event = events.updated(org="nobody", price="price_other")
-        live = events.updated(org="nobody")
+        event = events.updated(org="missing", price="price_other")
+        live = events.updated(org="missing")
         live["livemode"] = True
         await provider.send(event, event, live, events.event("charge.refunded", {}))
         metrics = (await service.client.get("/metrics")).text

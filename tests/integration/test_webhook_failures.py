@@ -54,7 +54,7 @@ async def poisoned(conninfo: str, event_id: str) -> AsyncIterator[None]:
 async def test_one_event_that_fails_in_a_full_batch_fails_alone(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    subscribers = [provider.stranger() for _ in range(64)]
+    subscribers = [provider.unlinked() for _ in range(64)]
     for subscriber in subscribers:
         await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
     failures = [events.failed(customer=subscriber.customer) for subscriber in subscribers]
@@ -83,7 +83,7 @@ async def statuses_and_mails(provider: Provider) -> dict[str, tuple[str, int]]:
 
 
 async def test_a_failure_is_answered_as_text(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
-    event = events.updated(org="nobody")
+    event = events.updated(org="missing")
     async with poisoned(provider.service.conninfo, event["id"]):
         with caplog.at_level(logging.ERROR):
             answer = await provider.post(event)

@@ -87,12 +87,12 @@ async def test_a_failed_payment_that_was_invalid_first_is_mailed_once(provider: 
 
 
 async def test_a_parked_event_takes_the_place_of_an_invalid_one(provider: Provider) -> None:
-    stranger = provider.stranger()
-    event = events.updated(**stranger.names, event_id="evt_1")
+    unlinked = provider.unlinked()
+    event = events.updated(**unlinked.names, event_id="evt_1")
     await provider.send(broken(event), event)
     assert (await provider.stored("evt_1") or {})["outcome"] == "parked"
-    await provider.arrives(stranger)
-    assert await provider.state(stranger) == ("pro", "active")
+    await provider.arrives(unlinked)
+    assert await provider.state(unlinked) == ("pro", "active")
 
 
 # Two of them at once

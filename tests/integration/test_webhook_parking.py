@@ -23,26 +23,26 @@ async def told(provider: Provider, subscriber: Subscriber) -> list[str]:
 
 
 async def test_events_wait_for_their_tenant(provider: Provider) -> None:
-    stranger = provider.stranger()
-    first = events.updated(**stranger.names)
-    await provider.send(events.deleted(**stranger.names, created=NOW + 5), first)
-    await provider.arrives(stranger)
-    assert await provider.state(stranger) == ("free", "canceled")
-    assert {entry["outcome"] for entry in (await provider.ledger(stranger)).values()} == {"applied"}
+    unlinked = provider.unlinked()
+    first = events.updated(**unlinked.names)
+    await provider.send(events.deleted(**unlinked.names, created=NOW + 5), first)
+    await provider.arrives(unlinked)
+    assert await provider.state(unlinked) == ("free", "canceled")
+    assert {entry["outcome"] for entry in (await provider.ledger(unlinked)).values()} == {"applied"}
 
 
 async def test_the_made_tenant_is_answered_with_what_waited_for_it(provider: Provider) -> None:
-    stranger = provider.stranger()
-    await provider.send(events.updated(**stranger.names))
+    unlinked = provider.unlinked()
+    await provider.send(events.updated(**unlinked.names))
     body = {"name": "x", "ownerEmail": "owner@x.example"}
-    made = (await provider.service.operator.put(f"/api/v1/tenants/{stranger.id}", body)).json()
-    assert (made["plan"], made["subscriptionStatus"], made["stripeCustomerId"]) == ("pro", "active", stranger.customer)
+    made = (await provider.service.operator.put(f"/api/v1/tenants/{unlinked.id}", body)).json()
+    assert (made["plan"], made["subscriptionStatus"], made["stripeCustomerId"]) == ("pro", "active", unlinked.customer)
 
 
 async def test_a_tenant_that_a_user_makes_gets_what_waited_for_it(provider: Provider) -> None:
-    stranger = provider.stranger()
-    await provider.send(events.updated(**stranger.names))
-    user = provider.service.user("founder", org=stranger.id, role="owner")
+    unlinked = provider.unlinked()
+    await provider.send(events.updated(**unlinked.names))
+    user = provider.service.user("founder", org=unlinked.id, role="owner")
     made = await user.post("/api/v1/tenants", {"name": "x", "ownerEmail": "owner@x.example"})
     assert (made.status_code, made.json()["plan"]) == (201, "pro")
 
@@ -75,26 +75,26 @@ async def test_invoices_wait_for_the_operators_link(provider: Provider) -> None:
 
 
 async def test_invoices_wait_for_a_tenant_and_its_link_at_once(provider: Provider) -> None:
-    stranger = provider.stranger()
-    failure = events.failed(customer=stranger.customer, created=NOW + 2)
+    unlinked = provider.unlinked()
+    failure = events.failed(customer=unlinked.customer, created=NOW + 2)
     await provider.send(
         failure,
-        events.completed(org=stranger.id, customer=stranger.customer, created=NOW + 3),
-        events.updated(**stranger.names, created=NOW + 1),
+        events.completed(org=unlinked.id, customer=unlinked.customer, created=NOW + 3),
+        events.updated(**unlinked.names, created=NOW + 1),
     )
-    await provider.arrives(stranger)
-    assert await provider.state(stranger) == ("pro", "past_due")
-    assert (await provider.tenant(stranger))["stripeCustomerId"] == stranger.customer
-    assert await told(provider, stranger) == [failure["id"]]
+    await provider.arrives(unlinked)
+    assert await provider.state(unlinked) == ("pro", "past_due")
+    assert (await provider.tenant(unlinked))["stripeCustomerId"] == unlinked.customer
+    assert await told(provider, unlinked) == [failure["id"]]
 
 
 async def test_a_parked_event_that_comes_again_is_a_duplicate(provider: Provider) -> None:
-    stranger = provider.stranger()
-    event = events.updated(**stranger.names)
+    unlinked = provider.unlinked()
+    event = events.updated(**unlinked.names)
     await provider.send(event, event)
-    await provider.arrives(stranger)
+    await provider.arrives(unlinked)
     await provider.send(event)
-    assert list(await provider.ledger(stranger)) == [event["id"]]
+    assert list(await provider.ledger(unlinked)) == [event["id"]]
 
 
 async def test_a_parked_event_takes_its_place_before_newer_ones(provider: Provider) -> None:
@@ -118,25 +118,25 @@ async def test_a_parked_event_that_newer_ones_have_overtaken_is_late(provider: P
 
 
 async def test_a_parked_failure_is_not_told_when_the_tenant_does_not_end_past_due(provider: Provider) -> None:
-    stranger = provider.stranger()
+    unlinked = provider.unlinked()
     await provider.send(
-        events.failed(customer=stranger.customer),
-        events.succeeded(customer=stranger.customer, created=NOW + 1),
-        events.updated(**stranger.names, created=NOW - 1),
+        events.failed(customer=unlinked.customer),
+        events.succeeded(customer=unlinked.customer, created=NOW + 1),
+        events.updated(**unlinked.names, created=NOW - 1),
     )
-    await provider.arrives(stranger)
-    assert await provider.state(stranger) == ("pro", "active")
-    assert await told(provider, stranger) == []
+    await provider.arrives(unlinked)
+    assert await provider.state(unlinked) == ("pro", "active")
+    assert await told(provider, unlinked) == []
 
 
 async def test_a_parked_failure_whose_invoice_was_paid_is_not_told_although_another_is_due(provider: Provider) -> None:
-    stranger = provider.stranger()
-    due = events.failed(customer=stranger.customer, invoice_id="in_2", created=NOW + 2)
+    unlinked = provider.unlinked()
+    due = events.failed(customer=unlinked.customer, invoice_id="in_2", created=NOW + 2)
     await provider.send(
-        events.failed(customer=stranger.customer), events.succeeded(customer=stranger.customer, created=NOW + 1), due
+        events.failed(customer=unlinked.customer), events.succeeded(customer=unlinked.customer, created=NOW + 1), due
     )
-    await provider.arrives(stranger, stripeCustomerId=stranger.customer)
-    assert await told(provider, stranger) == [due["id"]]
+    await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
+    assert await told(provider, unlinked) == [due["id"]]
 
 
 @pytest.fixture(scope="module")
@@ -148,26 +148,26 @@ async def patient_provider(shared_database: SharedDatabase) -> AsyncIterator[Pro
 
 @pytest.mark.parametrize(("hours", "expected"), [(2, 1), (3, 0), (4, 0)])
 async def test_a_parked_failure_is_told_only_while_young(patient_provider: Provider, hours: int, expected: int) -> None:
-    stranger, clock = patient_provider.stranger(), patient_provider.service.clock
-    await patient_provider.send(events.failed(customer=stranger.customer, created=int(clock.now.timestamp())))
+    unlinked, clock = patient_provider.unlinked(), patient_provider.service.clock
+    await patient_provider.send(events.failed(customer=unlinked.customer, created=int(clock.now.timestamp())))
     clock.advance(hours=hours)
-    await patient_provider.arrives(stranger, stripeCustomerId=stranger.customer)
-    assert await patient_provider.state(stranger) == ("free", "past_due")
-    assert len(await patient_provider.notifications(stranger)) == expected
+    await patient_provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
+    assert await patient_provider.state(unlinked) == ("free", "past_due")
+    assert len(await patient_provider.notifications(unlinked)) == expected
 
 
 async def test_a_healed_event_is_not_told_again(provider: Provider) -> None:
-    stranger = provider.stranger()
-    failure = events.failed(customer=stranger.customer)
+    unlinked = provider.unlinked()
+    failure = events.failed(customer=unlinked.customer)
     await provider.send(failure)
-    await provider.arrives(stranger, stripeCustomerId=stranger.customer)
-    await provider.arrives(stranger, stripeCustomerId=stranger.customer)
+    await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
+    await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
     await provider.send(failure)
-    assert await told(provider, stranger) == [failure["id"]]
+    assert await told(provider, unlinked) == [failure["id"]]
 
 
 async def test_two_claims_that_waited_are_taken_in_the_order_of_their_tenants(provider: Provider) -> None:
-    first, second = provider.stranger(), provider.stranger()
+    first, second = provider.unlinked(), provider.unlinked()
     customer = first.customer
     await provider.send(
         events.completed(org=second.id, customer=customer), events.completed(org=first.id, customer=customer)
@@ -179,11 +179,11 @@ async def test_two_claims_that_waited_are_taken_in_the_order_of_their_tenants(pr
 
 
 async def test_an_event_waits_for_thirty_days(patient_provider: Provider) -> None:
-    stranger = patient_provider.stranger()
-    await patient_provider.send(events.updated(**stranger.names))
+    unlinked = patient_provider.unlinked()
+    await patient_provider.send(events.updated(**unlinked.names))
     patient_provider.service.clock.advance(days=29)
-    await patient_provider.arrives(stranger)
-    assert await patient_provider.state(stranger) == ("pro", "active")
+    await patient_provider.arrives(unlinked)
+    assert await patient_provider.state(unlinked) == ("pro", "active")
 
 
 @pytest.mark.parametrize("together", [True, False])

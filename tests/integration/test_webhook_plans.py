@@ -52,5 +52,5 @@ def assert_by_index(rows: Sequence[tuple[str]]) -> None:
 
 async def test_a_history_of_nobody_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
-        needs = {"nobody": ReplayNeed(ReplayDepth.BEGINNING, 5)}
-        assert await billing.read_events(connection, needs, ()) == {"nobody": []}
+        needs = {"missing": ReplayNeed(ReplayDepth.BEGINNING, 5)}
+        assert await billing.read_events(connection, needs, ()) == {"missing": []}

@@ -1,4 +1,4 @@
-"""Laws of the provider's answers: one that only confirms replaces the one before, and nobody can tell."""
+"""Laws of the provider's answers: one that only confirms replaces the one before, without any visible difference."""
 
 from typing import Any, Final
 

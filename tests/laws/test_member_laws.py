@@ -172,7 +172,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
         assert (owner.role, owner.status) == (Role.OWNER, MemberStatus.ACTIVE)
 
     def _do(self, caller: Caller, request: Callable[[Principal], Coroutine[Any, Any, object]]) -> None:
-        """One request, after which nobody has more than before, but by a caller who holds it and may give it."""
+        """After each request no user has more rights, except from a caller who holds them and may give them."""
         principal = self._principal(caller)
         before = self.members
         with suppress(DomainError):

@@ -46,15 +46,15 @@ class Provider:
         organization = await self.service.organization(**fields)
         return Subscriber(organization.id, customer, organization)
 
-    def stranger(self) -> Subscriber:
+    def unlinked(self) -> Subscriber:
         """A tenant that does not exist yet."""
         number = next(_numbers)
         return Subscriber(f"late-{number}", f"cus_{number}", None)
 
-    async def arrives(self, stranger: Subscriber, **fields: Any) -> None:
+    async def arrives(self, unlinked: Subscriber, **fields: Any) -> None:
         """The operator makes (or sets) the tenant."""
-        body = {"name": stranger.id, "ownerEmail": "owner@x.example", "ownerId": f"usr_{stranger.id}", **fields}
-        answer = await self.service.operator.put(f"/api/v1/tenants/{stranger.id}", body)
+        body = {"name": unlinked.id, "ownerEmail": "owner@x.example", "ownerId": f"usr_{unlinked.id}", **fields}
+        answer = await self.service.operator.put(f"/api/v1/tenants/{unlinked.id}", body)
         assert answer.status_code in (200, 201), answer.text
 
     async def post(self, event: dict[str, Any] | bytes, **options: Any) -> httpx2.Response:

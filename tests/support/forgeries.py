@@ -18,8 +18,8 @@ Forge = Callable[[Issuer], str]
 RSA = signing_key("RS256", "rsa-1")
 EC = signing_key("ES256", "ec-1")
 ED25519 = signing_key("EdDSA", "ed-1")
-STRANGER = signing_key("RS256", "stranger")
-EC_STRANGER = signing_key("ES256", "ec-stranger")
+ATTACKER = signing_key("RS256", "outsider")
+EC_ATTACKER = signing_key("ES256", "ec-outsider")
 ISSUED = int(NOW.timestamp())
 HOUR, DAY = 3600, 24 * 3600
 
@@ -120,16 +120,16 @@ def _without(*names: str) -> Forge:
 
 
 SIGNATURE = {
-    "another key under a known id": lambda i: i.mint(STRANGER, header={"kid": RSA.kid}),
-    "another key without an id": lambda i: i.mint(STRANGER, without=("kid",)),
-    "another EC key": lambda i: i.mint(EC_STRANGER, header={"kid": EC.kid}),
-    "another Ed25519 key": lambda i: i.mint(signing_key("EdDSA", "ed-stranger"), header={"kid": ED25519.kid}),
-    "embedded jwk": lambda i: i.mint(STRANGER, header={"kid": RSA.kid, "jwk": STRANGER.jwk()}),
+    "another key under a known id": lambda i: i.mint(ATTACKER, header={"kid": RSA.kid}),
+    "another key without an id": lambda i: i.mint(ATTACKER, without=("kid",)),
+    "another EC key": lambda i: i.mint(EC_ATTACKER, header={"kid": EC.kid}),
+    "another Ed25519 key": lambda i: i.mint(signing_key("EdDSA", "ed-outsider"), header={"kid": ED25519.kid}),
+    "embedded jwk": lambda i: i.mint(ATTACKER, header={"kid": RSA.kid, "jwk": ATTACKER.jwk()}),
     "embedded jwk under the kid of a known key": lambda i: i.mint(
-        STRANGER, header={"kid": RSA.kid, "jwk": {**STRANGER.jwk(), "kid": RSA.kid}}
+        ATTACKER, header={"kid": RSA.kid, "jwk": {**ATTACKER.jwk(), "kid": RSA.kid}}
     ),
-    "embedded jwk without a kid": lambda i: i.mint(STRANGER, header={"jwk": STRANGER.jwk()}, without=("kid",)),
-    "x5c": lambda i: i.mint(STRANGER, header={"kid": RSA.kid, "x5c": ["MIIB"]}),
+    "embedded jwk without a kid": lambda i: i.mint(ATTACKER, header={"jwk": ATTACKER.jwk()}, without=("kid",)),
+    "x5c": lambda i: i.mint(ATTACKER, header={"kid": RSA.kid, "x5c": ["MIIB"]}),
     "changed payload": lambda i: _rewritten(i.mint(), 1, lambda _: segment(_payload(i, sub="admin"))),
     "changed header": lambda i: _rewritten(i.mint(), 0, lambda _: segment(_header(typ="JWT"))),
     "empty signature": lambda i: _other_signature(i, RSA, b""),
@@ -380,7 +380,7 @@ def remote(attacker: Issuer) -> Mapping[str, Forge]:
     keys, certificate = attacker.url + JWKS, attacker.url + "/certificate.pem"
     hints: dict[str, dict[str, Any]] = {
         "jku": {"jku": keys},
-        "jku and the kid of the attacker": {"jku": keys, "kid": STRANGER.kid},
+        "jku and the kid of the attacker": {"jku": keys, "kid": ATTACKER.kid},
         "x5u": {"x5u": certificate},
         "kid that is an address": {"kid": keys},
         "issuer in the header": {"iss": attacker.url, "jku": keys},
@@ -389,4 +389,4 @@ def remote(attacker: Issuer) -> Mapping[str, Forge]:
 
 
 def _hinting(hint: Mapping[str, Any]) -> Forge:
-    return lambda issuer: issuer.mint(STRANGER, header={"kid": RSA.kid, **hint})
+    return lambda issuer: issuer.mint(ATTACKER, header={"kid": RSA.kid, **hint})

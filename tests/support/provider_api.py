@@ -103,7 +103,7 @@ class ProviderServer:
             await self._change.wait_for(lambda: len(self.requests) >= times)
 
     async def until_left(self) -> None:
-        """Wait until nobody is connected any more."""
+        """Wait until no client is connected."""
         async with asyncio.timeout(_PATIENCE), self._change:
             await self._change.wait_for(lambda: not self._connected)
 

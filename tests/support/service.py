@@ -112,7 +112,7 @@ class Service:
         self.issuer = issuer
         self.conninfo = conninfo
         self.operator = self.caller(OPERATOR_TOKEN)
-        self.nobody = self.caller(None)
+        self.anonymous = self.caller(None)
         self._numbers = itertools.count(1)
 
     def caller(self, credential: str | None, **headers: str) -> Caller:

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 LOOPBACK: Final = "127.0.0.1"
 LOOPBACK_IN_DISGUISE: Final = "127.1"
-"""The same address in a form that nobody takes for a loopback one."""
+"""The same address in a form that does not look like loopback."""
 _PATIENCE: Final = 20.0
 
 
@@ -171,7 +171,7 @@ async def running(server: MailServer) -> AsyncIterator[MailServer]:
 
 
 def self_signed(folder: Path) -> ssl.SSLContext:
-    """A server's TLS set-up with a certificate that nobody has reason to trust."""
+    """A server's TLS configuration with an untrusted certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mail.test")])
     now = datetime.now(UTC)

@@ -184,10 +184,10 @@ OWNERS_PAGES: Final = (
     f"{KEYS}/{{Everything}}", f"{KEYS}/{{Revoked}}", f"{KEYS}/{{Expired}}",
     PROJECTS, f"{PROJECTS}/new", f"{PROJECTS}/{{project}}", f"{PROJECTS}/{{project}}/edit",
     f"{PROJECTS}/{{project}}/delete",
-    MEMBERS, f"{MEMBERS}?status=removed", f"{MEMBERS}?userId=nobody", f"{MEMBERS}/new", f"{MEMBERS}/{{mia}}",
+    MEMBERS, f"{MEMBERS}?status=removed", f"{MEMBERS}?userId=missing", f"{MEMBERS}/new", f"{MEMBERS}/{{mia}}",
     f"{MEMBERS}/{{mia}}/remove", f"{MEMBERS}/{{gone}}", f"{MEMBERS}/{{invited}}", f"{MEMBERS}/{{invited}}/remove",
     f"{AT_ACME}/settings/transfer", "/memberships",
-    AUDIT, f"{AUDIT}?action=api_key.created", f"{AUDIT}?actorId=nobody",
+    AUDIT, f"{AUDIT}?action=api_key.created", f"{AUDIT}?actorId=missing",
     "/orgs", "/orgs?name=nothing",
 )  # fmt: skip
 

@@ -252,28 +252,28 @@ async def test_test_keys_act_live(target: Target, record_property: RecordPropert
 
 
 async def test_mails_to_a_stranger(target: Target, record_property: RecordProperty) -> None:
-    service, stranger = target.service, "victim@other.example"
+    service, outsider = target.service, "victim@other.example"
     reports = []
     for number in range(ATTACKERS):
         sub = f"mailing-{number}"
-        made = await service.user(sub).post(TENANTS, {"name": EVIL, "ownerEmail": stranger})
+        made = await service.user(sub).post(TENANTS, {"name": EVIL, "ownerEmail": outsider})
         assert made.status_code == 201, made.text
         org = made.json()["id"]
         user = service.user(sub, asks_for=org)
         keys = [await service.key(user, org, "projects:read", name=EVIL) for _ in range(10)]
-        reports += [service.nobody.post(f"{KEYS}/report-leak", {"secret": key.caller.credential}) for key in keys]
+        reports += [service.anonymous.post(f"{KEYS}/report-leak", {"secret": key.caller.credential}) for key in keys]
     assert statuses(await at_once(reports)) == {200: len(reports)}
     # a tenant of the operator's, whose address is verified
     org = await service.organization(ownerEmail="verified@x.example", stripeCustomerId="cus_verified", name=EVIL)
     keys = [await service.key(org.owner, org.id, "projects:read", name=EVIL) for _ in range(30)]
-    leaks = [service.nobody.post(f"{KEYS}/report-leak", {"secret": key.caller.credential}) for key in keys]
+    leaks = [service.anonymous.post(f"{KEYS}/report-leak", {"secret": key.caller.credential}) for key in keys]
     assert statuses(await at_once(leaks)) == {200: len(leaks)}
     now = int(datetime.now(UTC).timestamp())
     failed = events.failed(customer="cus_verified", event_id="evt_after_all_leaks", created=now)
     assert (await deliver(service.client, failed, secret=SECRETS["PROVIDER_WEBHOOK_SECRET"], at=now)).text == "OK"
     mail = target.mail
     await mail.wait_for(lambda server: any(one.message["Subject"] == "Payment failed" for one in server.received))
-    to_stranger = [one for one in mail.received if one.recipients == [stranger]]
+    to_stranger = [one for one in mail.received if one.recipients == [outsider]]
     notices = [
         one for one in mail.received
         if one.recipients == ["verified@x.example"] and one.message["Subject"] != "Payment failed"
@@ -282,7 +282,7 @@ async def test_mails_to_a_stranger(target: Target, record_property: RecordProper
     named = [one for one in mail.received if "evil" in one.message["Subject"] or "https://evil" in one.part("plain")]
     figures.record(
         record_property, "Leak reports and the mails that came of them",
-        {"reports": len(reports) + len(leaks), "mails to a stranger": len(to_stranger), "to an owner": len(notices)},
+        {"reports": len(reports) + len(leaks), "mails to a outsider": len(to_stranger), "to an owner": len(notices)},
         {"with the attacker's text to the victim": len(written), "with a link or subject of theirs": len(named)},
     )  # fmt: skip
     assert (written, named) == ([], [])
@@ -340,9 +340,9 @@ async def test_state_of_a_sign_in_is_used_again_and_again(target: Target, record
             begun = await browser.get("/sign-in/start", params={"return_to": "/", "here": "1"})
             [state] = parse_qs(urlsplit(begun.headers["location"]).query)["state"]
             cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
-        stranger = target.service.caller(None, Cookie=cookies)
+        outsider = target.service.caller(None, Cookie=cookies)
         query = {"code": "a-code", "state": state, "iss": target.issuer.url}
-        answers = await at_once(stranger.get(CALLBACK, **query) for _ in range(times))
+        answers = await at_once(outsider.get(CALLBACK, **query) for _ in range(times))
         assert 303 not in statuses(answers)
     redeemed = target.issuer.fetches[TOKEN] - before
     figures.record(

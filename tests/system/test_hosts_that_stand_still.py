@@ -1,4 +1,4 @@
-"""A host of the service that stands still, or is gone without a word, holds nobody up for long."""
+"""A host of the service that freezes or disappears delays other hosts only briefly."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager

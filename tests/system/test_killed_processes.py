@@ -62,7 +62,7 @@ async def link(conninfo: str) -> AsyncIterator[DatabaseLink]:
 
 
 async def send(deployment: Deployment, event: dict[str, Any]) -> httpx2.Response:
-    async with deployment.client("nobody") as client:
+    async with deployment.client("missing") as client:
         return await deliver(client, event, secret=SECRETS["PROVIDER_WEBHOOK_SECRET"], at=int(time.time()))
 
 

@@ -89,5 +89,5 @@ async def test_processes_end_with_a_supervisor_that_is_killed_so_that_another_ca
         await deployment.command.end(signal.SIGKILL)
         assert await still_running(family) == []
         port = deployment.base_url.rpartition(":")[2]
-        async with deployed(database_url, tmp_path, PORT=port) as another, another.client("nobody") as client:
+        async with deployed(database_url, tmp_path, PORT=port) as another, another.client("missing") as client:
             assert (await client.get("/readyz")).status_code == 200

@@ -95,7 +95,7 @@ def test_a_command_runs_as_the_service_user_and_returns_its_exit_code(started: M
     done = started.run(*command, "doctor")
     assert done.code == 0, done.out
     assert f"{LOGIN} has no privileges without a role" in done.out
-    assert started.run(*command, "admin", "show-tenant", "nobody").code == NOT_FOUND
+    assert started.run(*command, "admin", "show-tenant", "missing").code == NOT_FOUND
 
 
 def test_what_is_started_without_a_database_begins_by_itself_once_there_is_one(started: Machine) -> None:

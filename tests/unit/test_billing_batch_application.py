@@ -371,18 +371,18 @@ def test_an_answer_of_the_provider_needs_the_newest_second_to_take_the_place_of_
 def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
     known = standing(account(), account("linked", customer_id="cus_2"), cus_2="linked")
     events = [
-        updated(org_id="nobody", customer_id="cus_9"),
+        updated(org_id="missing", customer_id="cus_9"),
         failed(customer_id="cus_3"),
         failed(customer_id="cus_2"),
         completed(customer_id="cus_4"),
         completed(customer_id="cus_2"),
-        completed(org_id="nobody2", customer_id="cus_9"),
+        completed(org_id="missing2", customer_id="cus_9"),
         updated(customer_id="cus_5"),
         updated(org_id="linked", customer_id="cus_6"),
         deleted(org_id="linked", customer_id="cus_7"),
     ]
     assert missing_names(events, known) == MissingNames(
-        frozenset({"nobody", "nobody2"}), frozenset({"cus_3"}), frozenset({"cus_4", "cus_5"})
+        frozenset({"missing", "missing2"}), frozenset({"cus_3"}), frozenset({"cus_4", "cus_5"})
     )
 
 

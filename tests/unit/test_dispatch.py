@@ -36,7 +36,7 @@ from tests.support.logs import watched
 HOT = "/hot"
 PATIENCE = 0.25
 TURNS = 100
-"""Of the event loop: more than an answer takes for which nobody waits."""
+"""Turns of the event loop: more than an answer needs without waiting."""
 
 
 async def nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -340,7 +340,7 @@ def test_fault_of_the_mail_address_does_not_show_the_password() -> None:
 
 
 def test_faulty_sender_is_named_as_such() -> None:
-    (fault,) = faults_of(SMTP_URL="smtp://127.0.0.1:25", MAIL_FROM="nobody")
+    (fault,) = faults_of(SMTP_URL="smtp://127.0.0.1:25", MAIL_FROM="missing")
     assert fault.startswith("MAIL_FROM: ")
 
 

@@ -30,7 +30,7 @@ def test_mails_of_one_tenant_of_an_address_and_of_all(tenantry: Tenantry) -> Non
     assert [mail.to for mail in tenantry.mails(one)] == [one.owner_email, one.owner_email]
     assert [mail.to for mail in tenantry.mails(other.owner_email)] == [other.owner_email]
     assert [mail.to for mail in tenantry.mails()] == [one.owner_email, other.owner_email, one.owner_email]
-    assert tenantry.mails("nobody@acme.example") == []
+    assert tenantry.mails("missing@acme.example") == []
 
 
 async def test_a_mail_that_does_not_come_is_told_of_with_what_is_known(tenantry: Tenantry) -> None:

@@ -57,7 +57,7 @@ def test_operator(tenantry):
     tenantry.tenant(tenant_id="not an id!")
 
 def test_subscription(tenantry):
-    tenantry.provider.subscribe("cus_nobody", "price_pro")
+    tenantry.provider.subscribe("cus_missing", "price_pro")
 """
 
 
@@ -123,7 +123,7 @@ def test_settings_that_are_refused_are_not_shown(suite: Suite) -> None:
 
         @pytest.fixture(scope="session")
         def tenantry_settings():
-            return {"API_KEY_PEPPER": "pepper-that-nobody-is-to-see", "PROVIDER_WEBHOOK_SECRET": "whsec_of_the_suite"}
+            return {"API_KEY_PEPPER": "pepper-that-missing-is-to-see", "PROVIDER_WEBHOOK_SECRET": "whsec_of_the_suite"}
         """,
     )
     suite.write("test_one.py", "def test_one(tenantry): ...")

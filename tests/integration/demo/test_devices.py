@@ -89,7 +89,7 @@ def test_code_that_is_denied_or_late_is_refused(http: httpx2.Client, clock: Cloc
 def test_choice_for_no_device_or_of_nobody_or_from_elsewhere_is_refused(http: httpx2.Client) -> None:
     assert decide(http, "BBBB-BBBB", user=ADA.sub).status_code == 400
     code = begin(http)["user_code"]
-    assert decide(http, code, user="nobody").status_code == 400
+    assert decide(http, code, user="missing").status_code == 400
     elsewhere = {"Sec-Fetch-Site": "cross-site"}
     form = {"user_code": code, "user": ADA.sub}
     assert http.post("/device/choice", data=form, headers=elsewhere).status_code == 400

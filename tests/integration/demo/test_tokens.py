@@ -192,7 +192,7 @@ def test_userinfo_refuses_a_token_for_another(
 
 
 def test_userinfo_refuses_a_token_of_another_key(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
-    assert_invalid_token(userinfo(http, minted(companion, clock, signing_key=signing_key("RS256", "stranger").private)))
+    assert_invalid_token(userinfo(http, minted(companion, clock, signing_key=signing_key("RS256", "outsider").private)))
 
 
 def test_userinfo_refuses_an_id_token(http: httpx2.Client) -> None:

@@ -148,11 +148,12 @@ async def test_key_reads_its_own_tenant_only(bench: Bench) -> None:
         headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
     )
     assert made.status_code == 200
-    nobody = ServiceReader(bench.client, bench.base, Credentials())
-    assert (await nobody.tenant_view(subject.tenant)).problem.startswith("TENANTRY_API_KEY is not a key of this tenant")
-    assert await nobody.ledger(subject.tenant) is None
-    assert await nobody.own_tenant() is None
-    assert (await bench.reader.tenant_view("nobody")).is_missing
+    anonymous = ServiceReader(bench.client, bench.base, Credentials())
+    view = await anonymous.tenant_view(subject.tenant)
+    assert view.problem.startswith("TENANTRY_API_KEY is not a key of this tenant")
+    assert await anonymous.ledger(subject.tenant) is None
+    assert await anonymous.own_tenant() is None
+    assert (await bench.reader.tenant_view("missing")).is_missing
 
 
 async def test_rejected_credential_and_unreachable_service_have_own_errors(bench: Bench) -> None:

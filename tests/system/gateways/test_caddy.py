@@ -16,8 +16,8 @@ async def gateway(behind: Backstage, tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def test_refusal_is_the_services_own(gateway: Gateway, behind: Backstage) -> None:
-    answer = await gateway.send("GET", "/reports", credential="nobody")
-    direct = await behind.service.caller("nobody").get("/api/v1/auth/verify/reports:read")
+    answer = await gateway.send("GET", "/reports", credential="missing")
+    direct = await behind.service.caller("missing").get("/api/v1/auth/verify/reports:read")
     assert answer.body.partition(b'"requestId"')[0] == direct.content.partition(b'"requestId"')[0]
     assert answer.header("www-authenticate") == direct.headers["www-authenticate"]
     assert answer.header("x-problem") is None

@@ -24,7 +24,7 @@ async def test_answer_of_the_second_service_counts_where_the_first_is_away(
     async with running_gateway("nginx", tmp_path, behind.port, changes) as gateway:
         seen = [(await gateway.send("GET", "/me", credential=org.owner.credential)).status for _ in range(6)]
         assert seen == [200] * 6
-        assert {(await gateway.send("GET", "/me", credential="nobody")).status for _ in range(6)} == {401}
+        assert {(await gateway.send("GET", "/me", credential="missing")).status for _ in range(6)} == {401}
         seen = [(await gateway.send("GET", "/me", credential=limited.owner.credential)).status for _ in range(9)]
         assert seen == [200] * 3 + [429] * 6
         await gateway.line.cut()
@@ -60,7 +60,7 @@ async def test_scope_that_is_none_lets_nobody_in(behind: Backstage, org: Organiz
 
 async def test_refusals_need_no_second_question(behind: Backstage, tmp_path: Path) -> None:
     async with running_gateway("nginx", tmp_path, behind.port) as gateway:
-        assert (await gateway.send("GET", "/me", credential="nobody")).status == 401
+        assert (await gateway.send("GET", "/me", credential="missing")).status == 401
         assert len(gateway.line.requests()) == 1
         assert {name for name, _ in gateway.line.requests()[0].headers} == {
             "host", "authorization", "x-request-id", "x-forwarded-for", "x-forwarded-proto",
