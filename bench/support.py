@@ -133,6 +133,6 @@ def _add_keys(connection: psycopg.Connection, keys: Sequence[tuple[str, str, str
     """Store keys: id, tenant, secret, scopes, access level."""
     with connection.cursor() as cursor, cursor.copy(_ADD_KEYS) as copy:
         for key_id, tenant, secret, scopes, level in keys:
-            digest = api_keys.digest(secret.encode(), PEPPER.encode())
+            digest = api_keys.Pepper(PEPPER.encode()).digest(secret.encode())
             shown = api_keys.shown_parts(secret)
             copy.write_row((key_id, tenant, digest, "bench", scopes, level, "live", *shown, "now()", "bench"))

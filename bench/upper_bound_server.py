@@ -25,7 +25,7 @@ from tenantry.cli.serve import bind, server_config
 from tenantry.common import process
 from tenantry.db.database import Lane
 from tenantry.domain.access import Mode
-from tenantry.domain.projects import Project
+from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.settings import load
 
@@ -54,7 +54,7 @@ def _key(projects: list[str]) -> KeyRow:
         suspended=False,
         deleted=False,
         digest=b"",
-        lately_from=None,
+        recent_address=None,
         projects=projects,
     )
 

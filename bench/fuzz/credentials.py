@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from bench.fuzz.target import Target, parts, require, require_storable, text
 from tenantry.api.pages.reference import takes_gzip
-from tenantry.auth.authentication import bearer, wanted_organization
+from tenantry.auth.authentication import bearer_credential, requested_organization
 from tenantry.cli.key_scan import scan_stream
 from tenantry.common import encoding as cursor
 from tenantry.common.clock import system_clock
@@ -107,12 +107,12 @@ def check_headers(data: bytes) -> None:
     """Require that short headers raise only declared errors, and that no secret passes as another value."""
     authorization, organization, request_id, accept, path = parts(data, 5)
     try:
-        credential = bearer(authorization)
+        credential = bearer_credential(authorization)
         require(credential in authorization, "the credential is not part of the header", authorization)
     except DomainError as error:
         require_no_echo(error, authorization)
     try:
-        wanted_organization(text(organization), organization or None)
+        requested_organization(text(organization), organization or None)
     except DomainError as error:
         require_no_echo(error, organization)
     named = request_id_of(request_id or None).decode("ascii")

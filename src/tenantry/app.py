@@ -12,10 +12,9 @@ from typing import Final, cast
 from litestar import Litestar
 
 from tenantry import __version__
-from tenantry.accounts.members import MemberService
-from tenantry.accounts.memberships import MembershipService
+from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
-from tenantry.accounts.owner_addresses import OwnerAddresses, OwnerConfirmations
+from tenantry.accounts.owner_addresses import OwnerConfirmations, owner_address_writes
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
@@ -33,7 +32,7 @@ from tenantry.api.tenants import operator_routes, tenant_routes
 from tenantry.api.webhooks import WebhookEndpoint
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
-from tenantry.auth.leak_reports import LeakService
+from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.sessions import SessionService
 from tenantry.auth_components import AuthenticationParts, is_current, schema_revision, stop
 from tenantry.billing.checkout import CheckoutService
@@ -126,7 +125,7 @@ def build_app(
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
-    refusals = parts.admission.refusals
+    throttle = parts.admission.throttle
     dispatcher: Callable[..., Dispatcher] = Dispatcher
     if parts.tracing is not None or settings.log_requests:
         dispatcher = partial(LoggingDispatcher, tracing=parts.tracing, logs=settings.log_requests)
@@ -134,7 +133,7 @@ def build_app(
         hot,
         api,
         parts.metrics,
-        throttled=lambda: refusals.waiting,
+        throttled=lambda: throttle.waiting,
         no_deadline=lambda path: is_checkout(path) or waits_for_provider(path) or is_stream(path),
         limits=ClientLimits(connections=settings.max_connections),
         shutdown=shutdown,
@@ -188,7 +187,7 @@ class Parts:
             failover=self.database.failover,
             timeouts=timeouts,
         )
-        self.owner_addresses = OwnerAddresses(self.database, self.queue, clock)
+        self.owner_addresses = owner_address_writes(self.database, self.queue, clock)
         self.gauges = DatabaseMetrics(self.database, PERIODIC, TASKS)
         self.memberships = MembershipService(self.database, clock)
         self.authentication = AuthenticationParts(
@@ -215,7 +214,7 @@ class Parts:
         issuer = settings.oidc.issuer if settings.oidc else None
         peppers = self.authentication.peppers
         self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuer, self._keys_revoked)
-        self.leaks = LeakService(self.database, peppers, self.queue, clock, self._keys_revoked)
+        self.leaks = LeakReportService(self.database, peppers, self.queue, clock, self._keys_revoked)
         self.tenants = TenantService(
             self.database, policy, self.queue, clock, issuer, self._keys_revoked,
             tenants_per_user=settings.tenants_per_user, email_subjects=settings.email_subjects,

@@ -1,4 +1,4 @@
-"""What tells who sends a request, built and wired: the service has these parts, and so have applications beside it."""
+"""The components of authentication, built and wired for the service and for applications that embed them."""
 
 import asyncio
 import time
@@ -10,14 +10,15 @@ import httpx2
 import psycopg
 
 from tenantry.auth import rate_limits_store as rate_limits
+from tenantry.auth.api_keys_store import record_uses
 from tenantry.auth.authentication import AcceptInvitation, Admission, Authenticator
-from tenantry.auth.last_used import KeyUse
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision
+from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import Policy
@@ -25,12 +26,12 @@ from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import Claims, TokenVerifier
 
-_CANCELLED_AGAIN: Final = 1.0
+_RECANCEL_AFTER: Final = 1.0
 """Seconds."""
 
 
 class AuthenticationParts:
-    """The parts of authentication on an open database; ``database`` and ``http_client`` stay the caller's to close."""
+    """Authentication on an open database; the caller closes ``database`` and ``http_client``."""
 
     def __init__(
         self,
@@ -47,11 +48,10 @@ class AuthenticationParts:
         limited: Callable[[Policy], None] = lambda _: None,
         refused: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
-        """``monotonic`` returns seconds that never go back.
+        """``monotonic`` is a monotonic clock, in seconds.
 
-        ``owner_seen`` is told of owners whose address has changed; ``accept`` accepts an invitation to the tenant that
-        a request names; without it nothing is written. ``limited`` is told whose limit a request was over,
-        ``refused`` what sort of credential was refused, and why.
+        ``owner_seen`` and ``accept`` are as in `Authenticator`. ``limited`` receives the policy whose limit a request
+        exceeds, ``refused`` the kind of a rejected credential and the error code.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.keys = (
@@ -59,14 +59,14 @@ class AuthenticationParts:
             if oidc
             else None
         )
-        self.key_use = KeyUse(database)
+        self.key_uses = WriteBehind(database, "uses of keys", record_uses)
         self.authenticator = Authenticator(
             keys=database.lane(name="keys"),
             users=database.lane(name="users"),
             peppers=self.peppers,
             tokens=TokenVerifier(oidc, self.keys, clock=clock) if oidc and self.keys else None,
             clock=clock,
-            key_used=self.key_use.record,
+            key_used=self.key_uses.record,
             owner_seen=owner_seen,
             accept=accept,
         )
@@ -77,10 +77,10 @@ class AuthenticationParts:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Everything running for the length of the block; what was begun is ended properly."""
+        """Run the background tasks during the block, and stop them in order."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.key_use.write)
-            stack.push_async_callback(stop, asyncio.create_task(self.key_use.run()))
+            stack.push_async_callback(self.key_uses.write)
+            stack.push_async_callback(stop, asyncio.create_task(self.key_uses.run()))
             if self.keys is not None:
                 await self.keys.start()
                 stack.push_async_callback(self.keys.aclose)
@@ -91,9 +91,9 @@ class AuthenticationParts:
 
 
 async def schema_revision(database: Database) -> str | None:
-    """The revision that the database is at. Raises `DatabaseUnavailableError`.
+    """Return the revision of the database's schema. Raises `DatabaseUnavailableError`.
 
-    None for one that was never migrated, or whose tables this login may not read.
+    None for a database without tables, or one whose tables this login may not read.
     """
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:
@@ -105,17 +105,17 @@ async def schema_revision(database: Database) -> str | None:
 
 
 def is_current(revision: str | None) -> bool:
-    """Whether a schema at this revision has all that this release needs."""
+    """Whether a schema at this revision is complete for this release."""
     return revision is not None and revision >= newest_revision()
 
 
-async def stop(task: "asyncio.Task[None]", patience: float = _CANCELLED_AGAIN) -> None:
-    """Cancel a task, if that was not done, and wait for its end; after ``patience`` seconds cancel that too."""
+async def stop(task: "asyncio.Task[None]", patience: float = _RECANCEL_AFTER) -> None:
+    """Cancel a task unless it is being canceled, and wait for its end; cancel it again after ``patience`` seconds."""
     if not task.cancelling():
         task.cancel()
     _, late = await asyncio.wait([task], timeout=patience)
-    while late:  # a pool may lose it (until Python 3.12), and what a task ends with may be shielded
+    while late:  # a pool may lose the cancellation (until Python 3.12), and the end of a task may be shielded
         task.cancel()
-        _, late = await asyncio.wait([task], timeout=_CANCELLED_AGAIN)
+        _, late = await asyncio.wait([task], timeout=_RECANCEL_AFTER)
     with suppress(asyncio.CancelledError):
         await task

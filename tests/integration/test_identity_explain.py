@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tenantry.auth.explain_token import Explanation, explain_token
+from tenantry.auth.explain_token import AccessExplanation, explain_token
 from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
@@ -37,10 +37,10 @@ class Desk(NamedTuple):
 
     async def explained(
         self, token: str, organization: str | None = None, database: Database | None = None
-    ) -> Explanation:
+    ) -> AccessExplanation:
         return await explain_token(self.verifier, token, organization, database, lambda: self.now)
 
-    def text(self, explanation: Explanation) -> str:
+    def text(self, explanation: AccessExplanation) -> str:
         """What the command prints, with an address of the provider that is always the same."""
         printed = "".join(f"{line.plain}\n" for line in lines(explanation, self.config))
         return printed.replace(self.issuer.url, "https://login.example.com")
@@ -134,7 +134,7 @@ async def test_claims_of_a_forged_token_are_shown_as_proven_by_nothing(desk: Des
     text = desk.text(explanation)
     assert "What it says, which nothing proves" in text
     assert '  sub  "admin"\n' in text
-    assert explanation.standing is None
+    assert explanation.access is None
 
 
 async def test_claims_that_have_no_meaning_here_are_not_shown(desk: Desk) -> None:
@@ -188,7 +188,7 @@ class Standing(NamedTuple):
     service: Service
     desk: Desk
 
-    async def explained(self, organization: str | None = None, **claims: object) -> Explanation:
+    async def explained(self, organization: str | None = None, **claims: object) -> AccessExplanation:
         token = self.desk.issuer.mint(claims={**claims})
         async with connected(self.service.conninfo) as database:
             return await self.desk.explained(token, organization, database)
@@ -215,16 +215,16 @@ async def test_the_lower_of_claim_and_membership_is_told(standing: Standing) -> 
     explanation = await standing.explained(sub="ann", org_id="acme", org_role="admin", scope="openid projects:read")
     assert explanation.refusal is None
     assert explanation.steps[-1].said == "claim acme: acme (plan free, the user is member)"
-    assert explanation.standing is not None
-    told = explanation.standing
+    assert explanation.access is not None
+    told = explanation.access
     assert (told.org_id, told.role, told.scopes, told.plan) == ("acme", "member", ("projects:read",), "free")
 
 
 async def test_the_only_membership_counts_without_a_claim(standing: Standing) -> None:
     explanation = await standing.explained(sub="ann")
     assert explanation.steps[-1].said == "no claim: acme (plan free, the user is member)"
-    assert explanation.standing is not None
-    assert explanation.standing.org_id == "acme"
+    assert explanation.access is not None
+    assert explanation.access.org_id == "acme"
 
 
 async def test_invitation_that_the_header_names_is_explained_and_not_accepted(standing: Standing) -> None:
@@ -269,8 +269,8 @@ async def test_a_database_of_no_use_leaves_the_last_check_undone(desk: Desk, con
     assert explanation.refusal is None
     assert explanation.steps[-1].result is CheckResult.NOT_REACHED
     assert explanation.steps[-1].reason
-    assert explanation.standing is not None
-    assert not explanation.standing.tenant_known
+    assert explanation.access is not None
+    assert not explanation.access.tenant_known
 
 
 def quoted(command: str) -> str:

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from tenantry.auth.api_keys_store import Use
+from tenantry.auth.api_keys_store import KeyUse, record_uses
 from tenantry.auth.authentication import Authenticator
-from tenantry.auth.last_used import KeyUse
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
 from tests.support.app import PEPPER
 from tests.support.billing import rows
@@ -18,8 +18,12 @@ from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, JsonObject, Ke
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def used_at(key_id: str, moment: datetime, address: str = "192.0.2.7") -> Use:
-    return Use(key_id, moment, address, key_id.encode(), "pepper")
+def used_at(key_id: str, moment: datetime, address: str = "192.0.2.7") -> KeyUse:
+    return KeyUse(key_id, moment, address, key_id.encode(), "pepper")
+
+
+def key_uses(database: Database) -> WriteBehind[KeyUse]:
+    return WriteBehind(database, "uses of keys", record_uses)
 
 
 async def test_use_of_a_key_is_shown_once_it_is_written(service: Service) -> None:
@@ -28,8 +32,8 @@ async def test_use_of_a_key_is_shown_once_it_is_written(service: Service) -> Non
     unused = (await organization.owner.get(key.path)).json()
     database = Database(service.conninfo, pool_size=1)
     await database.open()
-    use = KeyUse(database)
-    use.record(used_at(key.id, NOW))
+    use = key_uses(database)
+    use.record(key.id, used_at(key.id, NOW))
     await use.write()
     await database.close()
     used = (await organization.owner.get(key.path)).json()
@@ -64,9 +68,9 @@ async def test_older_use_does_not_replace_a_newer_one(service: Service) -> None:
     key = await service.key(organization.owner, organization.id, "projects:read")
     database = Database(service.conninfo, pool_size=1)
     await database.open()
-    use = KeyUse(database)
+    use = key_uses(database)
     for moment in (NOW, NOW.replace(hour=11)):
-        use.record(used_at(key.id, moment))
+        use.record(key.id, used_at(key.id, moment))
         await use.write()
     await database.close()
     shown = (await organization.owner.get(key.path)).json()
@@ -77,7 +81,7 @@ async def test_older_use_does_not_replace_a_newer_one(service: Service) -> None:
 async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awaitable[JsonObject]]]:
     """Authenticate a key from an address, write its use, and return the key's record."""
     database = Database(service.conninfo, pool_size=1)
-    use = KeyUse(database)
+    use = key_uses(database)
     authenticator = Authenticator(
         keys=database.lane(), users=database.lane(), peppers=[Pepper(PEPPER.encode())], tokens=None,
         clock=service.clock, key_used=use.record,
@@ -139,9 +143,9 @@ async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
             "SELECT 'key_' || n, 't', convert_to('key_' || n, 'UTF8'), '', '{}', 'SCOPED', 'live', '', '', now(), '-' "
             "FROM generate_series(1, 2500) AS n"
         )
-    use = KeyUse(database)
+    use = key_uses(database)
     for number in range(1, 2501):
-        use.record(used_at(f"key_{number}", NOW))
+        use.record(f"key_{number}", used_at(f"key_{number}", NOW))
     await use.write()
     async with database.transaction(ACROSS_TENANTS) as connection:
         cursor = await connection.execute("SELECT count(*) FROM api_keys WHERE last_used_at = %s", (NOW,))
@@ -155,14 +159,14 @@ async def test_uses_that_the_database_does_not_let_us_write_are_written_once_it_
         key = await service.key(organization.owner, organization.id, "projects:read")
         database = Database(conninfo, pool_size=1)
         await database.open()
-        use = KeyUse(database)
-        use.record(used_at(key.id, NOW))
+        use = key_uses(database)
+        use.record(key.id, used_at(key.id, NOW))
         await rows(conninfo, "REVOKE ALL ON api_keys FROM tenantry_batch")
-        with watched("tenantry.auth.last_used") as log:
+        with watched("tenantry.db.write_behind") as log:
             await use.write()
         await rows(conninfo, "GRANT ALL ON api_keys TO tenantry_batch")
         await use.write()
         await database.close()
         shown = (await organization.owner.get(key.path)).json()
     assert shown["lastUsedAt"] == "2026-03-01T12:00:00Z"
-    assert log.count("the last use of 1 keys is written later: InsufficientPrivilege") == 1
+    assert log.count("1 uses of keys are written later: InsufficientPrivilege") == 1

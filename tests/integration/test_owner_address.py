@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.accounts.owner_addresses import OwnerAddresses
+from tenantry.accounts.owner_addresses import owner_address_writes
 from tenantry.db.database import Database
+from tenantry.db.write_behind import WriteBehind
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.jobs.queue import JobQueue
 from tests.support.billing import rows
@@ -184,12 +185,12 @@ SCENES: Final[Sequence[Scene]] = (
 
 
 @asynccontextmanager
-async def noticing(conninfo: str) -> AsyncIterator[OwnerAddresses]:
+async def noticing(conninfo: str) -> AsyncIterator[WriteBehind[Claims]]:
     """What notices addresses in one process."""
     database = Database(conninfo, pool_size=1)
     await database.open()
     try:
-        yield OwnerAddresses(database, JobQueue(conninfo), lambda: NOW)
+        yield owner_address_writes(database, JobQueue(conninfo), lambda: NOW)
     finally:
         await database.close()
 
@@ -246,9 +247,9 @@ async def test_what_was_noticed_is_kept_while_the_database_does_not_let_us_write
     async with noticing(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
         await rows(service.conninfo, "REVOKE ALL ON audit_events FROM tenantry_batch")
-        with watched("tenantry.accounts.owner_addresses") as log:
+        with watched("tenantry.db.write_behind") as log:
             await addresses.write()
         await rows(service.conninfo, "GRANT INSERT ON audit_events TO tenantry_batch")
         await addresses.write()
     assert await address(service, tenant) == NEW
-    assert log.count("the addresses of 1 owners are written later: InsufficientPrivilege") == 1
+    assert log.count("1 owner addresses are written later: InsufficientPrivilege") == 1

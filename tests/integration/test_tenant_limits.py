@@ -9,10 +9,10 @@ import httpx2
 import psycopg
 import pytest
 
-from tenantry.auth.authentication_store import UserQuery, find_seats
+from tenantry.auth.authentication_store import UserQuery, find_user_access
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.projects import Window
+from tenantry.domain.pages import Window
 from tests.support.app import running_app
 from tests.support.members import MEMBERS, OWN, accept_path, add_member, join, own_path, path_of, remove_member
 from tests.support.postgres import PostgresServer
@@ -171,7 +171,7 @@ async def test_lookup_of_the_only_tenant_reads_few_rows_of_however_many(service:
     await database.open()
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:
-            (seats,) = await find_seats(connection, [UserQuery(service.issuer.url, subject, None, Window(20))])
+            (seats,) = await find_user_access(connection, [UserQuery(service.issuer.url, subject, None, Window(20))])
             cursor = await connection.execute(
                 "SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables "
                 "WHERE relname IN ('memberships', 'tenants', 'projects')"

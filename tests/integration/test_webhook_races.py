@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from tenantry.accounts.tenants import TenantService, TenantWishes
+from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.billing.ingest import Receipt, WebhookService
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
@@ -42,7 +42,7 @@ class Instance(NamedTuple):
         return [answer.outcome for answer in answers if isinstance(answer, Receipt)]
 
     async def put(self, tenant_id: str, customer: str | None = None) -> None:
-        await self.tenants.put(BY_OPERATOR, tenant_id, TenantWishes(tenant_id, "owner@x.example", "usr", customer))
+        await self.tenants.put(BY_OPERATOR, tenant_id, TenantInput(tenant_id, "owner@x.example", "usr", customer))
 
 
 def arrival(event: dict[str, Any]) -> ReceivedEvent:

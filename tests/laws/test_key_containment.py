@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from tenantry.domain.access import AccessLevel, Mode, Principal, covers
-from tenantry.domain.api_keys import ApiKey, check_change, check_may_hold
+from tenantry.domain.api_keys import ApiKey, check_may_change, check_may_create
 from tenantry.domain.errors import DomainError
 from tests.support.principals import NOW, make_key, principal_of
 
@@ -72,7 +72,7 @@ class KeysMakingKeys(RuleBasedStateMachine):
         key = make_key(*scopes, owner=level is AccessLevel.OWNER, mode=mode)
         key = msgspec.structs.replace(key, expires_at=expires_at)
         caller = self._caller(maker)
-        if allowed(lambda: check_may_hold(caller, key.scopes, key.access_level, key.mode, key.expires_at)):
+        if allowed(lambda: check_may_create(caller, key.scopes, key.access_level, key.mode, key.expires_at)):
             return self._keep(key)
         return maker
 
@@ -83,13 +83,13 @@ class KeysMakingKeys(RuleBasedStateMachine):
             return  # not even found
         given = ("*:*",) if level is AccessLevel.OWNER else scopes
         after = msgspec.structs.replace(before, scopes=given, access_level=level, expires_at=expires_at)
-        if allowed(lambda: check_change(caller, before, after)):
+        if allowed(lambda: check_may_change(caller, before, after)):
             self.held[name] = after
 
     @rule(target=keys, maker=keys, name=keys)
     def rotate(self, maker: str, name: str) -> str:
         old, caller = self.held[name], self._caller(maker)
-        if allowed(lambda: check_may_hold(caller, old.scopes, old.access_level, old.mode, old.expires_at)):
+        if allowed(lambda: check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)):
             return self._keep(old)
         return name
 

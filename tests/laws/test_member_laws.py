@@ -13,16 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.members import MemberService, seat_owner
-from tenantry.accounts.members_store import Filter, User
-from tenantry.accounts.memberships import MembershipService
+from tenantry.accounts.members import MemberService, MembershipService, add_owner
+from tenantry.accounts.members_store import MemberFilter
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError
-from tenantry.domain.members import Member, MemberStatus
+from tenantry.domain.members import Member, MemberStatus, User
 from tenantry.domain.plans import parse_catalog
 from tenantry.jobs.queue import JobQueue
 from tests.support.principals import NOW
@@ -90,7 +89,7 @@ class World:
                 connection, tenant_id=org_id, name=org_id, owner_id=OWNER, owner_email="a@b.example", plan="free",
                 now=NOW,
             )  # fmt: skip
-            await seat_owner(connection, AUTHOR, ISSUER, org_id, OWNER, NOW)
+            await add_owner(connection, AUTHOR, User(ISSUER, OWNER), org_id, NOW)
 
     async def owner_of(self, org_id: str) -> str:
         async with self.database.transaction(of_tenant(org_id)) as connection:
@@ -100,7 +99,7 @@ class World:
 
     async def members_of(self, org_id: str) -> dict[str, Member]:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            rows = await members.read_page(connection, org_id, ISSUER, Filter(), limit=100, after=(None, None))
+            rows, _ = await members.read_page(connection, org_id, ISSUER, MemberFilter(), limit=100, after=(None, None))
         return {row.user_id: row for row in rows}
 
 

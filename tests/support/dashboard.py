@@ -17,11 +17,11 @@ import psycopg
 import uvicorn
 
 from tenantry.app import build_app
-from tenantry.auth.api_keys_store import Use
-from tenantry.auth.last_used import KeyUse
+from tenantry.auth.api_keys_store import KeyUse, record_uses
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
+from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
 from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry_devkit.demo.companion import Companion
@@ -226,8 +226,8 @@ class Dashboard:
         pepper = Pepper(PEPPER.encode())
         database = Database(self.conninfo, pool_size=1)
         await database.open()
-        uses = KeyUse(database)
-        uses.record(Use(key_id, datetime.now(UTC), "192.0.2.7", pepper.digest(secret.encode()), pepper.id))
+        uses = WriteBehind(database, "uses of keys", record_uses)
+        uses.record(key_id, KeyUse(key_id, datetime.now(UTC), "192.0.2.7", pepper.digest(secret.encode()), pepper.id))
         await uses.write()
         await database.close()
 

@@ -7,7 +7,7 @@ import pytest
 
 from tenantry.auth.api_keys import normalize
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
-from tenantry.domain.api_keys import KeyStatus, check_change, check_may_hold, status_at
+from tenantry.domain.api_keys import KeyStatus, check_may_change, check_may_create, status_at
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
 from tests.support.principals import NOW, make_key, make_principal
 
@@ -17,7 +17,7 @@ LIVE, TEST, SCOPED, OWNER = Mode.LIVE, Mode.TEST, AccessLevel.SCOPED, AccessLeve
 
 def may_make(maker: Principal, *scopes: str, level: AccessLevel = SCOPED, mode: Mode = LIVE,
              expires_at: datetime | None = None) -> None:  # fmt: skip
-    check_may_hold(maker, scopes, level, mode, expires_at)
+    check_may_create(maker, scopes, level, mode, expires_at)
 
 
 def test_caller_may_make_what_it_holds() -> None:
@@ -65,32 +65,32 @@ def test_user_makes_a_key_that_outlives_the_token() -> None:
 def test_nobody_below_owner_changes_an_owner_key() -> None:
     key = make_key(owner=True)
     with pytest.raises(ScopeEscalationError):
-        check_change(make_principal("*:*"), key, msgspec.structs.replace(key, name="mine"))
+        check_may_change(make_principal("*:*"), key, msgspec.structs.replace(key, name="mine"))
 
 
 def test_name_and_shorter_life_of_a_key_with_more_scopes_may_be_changed() -> None:
     key = make_key("projects:*", expires_at=LATER)
-    check_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, name="mine", expires_at=SOON))
+    check_may_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, name="mine", expires_at=SOON))
 
 
 def test_life_of_a_key_with_more_scopes_may_not_be_prolonged() -> None:
     key = make_key("projects:*", expires_at=SOON)
     with pytest.raises(ScopeEscalationError):
-        check_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, expires_at=LATER))
+        check_may_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, expires_at=LATER))
 
 
 def test_key_that_outlives_the_caller_is_not_given_more_scopes() -> None:
     key = make_key("a:b")
     with pytest.raises(ScopeEscalationError, match="outlives"):
-        check_change(make_principal("*:*", expires_at=SOON), key, msgspec.structs.replace(key, scopes=("c:d",)))
+        check_may_change(make_principal("*:*", expires_at=SOON), key, msgspec.structs.replace(key, scopes=("c:d",)))
 
 
 def test_scoped_key_is_made_owner_by_an_owner_only() -> None:
     key = make_key("*:*")
     raised = msgspec.structs.replace(key, access_level=OWNER)
-    check_change(make_principal(owner=True), key, raised)
+    check_may_change(make_principal(owner=True), key, raised)
     with pytest.raises(ScopeEscalationError):
-        check_change(make_principal("*:*"), key, raised)
+        check_may_change(make_principal("*:*"), key, raised)
 
 
 @pytest.mark.parametrize(

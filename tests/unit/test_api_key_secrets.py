@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from tenantry.domain.access import Mode
-from tenantry.domain.api_keys import RANDOM_BYTES, compose_secret, digest, is_well_formed, shown_parts
+from tenantry.domain.api_keys import RANDOM_BYTES, Pepper, compose_secret, is_well_formed, shown_parts
 
 SECRET = compose_secret(Mode.LIVE, bytes(range(RANDOM_BYTES)))
 
@@ -72,7 +72,7 @@ def test_anything_else_is_not_well_formed(secret: bytes) -> None:
 
 
 def test_digest_depends_on_the_pepper_and_does_not_hold_the_secret() -> None:
-    one, other = digest(SECRET.encode(), b"pepper one"), digest(SECRET.encode(), b"pepper two")
+    one, other = Pepper(b"pepper one").digest(SECRET.encode()), Pepper(b"pepper two").digest(SECRET.encode())
     assert one != other
     assert len(one) == 32
 

@@ -3,19 +3,19 @@
 import pytest
 
 from tenantry.api.auth import header_text
-from tenantry.auth.authentication import bearer, wanted_organization
+from tenantry.auth.authentication import bearer_credential, requested_organization
 from tenantry.domain.errors import InvalidCredentialError, MissingCredentialError, NoOrganizationError, OrgMismatchError
 
 
 @pytest.mark.parametrize("value", [b"Bearer abc", b"bearer abc", b"BEARER abc", b"Bearer  abc ", b"Bearer \tabc"])
 def test_scheme_has_no_case_and_blanks_do_not_count(value: bytes) -> None:
-    assert bearer(value) == b"abc"
+    assert bearer_credential(value) == b"abc"
 
 
 @pytest.mark.parametrize("value", [None, b""])
 def test_no_header_is_no_credential(value: bytes | None) -> None:
     with pytest.raises(MissingCredentialError):
-        bearer(value)
+        bearer_credential(value)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_no_header_is_no_credential(value: bytes | None) -> None:
 )  # fmt: skip
 def test_anything_else_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidCredentialError):
-        bearer(value)
+        bearer_credential(value)
 
 
 @pytest.mark.parametrize(
@@ -33,21 +33,21 @@ def test_anything_else_is_refused(value: bytes) -> None:
     [(None, None, None), ("acme", None, "acme"), (None, b"acme", "acme"), ("acme", b"acme", "acme")],
 )
 def test_claim_and_header_name_the_tenant(claimed: str | None, header: bytes | None, wanted: str | None) -> None:
-    assert wanted_organization(claimed, header) == wanted
+    assert requested_organization(claimed, header) == wanted
 
 
 @pytest.mark.parametrize("header", [b"other", b"", b"ACME", b"acme ", b"acme, acme", b"\xe9"])
 def test_header_must_equal_the_claim(header: bytes) -> None:
     with pytest.raises(OrgMismatchError):
-        wanted_organization("acme", header)
+        requested_organization("acme", header)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "a" * 65, "a\n", "a/b"])
 def test_what_is_no_tenant_id_is_no_organization(name: str) -> None:
     with pytest.raises(NoOrganizationError):
-        wanted_organization(None, name.encode("latin-1"))
+        requested_organization(None, name.encode("latin-1"))
     with pytest.raises(NoOrganizationError):
-        wanted_organization(name, None)
+        requested_organization(name, None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tenantry.domain.access import Mode
-from tenantry.domain.api_keys import compose_secret, digest, is_well_formed
+from tenantry.domain.api_keys import Pepper, compose_secret, is_well_formed
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "api-keys.md").read_text("utf-8")
 ROW: Final = re.compile(r"^\| (live|test) \| `([0-9a-f]{64})` \| `(\w+)` \| `([0-9a-f]{64})` \|$", re.MULTILINE)
@@ -44,7 +44,7 @@ def test_the_secret_is_made_of_the_random_bytes(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.secret)
 def test_the_digest_is_that_of_the_secret(vector: Vector) -> None:
-    assert digest(vector.secret.encode(), _pepper()) == vector.digest
+    assert Pepper(_pepper()).digest(vector.secret.encode()) == vector.digest
 
 
 def test_the_published_pattern_finds_each_secret_and_no_more() -> None:

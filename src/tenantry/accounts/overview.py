@@ -1,4 +1,4 @@
-"""How a tenant stands: its record, what it uses of its plan, what it owes, and what is new."""
+"""Tenant overview: record, use of the plan, unpaid invoice, keys and billing events."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -30,12 +30,12 @@ _MOST_KEYS: Final = 5
 _MOST_EVENTS: Final = 5
 
 
-class Use(msgspec.Struct, frozen=True):
-    """What a tenant has and does.
+class PlanUse(msgspec.Struct, frozen=True):
+    """A tenant's use of its plan.
 
-    ``projects`` are those of the caller's mode. ``members`` includes invited users. ``api_keys`` are the active ones of
-    both modes, which a plan counts; ``replaced_keys`` still work beside their successors and do not count. ``requests``
-    are those of the last minute, about; None where the plan has no limit, for then nobody counts.
+    ``projects`` are those of the principal's mode. ``members`` includes invited users. ``api_keys`` are the active keys
+    of both modes, which a plan limits; ``replaced_keys`` still work beside their successors. ``requests`` is about the
+    number of the last minute; None where the plan has no limit, because then requests are not counted.
     """
 
     projects: Count
@@ -46,18 +46,18 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class BillingOverview(msgspec.Struct, frozen=True):
-    """A tenant, its use of its plan, and while it is past due the invoice that was not paid."""
+    """A tenant, its use of its plan, and while it is past due the unpaid invoice."""
 
     tenant: Tenant
-    use: Use
+    use: PlanUse
     failed: FailedInvoice | None
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """What a tenant's people want to know first; what the caller may not read is empty.
+    """The content of a tenant's first page; empty where the principal lacks the scope.
 
-    ``keys`` are those that work, the latest used first; ``expiring`` says how many active ones expire soon;
-    ``leaked`` are those that were reported as leaked lately and have no successor.
+    ``keys`` are active, the last used first; ``expiring`` is the number of active keys that expire soon; ``leaked`` are
+    keys that were recently reported as leaked and have no successor.
     """
 
     billing: BillingOverview
@@ -68,7 +68,7 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 class OverviewService:
-    """Reads what several pages show of the principal's tenant."""
+    """Reads the overview of the principal's tenant."""
 
     def __init__(self, database: Database, issuer: str | None, catalog: Catalog, clock: Clock) -> None:
         """``issuer`` is the identity provider whose users are members."""
@@ -78,12 +78,12 @@ class OverviewService:
         self._clock = clock
 
     async def of_billing(self, principal: Principal) -> BillingOverview:
-        """What the tenant pays for, and how much of it it uses. Raises `NotFoundError`."""
+        """Read the tenant's plan and its use. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._billing(connection, principal)
 
     async def read(self, principal: Principal) -> Overview:
-        """What the tenant's first page shows. Raises `NotFoundError`."""
+        """Read the content of the tenant's first page. Raises `NotFoundError`."""
         now, org_id = self._clock(), principal.org_id
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             found = await self._billing(connection, principal)
@@ -91,7 +91,7 @@ class OverviewService:
             leaked: list[ApiKey] = []
             expiring = 0
             if covers(principal.scopes, "api-keys:read"):
-                keys = await api_keys.lately_used(connection, org_id, now, _MOST_KEYS)
+                keys = await api_keys.recently_used(connection, org_id, now, _MOST_KEYS)
                 expiring = await api_keys.count(connection, org_id, now, KeyState.EXPIRING)
                 leaked = await api_keys.leaked_since(connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS)
             rows = []
@@ -108,7 +108,7 @@ class OverviewService:
         if self._catalog.limits(found.record.plan).requests_per_minute is not None:
             since = int(now.timestamp()) - SLOTS
             requests = await overview.count_requests(connection, subject_of_tenant(org_id), since)
-        use = Use(
+        use = PlanUse(
             await count_for_page(connection, principal),
             await self._members(connection, org_id),
             Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)),
@@ -129,7 +129,7 @@ class OverviewService:
 
 
 def _with_safe_url(invoice: FailedInvoice) -> FailedInvoice:
-    """Only an http(s) address is one to be led to."""
+    """Remove an address that is not http(s)."""
     try:
         is_safe = invoice.url is not None and urlsplit(invoice.url).scheme in ("http", "https")
     except ValueError:

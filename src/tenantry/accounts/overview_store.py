@@ -1,4 +1,4 @@
-"""How a tenant uses its plan, and what it owes."""
+"""A tenant's request count and its last failed invoice."""
 
 from datetime import datetime
 from typing import Final
@@ -24,10 +24,9 @@ SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currenc
 
 
 class FailedInvoice(msgspec.Struct, frozen=True):
-    """An invoice whose payment failed: the event, and what that says of it.
+    """An invoice whose payment failed, from the event.
 
-    ``amount`` is what remains to be paid, in the smallest unit of ``currency``, as the provider counts it; ``url`` is
-    as the provider gave it.
+    ``amount`` remains to be paid, in the smallest unit of ``currency``; ``url`` is the provider's, unchecked.
     """
 
     event_id: str
@@ -38,14 +37,11 @@ class FailedInvoice(msgspec.Struct, frozen=True):
 
 
 async def count_requests(connection: Connection, subject: str, since: int) -> int:
-    """How many requests of a subject of rate limits are counted after a second."""
-    cursor = await connection.execute(REQUESTS, (subject, since))
-    row = await cursor.fetchone()
-    return int(row[0]) if row else 0
+    """Count the requests of a rate limit's subject after a second."""
+    return int(await connection.fetch_value(REQUESTS, (subject, since)))
 
 
 async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedInvoice | None:
-    """The invoice of a tenant's newest failed payment, if that is among the newest `MOST_LOOKED_AT` events."""
-    cursor = await connection.execute(FAILED_INVOICE, (tenant_id,))
-    row = await cursor.fetchone()
+    """Find the invoice of a tenant's newest failed payment among its newest `MOST_LOOKED_AT` events."""
+    row = await connection.fetch_row(FAILED_INVOICE, (tenant_id,))
     return FailedInvoice(row[0], from_epoch(row[1]), *row[2:]) if row else None

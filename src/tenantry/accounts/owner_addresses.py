@@ -1,119 +1,75 @@
 """The owner's mail address: taken from verified claims, or confirmed by a mailed link."""
 
 import asyncio
-import logging
 import re
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
 import msgspec
-import psycopg
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.tenants_store import OwnerSeen
 from tenantry.audit import trail as audit
-from tenantry.auth.reauthorization import as_of_now
+from tenantry.auth.authentication import reauthorize
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, ActorKind, Author
-from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.members import Ownership
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import mails_store
 from tenantry.notifications.owner_mails import MailOutbox, announce, request_confirmation
 
-INTERVAL: Final = 5.0
-"""Seconds between writes: what a process that is killed can lose, until the owner's next request."""
-
-logger = logging.getLogger(__name__)
-
-
-class OwnerAddresses:
-    """Collects owners whose address has changed; `run` writes them, in one statement for all tenants.
-
-    Of two tokens that disagree the one that ends later counts, so that a token from before the change, which goes on
-    for a while, does not bring the old address back.
-    """
-
-    def __init__(self, database: Database, outbox: MailOutbox, clock: Clock) -> None:
-        self._database = database
-        self._outbox = outbox
-        self._clock = clock
-        self._seen: dict[str, OwnerSeen] = {}
-
-    def record(self, org_id: str, claims: Claims) -> None:
-        """The tenant's owner has just sent a token with this verified address."""
-        if claims.email is None:
-            return
-        known = self._seen.get(org_id)
-        if known is None or known.token_issued <= claims.issued_at:
-            self._seen[org_id] = OwnerSeen(org_id, claims.subject, claims.email, claims.issued_at)
-
-    async def run(self) -> None:
-        """Write what was collected every `INTERVAL` seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(INTERVAL)
-            await self.write()
-
-    async def write(self) -> None:
-        """Write what was collected so far. While the database does not take it, it is kept for the next time."""
-        seen, self._seen = self._seen, {}
-        if not seen:
-            return
-        now = self._clock()
-        try:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
-                for seen_as, was in await tenants.move_owner_emails(connection, list(seen.values()), now):
-                    await audit.record(
-                        connection,
-                        Author(ActorKind.SYSTEM),
-                        Action.TENANT_UPDATED,
-                        org_id=seen_as.org_id,
-                        target_id=seen_as.org_id,
-                        before=Ownership(seen_as.user_id, was.email, owner_email_verified=was.is_verified),
-                        after=Ownership(seen_as.user_id, seen_as.email, owner_email_verified=True),
-                        now=now,
-                    )
-                    is_now = OwnerAddress(seen_as.email, seen_as.email)
-                    await announce(connection, self._outbox, seen_as.org_id, was, is_now, now)
-        except (DatabaseUnavailableError, psycopg.Error) as error:
-            self._seen = {**seen, **self._seen}
-            why = type(error.__cause__ or error).__name__  # its text may hold an address
-            logger.info("the addresses of %d owners are written later: %s", len(seen), why)
-
-
-# Confirming an owner's address by the link in a mail
-
-
 _AT_ONCE: Final = 2
-"""Links need no credential: most database connections stay free for others."""
+"""Links need no credential. However many requests arrive, most database connections stay free for others."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
+def owner_address_writes(database: Database, outbox: MailOutbox, clock: Clock) -> WriteBehind[Claims]:
+    """Return the pending writes of owner addresses: by tenant, the claims of owners whose address has changed.
+
+    Of two tokens the one issued later counts, so that a token from before the change does not restore the old address.
+    """
+
+    async def store(connection: Connection, claims: Mapping[str, Claims]) -> None:
+        now = clock()
+        for org_id, before in await tenants.move_owner_emails(connection, claims, now):
+            owner_id, email = claims[org_id].subject, str(claims[org_id].email)
+            await audit.record(
+                connection, Author(ActorKind.SYSTEM), Action.TENANT_UPDATED, (org_id, org_id), now,
+                before=Ownership(owner_id, before.email, owner_email_verified=before.is_verified),
+                after=Ownership(owner_id, email, owner_email_verified=True),
+            )  # fmt: skip
+            await announce(connection, outbox, org_id, before, OwnerAddress(email, email), now)
+
+    return WriteBehind(database, "owner addresses", store, lambda old, new: old.issued_at <= new.issued_at)
+
+
 class AddressToConfirm(msgspec.Struct, frozen=True):
-    """What a link confirms: that this is the address of this tenant's owner."""
+    """The address of a tenant's owner that a link confirms."""
 
     tenant_id: str
     tenant_name: str
     email: str
 
 
-class Resent(Enum):
+class ConfirmationRequest(Enum):
     """The outcome of a request for another confirmation mail."""
 
     QUEUED = auto()
     LIMITED = auto()
-    """The tenant or the address has had as many as it may get for now."""
+    """The tenant or the address has received as many mails as allowed for now."""
     VERIFIED = auto()
     """The address is verified already."""
 
 
 class OwnerConfirmations:
-    """Sends confirmation mails again, and takes the links that they hold."""
+    """Sends confirmation mails again, and accepts their links."""
 
     def __init__(self, database: Database, outbox: MailOutbox, issuer: str | None, clock: Clock) -> None:
         self._database = database
@@ -123,25 +79,25 @@ class OwnerConfirmations:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def of_tenant(self, principal: Principal) -> OwnerAddress:
-        """The owner's address of the caller's tenant. Raises `NotFoundError`."""
+        """Return the owner's address of the principal's tenant. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            return (await _living(connection, principal.org_id)).owner_address
+            return (await _find_current(connection, principal.org_id)).owner_address
 
-    async def send_again(self, principal: Principal) -> Resent:
-        """Mail the confirmation link again. Raises `NotFoundError`, and what `as_of_now` and a scope raise."""
+    async def send_again(self, principal: Principal) -> ConfirmationRequest:
+        """Mail the confirmation link again. Raises `NotFoundError`, `InsufficientScopeError` and as `reauthorize`."""
         tenant_id = principal.org_id
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _living(connection, tenant_id, lock=True)
+            found = await _find_current(connection, tenant_id, lock=True)
             now = self._clock()
-            (await as_of_now(connection, principal, self._issuer, now)).require("tenants:write")
+            (await reauthorize(connection, principal, self._issuer, now)).require("tenants:write")
             if found.owner_address.is_verified:
-                return Resent.VERIFIED
+                return ConfirmationRequest.VERIFIED
             async with connection.within(ACROSS_TENANTS):
                 queued = await request_confirmation(connection, self._outbox, tenant_id, found.owner_email, now)
-        return Resent.QUEUED if queued else Resent.LIMITED
+        return ConfirmationRequest.QUEUED if queued else ConfirmationRequest.LIMITED
 
     async def look_up(self, token: str) -> AddressToConfirm | None:
-        """What a link would confirm, which changes nothing; None for a link that is not valid."""
+        """Return what a link would confirm, without a change; None for an invalid link."""
         if not _TOKEN.fullmatch(token):
             return None
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
@@ -152,7 +108,7 @@ class OwnerConfirmations:
                 return _to_confirm(await find_tenant(connection, found[0]), found[1])
 
     async def confirm(self, author: Author, token: str) -> AddressToConfirm | None:
-        """Record that the address is verified, and end every link of the tenant; None for a link that is not valid.
+        """Mark the address as verified, and end every link of the tenant; None for an invalid link.
 
         A link is valid once, for 24 hours, and only while its address is the owner's.
         """
@@ -167,7 +123,7 @@ class OwnerConfirmations:
             tenant_id, email = found
             async with connection.within(of_tenant(tenant_id)):
                 tenant = await find_tenant(connection, tenant_id, lock=True)
-            # read again: another request may have used the link before this one got the tenant's row
+            # another request may have used the link before this one locked the tenant's row
             if await mails_store.find_confirmation(connection, digest, now) is None:
                 return None
             confirmed = _to_confirm(tenant, email)
@@ -180,9 +136,9 @@ class OwnerConfirmations:
 
 
 async def verify_as_operator(database: Database, author: Author, tenant_id: str, clock: Clock) -> OwnerAddress:
-    """Record that the operator vouches for the owner's address as it is. Raises `NotFoundError`."""
+    """Mark the owner's address as verified by the operator. Raises `NotFoundError`."""
     async with database.transaction(of_tenant(tenant_id)) as connection:
-        tenant = await _living(connection, tenant_id, lock=True)
+        tenant = await _find_current(connection, tenant_id, lock=True)
         if not tenant.owner_address.is_verified:
             await _verify(connection, author, tenant, clock)
             async with connection.within(ACROSS_TENANTS):
@@ -195,19 +151,14 @@ async def _verify(connection: Connection, author: Author, tenant: TenantRow, clo
     record = tenant.record
     await tenants.set_verified_email(connection, record.id, tenant.owner_email, now)
     await audit.record(
-        connection,
-        author,
-        Action.TENANT_UPDATED,
-        org_id=record.id,
-        target_id=record.id,
+        connection, author, Action.TENANT_UPDATED, (record.id, record.id), now,
         before=Ownership(record.owner_id, tenant.owner_email, owner_email_verified=False),
         after=Ownership(record.owner_id, tenant.owner_email, owner_email_verified=True),
-        now=now,
-    )
+    )  # fmt: skip
 
 
 def _to_confirm(tenant: TenantRow | None, email: str) -> AddressToConfirm | None:
-    """The tenant and address to confirm; None once the owner address is another one, or verified."""
+    """Return the address to confirm; None if the owner's address is another one or verified."""
     if tenant is None or tenant.deleted or tenant.owner_address.is_verified:
         return None
     if not same_address(tenant.owner_email, email):
@@ -215,7 +166,7 @@ def _to_confirm(tenant: TenantRow | None, email: str) -> AddressToConfirm | None
     return AddressToConfirm(tenant.record.id, tenant.record.name, tenant.owner_email)
 
 
-async def _living(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
+async def _find_current(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
     found = await find_tenant(connection, tenant_id, lock=lock)
     if found is None or found.deleted:
         raise NotFoundError("tenant")

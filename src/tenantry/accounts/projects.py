@@ -21,21 +21,21 @@ from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
 from tenantry.domain.names import check_name
-from tenantry.domain.pages import Count, Page, Room, count_up_to
+from tenantry.domain.pages import Count, Page, PlanLimit, Window, count_up_to
 from tenantry.domain.plans import Catalog
-from tenantry.domain.projects import Project, Window
+from tenantry.domain.tenants import Project
 
 _document: Final = msgspec.json.Decoder(Project)
 
 
 MOST_COUNTED: Final = 10_000
-"""A page counts no more projects than this: to count is to read them."""
+"""Pages count at most this many projects, because counting reads them."""
 
 
 class ProjectService:
-    """Listing, making, changing and deleting projects. Test-mode principals meet test-mode projects only.
+    """The projects of a principal's tenant; test-mode principals see test-mode projects only.
 
-    Each change is entered into the audit trail in its own transaction.
+    Changes are recorded in the audit trail.
     """
 
     def __init__(self, database: Database, catalog: Catalog, clock: Clock) -> None:
@@ -44,32 +44,31 @@ class ProjectService:
         self._clock = clock
 
     async def list_page(self, principal: Principal, limit: int, cursor: str | None) -> Page[Project]:
-        """A page of the principal's projects, newest first. Raises `InvalidCursorError`."""
+        """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
         return to_page(rows, limit, _position)
 
-    async def show(self, principal: Principal, limit: int, cursor: str | None) -> tuple[Page[Project], Room]:
-        """A page as `list_page` has it, and how much room there is for more."""
+    async def list_with_limit(
+        self, principal: Principal, limit: int, cursor: str | None
+    ) -> tuple[Page[Project], PlanLimit]:
+        """Read a page as `list_page` does, and the plan's limit of projects."""
         window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
             used = await count_for_page(connection, principal)
-        return to_page(rows, limit, _position), Room(used, self._catalog.limits(principal.plan).projects)
+        return to_page(rows, limit, _position), PlanLimit(used, self._catalog.limits(principal.plan).projects)
 
     async def create(
         self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
     ) -> Project:
-        """Make a project.
-
-        Raises `ValidationError`, and `PlanLimitReachedError` when the plan allows no more in this mode.
-        """
+        """Create a project. Raises `ValidationError`, and `PlanLimitReachedError` at the plan's limit in this mode."""
         check_name(name)
         now = self._clock()
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
-            async def make() -> Project:
+            async def create() -> Project:
                 await billing.lock_account(connection, principal.org_id)
                 most = self._catalog.limits(principal.plan).projects
                 if most is not None and await self._has(connection, principal, most):
@@ -81,16 +80,16 @@ class ProjectService:
                 await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
                 return project
 
-            project, _ = await once(connection, claim, Project, now, make)
+            project, _ = await once(connection, claim, Project, now, create)
             return project
 
     async def _has(self, connection: Connection, principal: Principal, number: int) -> bool:
         return await projects.count(connection, principal.org_id, principal.mode, number) >= number
 
     async def get(self, principal: Principal, project_id: str) -> Project:
-        """One project. Raises `NotFoundError`."""
+        """Read a project. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            return _found(await projects.find(connection, principal.org_id, principal.mode, project_id))
+            return _require(await projects.find(connection, principal.org_id, principal.mode, project_id))
 
     async def update(
         self,
@@ -100,10 +99,10 @@ class ProjectService:
         name: str | UnsetType = UNSET,
         description: str | UnsetType | None = UNSET,
     ) -> Project:
-        """Change what is given. Raises `NotFoundError` and `ValidationError`."""
+        """Change the given fields. Raises `NotFoundError` and `ValidationError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             now = self._clock()
-            project = _found(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
+            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
             if name is not UNSET:
                 check_name(name, project.name)
             changed = msgspec.structs.replace(
@@ -117,9 +116,9 @@ class ProjectService:
             return changed
 
     async def delete(self, principal: Principal, author: Author, project_id: str) -> None:
-        """Delete a project for good. Raises `NotFoundError`."""
+        """Delete a project permanently. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            project = _found(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
+            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
             await projects.delete(connection, principal.org_id, principal.mode, project_id)
             await _record(connection, author, Action.PROJECT_DELETED, project, None, self._clock())
 
@@ -127,29 +126,27 @@ class ProjectService:
 async def _record(
     connection: Connection, author: Author, action: Action, before: Project | None, after: Project | None, now: datetime
 ) -> None:
-    """Enter a change of a project into the audit trail; a new time of change alone is no change."""
+    """Record a change of a project, unless only its time of change differs."""
     if before and after and msgspec.structs.replace(after, updated_at=before.updated_at) == before:
         return
-    thing = _found(after or before)
-    await audit.record(
-        connection, author, action, org_id=thing.org_id, target_id=thing.id, before=before, after=after, now=now
-    )
+    target = _require(after or before)
+    await audit.record(connection, author, action, (target.org_id, target.id), now, before=before, after=after)
 
 
 async def count_for_page(connection: Connection, principal: Principal) -> Count:
-    """How many projects the principal's tenant has in its mode."""
+    """Count the projects of the principal's tenant in its mode."""
     return count_up_to(
         await projects.count(connection, principal.org_id, principal.mode, MOST_COUNTED + 1), MOST_COUNTED
     )
 
 
 def window_after(limit: int, cursor: str | None) -> Window:
-    """The page of ``limit`` projects that a cursor leads to; the first one without. Raises `InvalidCursorError`."""
+    """Return the page of ``limit`` projects after a cursor. Raises `InvalidCursorError`."""
     return Window(limit, *parse_time_cursor(cursor))
 
 
 def page_of(documents: Sequence[str], limit: int) -> bytes:
-    """The JSON of a page of projects, of the JSON of up to ``limit`` of them, and of one more if there are more."""
+    """Return the JSON of a page, from the JSON of its projects and of one more if there are more."""
     if len(documents) <= limit:
         return b'{"data":[%b],"nextCursor":null}' % ",".join(documents).encode()
     last = _position(_document.decode(documents[limit - 1]))
@@ -160,7 +157,7 @@ def _position(project: Project) -> Position:
     return Position(to_micros(project.created_at), project.id)
 
 
-def _found(project: Project | None) -> Project:
+def _require(project: Project | None) -> Project:
     if project is None:
         raise NotFoundError("project")
     return project

@@ -2,67 +2,59 @@
 
 from typing import Final
 
+import msgspec
+
 from tenantry.db.connection import Connection
 from tenantry.domain.access import Mode
-from tenantry.domain.projects import Project, Window
+from tenantry.domain.pages import Window
+from tenantry.domain.tenants import Project
 
 _COLUMNS: Final = "id, org_id, name, description, mode, created_at, updated_at"
+_SELECT: Final = f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s"  # noqa: S608  # our own columns
 
 
 async def read_page(connection: Connection, org_id: str, mode: Mode, window: Window) -> list[Project]:
-    """A page of a tenant's projects, newest first, with one project more than its limit if there are more."""
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s "  # noqa: S608  # our own columns
-        "AND (created_at, id) < (coalesce(%s, 'infinity'::timestamptz), coalesce(%s, '')) "
+    """Read a page of a tenant's projects, newest first, and one project more than its limit if there are more."""
+    rows = await connection.fetch(
+        f"{_SELECT} AND (created_at, id) < (coalesce(%s, 'infinity'::timestamptz), coalesce(%s, '')) "
         "ORDER BY created_at DESC, id DESC LIMIT %s",
         (org_id, mode, window.after_at, window.after_id, window.limit + 1),
     )
-    return [Project(*row) for row in await cursor.fetchall()]
+    return [Project(*row) for row in rows]
 
 
 async def count(connection: Connection, org_id: str, mode: Mode, most: int) -> int:
-    """How many projects a tenant has in one mode; no more than ``most`` are counted."""
-    # in the order of the index, which is all that is read then
-    cursor = await connection.execute(
-        "SELECT count(*) FROM (SELECT FROM projects WHERE org_id = %s AND mode = %s "
-        "ORDER BY created_at DESC, id DESC LIMIT %s) AS counted",
-        (org_id, mode, most),
+    """Count a tenant's projects in one mode, up to ``most``."""
+    # the order is that of an index, so that nothing else is read
+    return int(
+        await connection.fetch_value(
+            "SELECT count(*) FROM (SELECT FROM projects WHERE org_id = %s AND mode = %s "
+            "ORDER BY created_at DESC, id DESC LIMIT %s) AS counted",
+            (org_id, mode, most),
+        )
     )
-    row = await cursor.fetchone()
-    return int(row[0]) if row else 0
 
 
 async def insert(connection: Connection, project: Project) -> None:
     """Store a new project."""
     await connection.execute(
         f"INSERT INTO projects ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)",  # noqa: S608  # our own columns
-        (
-            project.id,
-            project.org_id,
-            project.name,
-            project.description,
-            project.mode,
-            project.created_at,
-            project.updated_at,
-        ),
+        msgspec.structs.astuple(project),
     )
 
 
 async def find(
     connection: Connection, org_id: str, mode: Mode, project_id: str, *, lock: bool = False
 ) -> Project | None:
-    """One project of a tenant."""
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s AND id = %s"  # noqa: S608  # our own columns
-        + (" FOR UPDATE" if lock else ""),
-        (org_id, mode, project_id),
+    """Find a project of a tenant."""
+    row = await connection.fetch_row(
+        f"{_SELECT} AND id = %s" + (" FOR UPDATE" if lock else ""), (org_id, mode, project_id)
     )
-    row = await cursor.fetchone()
     return Project(*row) if row else None
 
 
 async def update(connection: Connection, project: Project) -> None:
-    """Write back a project's name and description."""
+    """Store a project's name and description."""
     await connection.execute(
         "UPDATE projects SET name = %s, description = %s, updated_at = %s WHERE org_id = %s AND id = %s",
         (project.name, project.description, project.updated_at, project.org_id, project.id),
@@ -77,9 +69,6 @@ async def delete(connection: Connection, org_id: str, mode: Mode, project_id: st
 
 
 async def read_all(connection: Connection, org_id: str, mode: Mode) -> list[Project]:
-    """Every project of a tenant in one mode, oldest first."""
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s ORDER BY created_at, id",  # noqa: S608
-        (org_id, mode),
-    )
-    return [Project(*row) for row in await cursor.fetchall()]
+    """Read every project of a tenant in one mode, oldest first."""
+    rows = await connection.fetch(f"{_SELECT} ORDER BY created_at, id", (org_id, mode))
+    return [Project(*row) for row in rows]

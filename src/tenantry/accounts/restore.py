@@ -1,7 +1,4 @@
-"""After a backup was restored: what had been taken away since the backup is there again, and is taken away once more.
-
-What the restored database does not know any more is told by the audit trail, as it was exported before the loss.
-"""
+"""Re-apply revocations after a backup was restored, from the audit trail that was exported before the loss."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -13,7 +10,7 @@ import msgspec
 
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts.members import MemberService
-from tenantry.accounts.tenants import TenantService, TenantWishes
+from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.audit import trail_store as audit
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
@@ -29,35 +26,39 @@ from tenantry.domain.members import Member, MemberStatus
 from tenantry.notifications import mails_store as mails
 
 HELD_BACK: Final = "held back by the operator after a restore"
-_YOUNG: Final = "it was made after the backup"
+_CREATED_LATER: Final = "it was made after the backup"
 _TENANTS_AT_A_TIME: Final = 100
-_MADE: Final = (Action.KEY_CREATED, Action.PROJECT_CREATED, Action.TENANT_CREATED)
-_ENDED: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
-_BEGUN: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
-_CHANGED: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.PROJECT_UPDATED, Action.TENANT_UPDATED)
+_CREATIONS: Final = (Action.KEY_CREATED, Action.PROJECT_CREATED, Action.TENANT_CREATED)
+_REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
+_ADDITIONS: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
+_CHANGES: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.PROJECT_UPDATED, Action.TENANT_UPDATED)
 
 
-class Outcome(StrEnum):
-    """What became of a change that the restored database had lost."""
+class RestoreOutcome(StrEnum):
+    """What happened to a lost change; the values are shown to the operator."""
 
     REDONE = "redone"
     SO_ALREADY = "so already"
     GONE = "gone"
-    """What it is about was made after the backup, and is not there."""
+    """Its target was created after the backup, and does not exist."""
     BY_HAND = "by hand"
-    """It is to be looked at by whoever restores."""
+    """The operator must check it."""
 
 
-class Lost(NamedTuple):
-    """A change that the restored database had lost, what became of it, and why where that is not plain."""
+Verdict = tuple[RestoreOutcome, str]
+"""The outcome of a change, and the reason unless it is obvious."""
+
+
+class LostChange(NamedTuple):
+    """A change that the restored database lacks, and what happened to it."""
 
     entry: AuditEvent
-    outcome: Outcome
+    outcome: RestoreOutcome
     why: str = ""
 
 
 class Restore:
-    """What is done between a restore and the start of the service. All of it can be done again."""
+    """The steps between a restore and the start of the service. Each can be repeated."""
 
     def __init__(
         self, database: Database, keys: ApiKeyService, members: MemberService, tenants: TenantService, clock: Clock
@@ -68,27 +69,26 @@ class Restore:
         self._tenants = tenants
         self._clock = clock
 
-    async def reapply_revocations(self, trail: Iterable[AuditEvent], *, dry_run: bool) -> list[Lost]:
-        """Redo those changes of an exported trail that the database does not have, oldest first.
+    async def reapply_revocations(self, trail: Iterable[AuditEvent], *, dry_run: bool) -> list[LostChange]:
+        """Redo those changes of an exported trail that the database lacks, oldest first.
 
-        Keys are revoked and changed, members removed and given lower roles, tenants ended and suspended. What was made,
-        and what gives a member more, lets a tenant go on, or gives it to somebody else, is only told. Entries may be
-        there twice, in any order. ``dry_run`` looks at each by itself, as if those before it were not redone, and
-        cannot foretell what would be refused, and left to be done by hand.
+        Revokes and changes keys, removes members and lowers roles, ends and suspends tenants. Creations, and changes
+        that extend access, resume a tenant or transfer it, are only reported. Entries may be duplicate and in any
+        order. ``dry_run`` examines each change separately, and does not foresee errors.
         """
         unique = {entry.id: entry for entry in trail}
         entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
-        of_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
+        by_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
         for entry in entries:
-            of_org[entry.org_id].append(entry)
+            by_org[entry.org_id].append(entry)
         known: set[str] = set()
         newest: dict[tuple[str, str], dict[Action, datetime]] = {}
-        for org_id, its in of_org.items():
+        for org_id, own in by_org.items():
             async with self._database.transaction(of_tenant(org_id)) as connection:
-                known |= await audit.known(connection, org_id, [entry.id for entry in its])
-                changes = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in its})
+                known |= await audit.existing_ids(connection, org_id, [entry.id for entry in own])
+                changes = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in own})
             newest |= {(org_id, target): ways for target, ways in changes.items()}
-        last_words = {
+        last_suspensions = {
             entry.org_id: entry.id
             for entry in entries
             if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
@@ -97,71 +97,68 @@ class Restore:
         for entry in entries:
             if entry.id in known:
                 continue
-            if since := _changed_since(entry, newest.get((entry.org_id, entry.target_id), {})):
-                found.append(Lost(entry, Outcome.SO_ALREADY, since))
+            if since := _superseded_by(entry, newest.get((entry.org_id, entry.target_id), {})):
+                found.append(LostChange(entry, RestoreOutcome.SO_ALREADY, since))
             else:
-                is_last = last_words.get(entry.org_id) == entry.id
-                found.append(await self._redo(entry, is_last_on_suspension=is_last, dry_run=dry_run))
+                is_last = last_suspensions.get(entry.org_id) == entry.id
+                verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
+                found.append(LostChange(entry, *verdict))
         return found
 
     async def end_sessions(self) -> int:
-        """End all sessions of the dashboard, since those that were ended are there again; returns how many."""
+        """End all dashboard sessions, because ended ones exist again; return how many."""
         async with self._database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_all(connection)
 
     async def hold_mail(self) -> int:
-        """Give up the mails that wait: most of them were sent after the backup. Returns how many."""
+        """Drop the queued mails, most of which were sent after the backup; return how many."""
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             return await mails.give_up(connection, HELD_BACK)
 
-    async def _redo(self, entry: AuditEvent, *, is_last_on_suspension: bool, dry_run: bool) -> Lost:
+    async def _redo(self, entry: AuditEvent, *, is_last_suspension: bool, dry_run: bool) -> Verdict:
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await find_tenant(connection, entry.org_id)
         if tenant is None:
-            return Lost(entry, Outcome.GONE, _YOUNG)
-        left = _left_alone(entry, tenant, is_last_on_suspension=is_last_on_suspension)
+            return RestoreOutcome.GONE, _CREATED_LATER
+        verdict = _tenant_verdict(entry, tenant, is_last_suspension=is_last_suspension)
+        kind = entry.action.partition(".")[0]
         try:
-            if left is None and entry.action.startswith("api_key."):
+            if verdict is None and kind == "api_key":
                 key = await self._keys.get(operator_principal(entry.org_id), entry.target_id)
-                left = None if key.revoked_at is None else Lost(entry, Outcome.SO_ALREADY)
-            if left is None and entry.action.startswith("member."):
+                verdict = None if key.revoked_at is None else (RestoreOutcome.SO_ALREADY, "")
+            elif verdict is None and kind == "member":
                 member = await self._members.get(operator_principal(entry.org_id), entry.target_id)
-                left = _member_left_alone(entry, member)
-            if left is None and entry.action.startswith("project."):
-                left = await self._project_left_alone(entry)
-            if left is not None or dry_run:
-                return left or Lost(entry, Outcome.REDONE)
-            return await self._redone(entry, tenant)
+                verdict = _member_verdict(entry, member)
+            elif verdict is None and kind == "project":
+                verdict = await self._project_verdict(entry)
+            if verdict is not None or dry_run:
+                return verdict or (RestoreOutcome.REDONE, "")
+            if kind == "api_key":
+                return await self._redo_key(entry)
+            return await (self._redo_member(entry) if kind == "member" else self._redo_tenant(entry, tenant))
         except NotFoundError:
-            return Lost(entry, Outcome.GONE, _YOUNG)
+            return RestoreOutcome.GONE, _CREATED_LATER
         except DomainError as error:
-            return Lost(entry, Outcome.BY_HAND, error.detail)
+            return RestoreOutcome.BY_HAND, error.detail
 
-    async def _project_left_alone(self, entry: AuditEvent) -> Lost:
-        """What is told of a project's change or deletion, which are never redone."""
+    async def _project_verdict(self, entry: AuditEvent) -> Verdict:
+        """Report a project's change or deletion, which is never redone."""
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:
             found = [await projects.find(connection, entry.org_id, mode, entry.target_id) for mode in Mode]
-        is_there, is_deletion = any(found), entry.action is Action.PROJECT_DELETED
-        if is_there:
+        is_deletion = entry.action is Action.PROJECT_DELETED
+        if any(found):
             why = "the project exists again" if is_deletion else "the project is as it was at the backup"
-            return Lost(entry, Outcome.BY_HAND, why)
-        return Lost(entry, Outcome.SO_ALREADY) if is_deletion else Lost(entry, Outcome.GONE, _YOUNG)
+            return RestoreOutcome.BY_HAND, why
+        return (RestoreOutcome.SO_ALREADY, "") if is_deletion else (RestoreOutcome.GONE, _CREATED_LATER)
 
-    async def _redone(self, entry: AuditEvent, tenant: TenantRow) -> Lost:
-        if entry.action.startswith("api_key."):
-            return await self._redo_key(entry)
-        if entry.action.startswith("member."):
-            return await self._redo_member(entry)
-        return await self._redo_tenant(entry, tenant)
-
-    async def _redo_key(self, entry: AuditEvent) -> Lost:
+    async def _redo_key(self, entry: AuditEvent) -> Verdict:
         operator, after, key_id = operator_principal(entry.org_id), entry.after or {}, entry.target_id
         end = after.get("expiresAt")
         ends_at = None if end is None else datetime.fromisoformat(end).astimezone(UTC)
-        is_over = ends_at is not None and ends_at <= self._clock()
-        if entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED) or "revokedAt" in after or is_over:
+        has_ended = ends_at is not None and ends_at <= self._clock()
+        if entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED) or "revokedAt" in after or has_ended:
             await self._keys.revoke(operator, BY_OPERATOR, key_id, force=True)
-            return Lost(entry, Outcome.REDONE)
+            return RestoreOutcome.REDONE, ""
         scopes = (OWNER_ALIAS,) if after.get("accessLevel") == AccessLevel.OWNER else after.get("scopes")
         await self._keys.update(
             operator,
@@ -171,108 +168,103 @@ class Restore:
             scopes=msgspec.UNSET if scopes is None else tuple(scopes),
             expires_at=ends_at if "expiresAt" in after else msgspec.UNSET,
         )
-        return Lost(entry, Outcome.REDONE)
+        return RestoreOutcome.REDONE, ""
 
-    async def _redo_member(self, entry: AuditEvent) -> Lost:
+    async def _redo_member(self, entry: AuditEvent) -> Verdict:
         operator, after = operator_principal(entry.org_id), entry.after or {}
         binds = _binds(entry)
-        if entry.action in _ENDED:
+        if entry.action in _REMOVALS:
             await self._members.remove(operator, BY_OPERATOR, entry.target_id, binds=binds)
         else:
             member = await self._members.get(operator, entry.target_id)
             role = Role(after.get("role", member.role))
             await self._members.change_role(operator, BY_OPERATOR, entry.target_id, role, binds=binds)
-        return Lost(entry, Outcome.REDONE)
+        return RestoreOutcome.REDONE, ""
 
-    async def _redo_tenant(self, entry: AuditEvent, tenant: TenantRow) -> Lost:
+    async def _redo_tenant(self, entry: AuditEvent, tenant: TenantRow) -> Verdict:
         if entry.action is Action.TENANT_ENDED:
             await self._tenants.delete(BY_OPERATOR, entry.org_id)
-            return Lost(entry, Outcome.REDONE)
-        wishes = TenantWishes(
+            return RestoreOutcome.REDONE, ""
+        wanted = TenantInput(
             name=tenant.record.name,
             owner_email=tenant.owner_email,
             suspended=True,
             email_verified=tenant.owner_address.is_verified,
         )
-        await self._tenants.put(BY_OPERATOR, entry.org_id, wishes)
-        return Lost(entry, Outcome.REDONE, "of what was changed, the suspension")
+        await self._tenants.put(BY_OPERATOR, entry.org_id, wanted)
+        return RestoreOutcome.REDONE, "of what was changed, the suspension"
 
 
-def _changed_since(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
-    """What was done later to what an entry is about, where that stands; empty where the entry does.
+def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
+    """Return the reason why a later change supersedes an entry; empty without one.
 
-    A removal is only undone by adding the member again: the role may have been changed since by a run like this one,
-    that was broken off.
+    Only adding a member again supersedes a removal: an interrupted run may have changed the role.
     """
-    if entry.action in _ENDED:
-        begun = [newest[action] for action in _BEGUN if action in newest]
-        return "the member was added again since" if begun and max(begun) > entry.at else ""
-    # a user accepts without anybody having looked at what was lost
+    if entry.action in _REMOVALS:
+        added = [newest[action] for action in _ADDITIONS if action in newest]
+        return "the member was added again since" if added and max(added) > entry.at else ""
+    # a user may accept before the operator examines the lost changes
     later = [action for action, at in newest.items() if at > entry.at and action is not Action.MEMBER_ACCEPTED]
-    is_outdated = entry.action in _CHANGED and bool(later)
-    return "it was changed since" if is_outdated else ""
+    return "it was changed since" if entry.action in _CHANGES and later else ""
 
 
-def _left_alone(entry: AuditEvent, tenant: TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
-    """What is only told of a change, None where it is to be redone, or the key or member is to be looked at."""
-    if entry.action in _MADE or (entry.action in _BEGUN and entry.before is None):
-        return Lost(entry, Outcome.GONE, _YOUNG)
+def _tenant_verdict(entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool) -> Verdict | None:
+    """Judge a change by its tenant; None if it must be redone, or its key, member or project examined."""
+    if entry.action in _CREATIONS or (entry.action in _ADDITIONS and entry.before is None):
+        return RestoreOutcome.GONE, _CREATED_LATER
     if tenant.deleted:
-        return Lost(entry, Outcome.SO_ALREADY, "the tenant has ended")
+        return RestoreOutcome.SO_ALREADY, "the tenant has ended"
     if entry.action.startswith("billing."):
-        return Lost(entry, Outcome.SO_ALREADY, "it changed nothing here")
+        return RestoreOutcome.SO_ALREADY, "it changed nothing here"
     if entry.action is Action.TENANT_TRANSFERRED:
-        return Lost(entry, Outcome.BY_HAND, "the tenant has its owner of before")
+        return RestoreOutcome.BY_HAND, "the tenant has its owner of before"
     if entry.action is Action.TENANT_UPDATED:
-        return _update_left_alone(entry, tenant, is_last_on_suspension=is_last_on_suspension)
+        return _tenant_update_verdict(entry, tenant, is_last_suspension=is_last_suspension)
     return None
 
 
-def _update_left_alone(entry: AuditEvent, tenant: TenantRow, *, is_last_on_suspension: bool) -> Lost | None:
-    """What is only told of what a tenant was made, None where it is to be suspended."""
-    told = dict(entry.after or {})
-    if "suspended" in told:
-        if not is_last_on_suspension or told["suspended"] == tenant.suspended:
-            del told["suspended"]
-        elif told["suspended"]:
+def _tenant_update_verdict(entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool) -> Verdict | None:
+    changed = dict(entry.after or {})
+    if "suspended" in changed:
+        if not is_last_suspension or changed["suspended"] == tenant.suspended:
+            del changed["suspended"]
+        elif changed["suspended"]:
             return None
-    if not told:
-        return Lost(entry, Outcome.SO_ALREADY, "" if is_last_on_suspension else "the suspension was changed since")
-    return Lost(entry, Outcome.BY_HAND, f"it has its {', '.join(told)} of before")
+    if changed:
+        return RestoreOutcome.BY_HAND, f"it has its {', '.join(changed)} of before"
+    return RestoreOutcome.SO_ALREADY, "" if is_last_suspension else "the suspension was changed since"
 
 
-def _member_left_alone(entry: AuditEvent, member: Member) -> Lost | None:
-    """What is only told of a member's change, None where it takes something away."""
+def _member_verdict(entry: AuditEvent, member: Member) -> Verdict | None:
+    """Judge a member's change; None if it must be redone."""
     is_removed = member.status is MemberStatus.REMOVED
-    if entry.action in _BEGUN:
-        if is_removed:
-            return Lost(entry, Outcome.BY_HAND, "the member was added again, and is removed")
-        return Lost(entry, Outcome.SO_ALREADY)
+    if entry.action in _ADDITIONS and is_removed:
+        return RestoreOutcome.BY_HAND, "the member was added again, and is removed"
+    if entry.action in _ADDITIONS or (entry.action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.ACTIVE):
+        return RestoreOutcome.SO_ALREADY, ""
     if entry.action is Action.MEMBER_ACCEPTED:
-        if member.status is MemberStatus.ACTIVE:
-            return Lost(entry, Outcome.SO_ALREADY)
-        return Lost(entry, Outcome.BY_HAND, f"the user had accepted, and is {member.status}")
-    if is_removed and not (entry.action in _ENDED and _binds(entry)):
-        return Lost(entry, Outcome.SO_ALREADY, "the member is removed")
-    return _role_left_alone(entry, member) if entry.action is Action.MEMBER_UPDATED else None
+        return RestoreOutcome.BY_HAND, f"the user had accepted, and is {member.status}"
+    if is_removed and not (entry.action in _REMOVALS and _binds(entry)):
+        return RestoreOutcome.SO_ALREADY, "the member is removed"
+    return _role_verdict(entry, member) if entry.action is Action.MEMBER_UPDATED else None
 
 
-def _role_left_alone(entry: AuditEvent, member: Member) -> Lost | None:
+def _role_verdict(entry: AuditEvent, member: Member) -> Verdict | None:
     role = Role((entry.after or {}).get("role", member.role))
     if role is member.role:
-        return None if _binds(entry) else Lost(entry, Outcome.SO_ALREADY)
+        return None if _binds(entry) else (RestoreOutcome.SO_ALREADY, "")
     if lower_role(role, member.role) is member.role:
-        return Lost(entry, Outcome.BY_HAND, f"the member has the role {member.role} of before, and had {role}")
+        return RestoreOutcome.BY_HAND, f"the member has the role {member.role} of before, and had {role}"
     return None
 
 
 def _binds(entry: AuditEvent) -> bool:
-    """Whether the change made the membership count for a user whose token claims the role owner."""
+    """Whether the change made the membership binding for a user whose token claims the role owner."""
     return bool((entry.after or {}).get("bindsOwner"))
 
 
 async def export_trail(database: Database, since: datetime | None) -> AsyncGenerator[list[AuditEvent], None]:
-    """The audit trail of all tenants since a moment, in parts; each tenant's oldest first."""
+    """Export the audit trail of all tenants since a time, in parts, oldest first within a tenant."""
     after = ""
     while True:
         async with database.transaction(ACROSS_TENANTS) as connection:

@@ -1,4 +1,4 @@
-"""Tenants: making, reading, changing, ending, exporting."""
+"""Create, read, change, end and export tenants."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -7,15 +7,13 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts import members_store as memberships
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.members import seat_owner
-from tenantry.accounts.members_store import User
+from tenantry.accounts.members import add_owner
 from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
-from tenantry.auth.reauthorization import as_of_now
+from tenantry.auth.authentication import reauthorize
 from tenantry.billing import ledger
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
@@ -40,22 +38,21 @@ from tenantry.domain.errors import (
     TenantLimitReachedError,
     ValidationError,
 )
-from tenantry.domain.members import check_user_id
+from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import FREE
-from tenantry.domain.projects import Project
-from tenantry.domain.tenants import Tenant
+from tenantry.domain.tenants import Project, Tenant
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.owner_mails import MailOutbox, announce
 
 FindEmail = Callable[[], Awaitable[str | None]]
-"""Asks the identity provider for the address of the user at hand."""
+"""Fetches the user's address from the identity provider."""
 
 
-class TenantWishes(msgspec.Struct, frozen=True):
-    """What an operator wants a tenant to be; None leaves a thing as it is, or at its default when it is new."""
+class TenantInput(msgspec.Struct, frozen=True):
+    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new tenant."""
 
     name: str
     owner_email: str
@@ -64,11 +61,11 @@ class TenantWishes(msgspec.Struct, frozen=True):
     suspended: bool | None = None
     plan: str | None = None
     email_verified: bool = True
-    """Whether somebody vouches for the address: the operator does, unless this says otherwise."""
+    """Whether the address counts as verified, as one from the operator does."""
 
 
 class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
-    """Everything that is kept of a tenant, except key digests and raw event bodies."""
+    """All data of a tenant, except key digests and raw event bodies."""
 
     tenant: Annotated[Tenant, doc("The tenant's record.")]
     owner_email: Annotated[str, doc("The address that receives billing mail.", "ada@acme.example")]
@@ -96,11 +93,11 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TenantOutbox(MailOutbox, ledger.Outbox, Protocol):
-    """What is to be done once a change of a tenant is committed."""
+    """The jobs that follow a change of a tenant."""
 
 
 class TenantService:
-    """Tenants, as their own people and as the operator see them."""
+    """Tenants, for their users and for the operator."""
 
     def __init__(
         self,
@@ -114,10 +111,10 @@ class TenantService:
         tenants_per_user: int = 0,
         email_subjects: bool = False,
     ) -> None:
-        """``issuer`` is the identity provider's, where there is one: owners whom the operator names are its users, and
-        ``email_subjects`` says that their ids may be e-mail addresses. A user may create ``tenants_per_user``.
+        """``issuer`` is the identity provider's, whose users the operator names as owners; ``email_subjects`` allows
+        e-mail addresses as user ids. A user may create ``tenants_per_user`` tenants.
 
-        ``keys_revoked`` is told of keys that ended with their tenant, once they have: why, and how many.
+        ``keys_revoked`` receives the reason and number of keys that were revoked with their tenant.
         """
         self._keys_revoked = keys_revoked
         self._tenants_per_user = tenants_per_user
@@ -131,7 +128,7 @@ class TenantService:
     async def list_page(
         self, principal: Principal, claims: Claims | None, limit: int, cursor: str | None
     ) -> Page[Tenant]:
-        """The tenants that the caller belongs to, newest first: a key's own, a user's all."""
+        """Read a page of the caller's tenants, newest first: the key's own, or all of the user's."""
         after = parse_time_cursor(cursor)
         if claims is None:
             async with self._database.transaction(of_tenant(principal.org_id)) as connection:
@@ -145,7 +142,7 @@ class TenantService:
         return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
 
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
-        """The caller's tenant. Raises `NotFoundError` for any other."""
+        """Read the caller's tenant. Raises `NotFoundError` for any other."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return (await _own(connection, principal, tenant_id)).record
 
@@ -159,9 +156,9 @@ class TenantService:
         find_email: FindEmail,
         claim: Claim | None,
     ) -> Tenant:
-        """Make a tenant whose owner is the user. An org claim that names no tenant becomes its id.
+        """Create a tenant with the user as its owner. The token's org claim, if any, becomes its id.
 
-        The owner's address is ``owner_email``, the token's verified one, or the identity provider's.
+        The owner's address is ``owner_email``, the token's verified address, or the identity provider's.
         Raises `TenantExistsError`, `TenantLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
         check_name(name)
@@ -174,20 +171,21 @@ class TenantService:
         tenant_id = claims.org_id or new_id("org")
         async with self._database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
 
-            async def make() -> Tenant:
-                await self._check_room(connection, User(claims.issuer, claims.subject))
-                wishes = TenantWishes(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
+            async def create() -> Tenant:
+                user = User(claims.issuer, claims.subject)
+                await self._check_tenant_limit(connection, user)
+                wanted = TenantInput(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
                 async with connection.within(of_tenant(tenant_id)):
-                    if not await self._insert(connection, author, tenant_id, wishes, now):
+                    if not await self._insert(connection, author, tenant_id, wanted, now):
                         raise TenantExistsError("The organization that the token names exists already.")
-                    await seat_owner(connection, author, claims.issuer, tenant_id, claims.subject, now, is_founder=True)
+                    await add_owner(connection, author, user, tenant_id, now, is_founder=True)
                     if owner_email is None:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
-                    made = await _existing(connection, tenant_id)
-                    await announce(connection, self._outbox, tenant_id, None, made.owner_address, now)
-                    return made.record
+                    created = await _find(connection, tenant_id)
+                    await announce(connection, self._outbox, tenant_id, None, created.owner_address, now)
+                    return created.record
 
-            tenant, _ = await once(connection, claim, Tenant, now, make)
+            tenant, _ = await once(connection, claim, Tenant, now, create)
             return tenant
 
     async def update(
@@ -202,13 +200,13 @@ class TenantService:
     ) -> Tenant:
         """Change the caller's tenant. Raises `NotFoundError` and `ValidationError`.
 
-        ``email_verified`` says that the identity provider vouches for the address as the caller's. The same address
-        again, where it is not verified, asks for another confirmation mail.
+        ``email_verified``: the identity provider verified the address as the caller's. Setting the same unverified
+        address again requests another confirmation mail.
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             found = await _own(connection, principal, tenant_id, lock=True)
             now = self._clock()
-            (await as_of_now(connection, principal, self._issuer, now)).require("tenants:write")
+            (await reauthorize(connection, principal, self._issuer, now)).require("tenants:write")
             check_name(name, found.record.name)
             was = found.owner_address
             address = was if owner_email is None else was.changed(owner_email, verified=email_verified)
@@ -222,76 +220,74 @@ class TenantService:
                 suspended=found.suspended,
                 now=now,
             )
-            record = await _entered(connection, author, found, now)
+            record = await _record_update(connection, author, found, now)
             if owner_email is not None:
                 await announce(connection, self._outbox, tenant_id, was, address, now)
             return record
 
-    async def put(self, author: Author, tenant_id: str, wishes: TenantWishes) -> tuple[Tenant, bool]:
-        """Make a tenant, or set an existing one; the flag says that it is new.
+    async def put(self, author: Author, tenant_id: str, wanted: TenantInput) -> tuple[Tenant, bool]:
+        """Create a tenant or update an existing one; the flag says that it is new.
 
-        Raises `TenantDeletedError` for one that has ended, `ValidationError` and `CustomerTakenError`.
+        Raises `TenantDeletedError` for an ended tenant, `ValidationError` and `CustomerTakenError`.
         """
-        self._check_owner_id(wishes)
+        self._check_owner_id(wanted)
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            if not is_printable_name(wishes.name):  # an older tenant may keep such a name
+            if not is_printable_name(wanted.name):  # an older tenant may keep such a name
                 present = await find_tenant(connection, tenant_id)
-                check_name(wishes.name, present.record.name if present else None)
-            made = await self._insert(connection, author, tenant_id, wishes, now)
-            if not made:
-                found = await self._set(connection, tenant_id, wishes, now)
-                await _entered(connection, author, found, now)
-                address = found.owner_address.changed(wishes.owner_email, verified=wishes.email_verified)
-                if wishes.email_verified:
+                check_name(wanted.name, present.record.name if present else None)
+            created = await self._insert(connection, author, tenant_id, wanted, now)
+            if not created:
+                found = await self._set(connection, tenant_id, wanted, now)
+                await _record_update(connection, author, found, now)
+                address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
+                if wanted.email_verified:
                     await announce(connection, self._outbox, tenant_id, found.owner_address, address, now)
-            await self._seat_owner(connection, author, tenant_id, wishes, now)
-            return (await _existing(connection, tenant_id)).record, made
+            await self._add_owner(connection, author, tenant_id, wanted, now)
+            return (await _find(connection, tenant_id)).record, created
 
-    async def create_as_operator(self, author: Author, tenant_id: str, wishes: TenantWishes) -> Tenant:
-        """Make a tenant. Raises `TenantExistsError`, `ValidationError` and `CustomerTakenError`."""
-        self._check_owner_id(wishes)
-        check_name(wishes.name)
+    async def create_as_operator(self, author: Author, tenant_id: str, wanted: TenantInput) -> Tenant:
+        """Create a tenant. Raises `TenantExistsError`, `ValidationError` and `CustomerTakenError`."""
+        self._check_owner_id(wanted)
+        check_name(wanted.name)
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            if not await self._insert(connection, author, tenant_id, wishes, now):
+            if not await self._insert(connection, author, tenant_id, wanted, now):
                 raise TenantExistsError(f"A tenant {tenant_id} exists already.")
-            await self._seat_owner(connection, author, tenant_id, wishes, now)
-            return (await _existing(connection, tenant_id)).record
+            await self._add_owner(connection, author, tenant_id, wanted, now)
+            return (await _find(connection, tenant_id)).record
 
     async def show(self, tenant_id: str) -> Tenant:
-        """Any living tenant, for the operator. Raises `NotFoundError`."""
+        """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _existing(connection, tenant_id)
+            found = await _find(connection, tenant_id)
         if found.deleted:
             raise NotFoundError("tenant")
         return found.record
 
     async def verify_owner_address(self, author: Author, tenant_id: str) -> str:
-        """Record that the operator vouches for the owner's address; returns the address. Raises `NotFoundError`."""
+        """Mark the owner's address as verified by the operator, and return it. Raises `NotFoundError`."""
         return (await verify_as_operator(self._database, author, tenant_id, self._clock)).email
 
     async def delete(self, author: Author, tenant_id: str) -> None:
-        """End a tenant: its keys die with the commit, its data stays for 30 days. Raises `NotFoundError`."""
+        """End a tenant: revoke its keys at once, keep its data for 30 days. Raises `NotFoundError`."""
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _existing(connection, tenant_id, lock=True)
+            found = await _find(connection, tenant_id, lock=True)
             if found.deleted:
                 return
             await tenants.mark_deleted(connection, tenant_id, now)
-            ended = await api_keys.revoke_all(connection, tenant_id, now)
-            await audit.record(
-                connection, author, Action.TENANT_ENDED, org_id=tenant_id, target_id=tenant_id,
-                before=_audited(found), now=now,
-            )  # fmt: skip
-        if ended:
-            self._keys_revoked(RevocationReason.TENANT_ENDED, ended)
+            revoked = await api_keys.revoke_all(connection, tenant_id, now)
+            target = (tenant_id, tenant_id)
+            await audit.record(connection, author, Action.TENANT_ENDED, target, now, before=_audited(found))
+        if revoked:
+            self._keys_revoked(RevocationReason.TENANT_ENDED, revoked)
 
     async def export(self, tenant_id: str) -> TenantExport:
-        """Everything of a tenant, also of one that ended less than 30 days ago. Raises `NotFoundError`."""
+        """Export a tenant, also one that ended less than 30 days ago. Raises `NotFoundError`."""
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _existing(connection, tenant_id)
+            found = await _find(connection, tenant_id)
             return TenantExport(
                 tenant=found.record,
                 owner_email=found.owner_email,
@@ -305,101 +301,88 @@ class TenantService:
                 billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )
 
-    def _check_owner_id(self, wishes: TenantWishes) -> None:
-        if wishes.owner_id is not None and not self._email_subjects:
-            check_user_id(wishes.owner_id, "ownerId")
+    def _check_owner_id(self, wanted: TenantInput) -> None:
+        if wanted.owner_id is not None and not self._email_subjects:
+            check_user_id(wanted.owner_id, "ownerId")
 
-    async def _check_room(self, connection: Connection, user: User) -> None:
-        """Raise `TenantLimitReachedError` if the user has created as many tenants as one user may.
-
-        Creations by one user take turns until they are committed, in whichever processes they run.
-        """
-        await memberships.hold_creations(connection, user)
-        if await memberships.has_created(connection, user, self._tenants_per_user):
+    async def _check_tenant_limit(self, connection: Connection, user: User) -> None:
+        """Check the user's number of tenants, one creation after another in all processes until the commit."""
+        await members.lock_creations(connection, user)
+        if await members.has_created(connection, user, self._tenants_per_user):
             raise TenantLimitReachedError(
                 f"A user may create {self._tenants_per_user} organizations. Use one of yours, or ask the operator of "
                 "this service to end one or to allow more."
             )
 
     async def _insert(
-        self, connection: Connection, author: Author, tenant_id: str, wishes: TenantWishes, now: datetime
+        self, connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime
     ) -> bool:
-        customers = [wishes.stripe_customer_id] if wishes.stripe_customer_id else []
-        async with connection.within(ACROSS_TENANTS):  # what waited is no tenant's yet
+        customers = [wanted.stripe_customer_id] if wanted.stripe_customer_id else []
+        async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
             await ledger.claim(connection, tenant_id, customers)
-        made = await tenants.insert(
+        created = await tenants.insert(
             connection,
             tenant_id=tenant_id,
-            name=wishes.name,
-            owner_id=wishes.owner_id or new_id("usr"),
-            owner_email=wishes.owner_email,
-            owner_email_verified=wishes.email_verified,
-            plan=wishes.plan or FREE,
+            name=wanted.name,
+            owner_id=wanted.owner_id or new_id("usr"),
+            owner_email=wanted.owner_email,
+            owner_email_verified=wanted.email_verified,
+            plan=wanted.plan or FREE,
             now=now,
         )
-        if made:
-            if wishes.suspended:
-                await self._set(connection, tenant_id, wishes, now)
-            elif wishes.stripe_customer_id:
-                await _link(connection, tenant_id, wishes.stripe_customer_id, now)
-            made_as = _audited(await _existing(connection, tenant_id))
-            await audit.record(
-                connection, author, Action.TENANT_CREATED, org_id=tenant_id, target_id=tenant_id,
-                after=made_as, now=now,
-            )  # fmt: skip
-            await self._heal(connection, tenant_id, now)
-        return made
+        if created:
+            if wanted.suspended:
+                await self._set(connection, tenant_id, wanted, now)
+            elif wanted.stripe_customer_id:
+                await _link(connection, tenant_id, wanted.stripe_customer_id, now)
+            after = _audited(await _find(connection, tenant_id))
+            await audit.record(connection, author, Action.TENANT_CREATED, (tenant_id, tenant_id), now, after=after)
+            await self._apply_parked(connection, tenant_id, now)
+        return created
 
-    async def _set(self, connection: Connection, tenant_id: str, wishes: TenantWishes, now: datetime) -> TenantRow:
-        """Set a tenant whose name, and whose customer's, `_insert` has claimed; returns what it was before."""
-        found = await _existing(connection, tenant_id, lock=True)
+    async def _set(self, connection: Connection, tenant_id: str, wanted: TenantInput, now: datetime) -> TenantRow:
+        """Update a tenant, whose customer `_insert` has claimed; return its former row."""
+        found = await _find(connection, tenant_id, lock=True)
         if found.deleted:
             raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
-        address = found.owner_address.changed(wishes.owner_email, verified=wishes.email_verified)
+        address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
         await tenants.update(
             connection,
             tenant_id,
-            name=wishes.name,
+            name=wanted.name,
             owner_address=address,
-            owner_id=wishes.owner_id or found.record.owner_id,
-            suspended=found.suspended if wishes.suspended is None else wishes.suspended,
+            owner_id=wanted.owner_id or found.record.owner_id,
+            suspended=found.suspended if wanted.suspended is None else wanted.suspended,
             now=now,
         )
-        if wishes.stripe_customer_id and wishes.stripe_customer_id != found.record.stripe_customer_id:
-            await _link(connection, tenant_id, wishes.stripe_customer_id, now)
-            await self._heal(connection, tenant_id, now)
+        if wanted.stripe_customer_id and wanted.stripe_customer_id != found.record.stripe_customer_id:
+            await _link(connection, tenant_id, wanted.stripe_customer_id, now)
+            await self._apply_parked(connection, tenant_id, now)
         return found
 
-    async def _heal(self, connection: Connection, tenant_id: str, now: datetime) -> None:
+    async def _apply_parked(self, connection: Connection, tenant_id: str, now: datetime) -> None:
         async with connection.within(ACROSS_TENANTS):
             await ledger.apply_parked(connection, tenant_id, self._policy, self._outbox, now)
 
-    async def _seat_owner(
-        self, connection: Connection, author: Author, tenant_id: str, wishes: TenantWishes, now: datetime
+    async def _add_owner(
+        self, connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime
     ) -> None:
-        """Let the owner whom the operator names sign in as one."""
-        if self._issuer is not None and wishes.owner_id is not None:
-            await seat_owner(connection, author, self._issuer, tenant_id, wishes.owner_id, now)
+        if self._issuer is not None and wanted.owner_id is not None:
+            await add_owner(connection, author, User(self._issuer, wanted.owner_id), tenant_id, now)
 
 
-async def _entered(connection: Connection, author: Author, before: TenantRow, now: datetime) -> Tenant:
-    """The tenant as it has become, once the change is in the audit trail."""
-    after = await _existing(connection, before.record.id)
+async def _record_update(connection: Connection, author: Author, before: TenantRow, now: datetime) -> Tenant:
+    """Record a change in the audit trail; return the changed tenant."""
+    after = await _find(connection, before.record.id)
+    target = (after.record.id, after.record.id)
     await audit.record(
-        connection,
-        author,
-        Action.TENANT_UPDATED,
-        org_id=after.record.id,
-        target_id=after.record.id,
-        before=_audited(before),
-        after=_audited(after),
-        now=now,
+        connection, author, Action.TENANT_UPDATED, target, now, before=_audited(before), after=_audited(after)
     )
     return after.record
 
 
 def _audited(row: TenantRow) -> AuditedTenant:
-    """What people change of a tenant. Its billing state changes by events, and its ledger tells of those."""
+    """Return the fields that callers change. The ledger records the billing state."""
     return AuditedTenant(
         name=row.record.name,
         owner_id=row.record.owner_id,
@@ -415,7 +398,7 @@ async def _link(connection: Connection, tenant_id: str, customer_id: str, now: d
         raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant.")
 
 
-async def _existing(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
+async def _find(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
     found = await find_tenant(connection, tenant_id, lock=lock)
     if found is None:
         raise NotFoundError("tenant")
@@ -425,4 +408,4 @@ async def _existing(connection: Connection, tenant_id: str, *, lock: bool = Fals
 async def _own(connection: Connection, principal: Principal, tenant_id: str, *, lock: bool = False) -> TenantRow:
     if tenant_id != principal.org_id:
         raise NotFoundError("tenant")
-    return await _existing(connection, tenant_id, lock=lock)
+    return await _find(connection, tenant_id, lock=lock)

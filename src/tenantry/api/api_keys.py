@@ -22,7 +22,8 @@ from tenantry.api.guards import (
 )
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
 from tenantry.auth.api_keys import ApiKeyService, NewKey
-from tenantry.auth.leak_reports import EndedKey, LeakService
+from tenantry.auth.api_keys_store import KeyFilter
+from tenantry.auth.leak_reports import EndedKey, LeakReportService
 from tenantry.common.openapi import doc
 from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
@@ -47,7 +48,7 @@ class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
     ]
 
 
-def leak_routes(leaks: LeakService) -> Sequence[HTTPRouteHandler]:
+def leak_routes(leaks: LeakReportService) -> Sequence[HTTPRouteHandler]:
     """The route for reporting leaked keys. It needs no credential."""
 
     @post(
@@ -185,7 +186,8 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         """List the tenant's keys, newest first, without their secrets. A test-mode caller sees test-mode keys only."""
         if search is not None and "\x00" in search:
             raise ValidationError(("search", "must not hold a NUL"))
-        return await keys.list_page(principal, org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
+        wanted = KeyFilter(status=status, search=search)
+        return await keys.list_page(principal, wanted, limit, cursor, org_id=org_id)
 
     @get(PATH + "/{key_id:str}", guards=[access.needs("api-keys:read")], summary="Get an API key")
     async def get_api_key(principal: Caller, key_id: KeyId) -> ApiKey:

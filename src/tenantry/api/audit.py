@@ -12,7 +12,7 @@ from litestar.response import Stream
 
 from tenantry.api.guards import Access, Caller
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
-from tenantry.audit.trail import AuditService, Filter
+from tenantry.audit.trail import AuditFilter, AuditService
 from tenantry.domain.audit import Action, AuditEvent
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.pages import Page
@@ -64,7 +64,7 @@ def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandl
         until: Until = None,
     ) -> Stream:
         """Return the audit trail, or the selected part of it, newest first: one JSON object a line."""
-        pages = trail.read_pages(principal, _filter(action, actor_id, target_id, since, until))
+        pages = trail.export(principal, _filter(action, actor_id, target_id, since, until))
         first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
         return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
 
@@ -73,7 +73,7 @@ def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandl
 
 def _filter(
     action: Action | None, actor_id: str | None, target_id: str | None, since: datetime | None, until: datetime | None
-) -> Filter:
+) -> AuditFilter:
     faults = [
         (name, "needs a zone, such as the Z in 2027-01-31T00:00:00Z")
         for name, moment in (("since", since), ("until", until))
@@ -85,7 +85,7 @@ def _filter(
     ]
     if faults:
         raise ValidationError(*faults)
-    return Filter(action, actor_id, target_id, since, until)
+    return AuditFilter(action, actor_id, target_id, since, until)
 
 
 async def ndjson(first: list[AuditEvent], rest: AsyncIterator[list[AuditEvent]]) -> AsyncIterator[bytes]:

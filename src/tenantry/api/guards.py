@@ -13,7 +13,13 @@ from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
-from tenantry.auth.authentication import Admission, Authenticator, bearer, kind_of, wanted_organization
+from tenantry.auth.authentication import (
+    Admission,
+    Authenticator,
+    bearer_credential,
+    credential_kind,
+    requested_organization,
+)
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
@@ -120,15 +126,15 @@ class Access:
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             authorization = header(connection, "authorization")
-            async with self._admission.refusals.of(kind_of(authorization)):
-                credential = bearer(authorization)
+            async with self._admission.throttle.watch(credential_kind(authorization)):
+                credential = bearer_credential(authorization)
                 is_key = credential.startswith(b"svc_")
                 claims = None if is_key else await self._authenticator.verify_token(credential)
             if claims is None:
                 await self._admit(connection)
                 raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
             if to_create and claims.org_id is not None:
-                wanted_organization(claims.org_id, header(connection, "x-organization-id"))
+                requested_organization(claims.org_id, header(connection, "x-organization-id"))
             if CLAIMS not in _extras(connection):  # otherwise the first check counted it
                 await admit_user(self._admission, _extras(connection), claims, *counted)
             _extras(connection)[CLAIMS] = claims
@@ -140,8 +146,8 @@ class Access:
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             expected = self._operator_token
-            async with self._admission.refusals.of("operator_token"):
-                credential = bearer(header(connection, "authorization"))
+            async with self._admission.throttle.watch("operator_token"):
+                credential = bearer_credential(header(connection, "authorization"))
                 if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
                     raise InvalidCredentialError("This needs the operator's token.")
             _extras(connection)[OPERATOR] = True
@@ -157,7 +163,7 @@ class Access:
 
     async def claims_of(self, request: AnyRequest) -> Claims | None:
         """The token's claims of an authenticated user; None for a key."""
-        credential = bearer(header(request, "authorization"))
+        credential = bearer_credential(header(request, "authorization"))
         return None if credential.startswith(b"svc_") else await self._authenticator.verify_token(credential)
 
 

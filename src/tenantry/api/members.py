@@ -8,9 +8,8 @@ from litestar import Response, delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from tenantry.accounts.members import MemberService
-from tenantry.accounts.members_store import Filter, User
-from tenantry.accounts.memberships import MembershipService
+from tenantry.accounts.members import MemberService, MembershipService
+from tenantry.accounts.members_store import MemberFilter
 from tenantry.api import tenants
 from tenantry.api.guards import (
     Access,
@@ -27,7 +26,7 @@ from tenantry.api.guards import (
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
 from tenantry.common.openapi import doc
 from tenantry.domain.access import Role
-from tenantry.domain.members import Member, Membership, MemberStatus
+from tenantry.domain.members import Member, Membership, MemberStatus, User
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant
@@ -84,7 +83,7 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
 
         Users who have only an organization claim in their token are not listed.
         """
-        wanted = Filter(user_id, role, status, current=status is None)
+        wanted = MemberFilter(user_id, role, status, current=status is None)
         return await members.list_page(principal, wanted, limit, cursor)
 
     @post(

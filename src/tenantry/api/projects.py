@@ -16,8 +16,8 @@ from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAG
 from tenantry.auth.authentication import Admission
 from tenantry.common.openapi import doc
 from tenantry.domain.errors import DomainError, ValidationError
-from tenantry.domain.pages import Page
-from tenantry.domain.projects import Project, Window
+from tenantry.domain.pages import Page, Window
+from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import HotRequest, HotResponse
 from tenantry.server.bodies import fault_of
 from tenantry.server.rate_limits import admit

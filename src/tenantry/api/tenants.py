@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody, PathParameter
 
-from tenantry.accounts.tenants import TenantExport, TenantService, TenantWishes
+from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
 from tenantry.api.guards import (
     Access,
     AnyRequest,
@@ -24,7 +24,7 @@ from tenantry.api.guards import (
     user_claimant,
 )
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
-from tenantry.auth.authentication import bearer
+from tenantry.auth.authentication import bearer_credential
 from tenantry.common.openapi import doc
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.owner_mails import same_address
@@ -123,7 +123,7 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
 
 
 def _token(request: AnyRequest) -> str:
-    return bearer(header(request, "authorization")).decode()
+    return bearer_credential(header(request, "authorization")).decode()
 
 
 def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:
@@ -145,15 +145,15 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
         """
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
-        wishes = TenantWishes(
+        wanted = TenantInput(
             name=data.name,
             owner_email=data.owner_email,
             owner_id=data.owner_id,
             stripe_customer_id=data.stripe_customer_id,
             suspended=data.suspended,
         )
-        tenant, made = await tenants.put(operator_author(request), tenant_id, wishes)
-        return Response(tenant, status_code=201 if made else 200, headers={"Location": f"{PATH}/{tenant.id}"})
+        tenant, created = await tenants.put(operator_author(request), tenant_id, wanted)
+        return Response(tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"})
 
     @delete(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="End a tenant (operator)")
     async def delete_tenant(request: AnyRequest, tenant_id: TenantId) -> None:

@@ -148,9 +148,9 @@ class RequestContext:
             try:
                 admitted = await self.tenantry.admit(scope)
             except RateLimitedError as error:
-                self.rate_limit_status = error.standing
+                self.rate_limit_status = error.rate_limits
                 raise
-            self.principal, self.rate_limit_status = admitted.principal, admitted.standing
+            self.principal, self.rate_limit_status = admitted.principal, admitted.rate_limits
         scope[PRINCIPAL] = self.principal
         return self.principal
 

@@ -1,4 +1,4 @@
-"""Writing and reading the audit trail."""
+"""Write and read the audit trail."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -7,66 +7,65 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.audit import trail_store as audit
-from tenantry.audit.trail_store import Filter, Names, read_all
+from tenantry.audit.trail_store import AuditFilter, AuditNames, read_all
 from tenantry.common.clock import to_micros
 from tenantry.common.encoding import Position, new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MOST_LOOKED_AT, parse_time_cursor, time_end, to_page, to_sought_page
+from tenantry.db.pagination import MOST_LOOKED_AT, After, parse_time_cursor, time_end, to_page, to_search_page
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
-from tenantry.domain.audit import Action, AuditEvent, Author, differences
-from tenantry.domain.pages import Page, SoughtPage
+from tenantry.domain.audit import Action, AuditEvent, Author
+from tenantry.domain.pages import Page, SearchPage
 
-__all__ = ["AuditService", "Filter", "Names", "read_all", "record"]
+__all__ = ["AuditFilter", "AuditNames", "AuditService", "read_all", "record"]
 
-_AT_A_TIME: Final = 500
+_EXPORT_ROWS: Final = 500
 
 
 class AuditService:
-    """The trail of a principal's tenant, to read."""
+    """Reads the trail of a principal's tenant. Every method raises `ModeMismatchError` for a test-mode principal."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def list_page(self, principal: Principal, wanted: Filter, limit: int, cursor: str | None) -> Page[AuditEvent]:
-        """A page of entries, newest first. Raises `InvalidCursorError` and `ModeMismatchError`."""
-        check_mode(principal, Mode.LIVE)
-        after = parse_time_cursor(cursor)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
+    async def list_page(
+        self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
+    ) -> Page[AuditEvent]:
+        """Read a page of entries, newest first. Raises `InvalidCursorError`."""
+        rows = await self._read(principal, wanted, limit, parse_time_cursor(cursor))
         return to_page(rows, limit, _position)
 
-    async def show(
-        self, principal: Principal, wanted: Filter, limit: int, cursor: str | None
-    ) -> tuple[SoughtPage[AuditEvent], Names]:
-        """The entries of a page that fit, newest first, and what the keys, members and projects in them are called.
+    async def search_page(
+        self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
+    ) -> tuple[SearchPage[AuditEvent], AuditNames]:
+        """Read a page of a bounded search, and the names of its keys, members and projects.
 
-        Raises `InvalidCursorError` and `ModeMismatchError`.
+        Raises `InvalidCursorError`.
         """
         check_mode(principal, Mode.LIVE)
         after = parse_time_cursor(cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows, end = await audit.seek_page(connection, principal.org_id, wanted, limit=limit, after=after)
-            named = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
-            names = await audit.read_names(connection, principal.org_id, named)
-        return to_sought_page(rows, limit, _position, time_end(end, MOST_LOOKED_AT)), names
+            rows, end = await audit.search_page(connection, principal.org_id, wanted, limit=limit, after=after)
+            ids = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
+            names = await audit.read_names(connection, principal.org_id, ids)
+        return to_search_page(rows, limit, _position, time_end(end, MOST_LOOKED_AT)), names
 
-    async def read_pages(self, principal: Principal, wanted: Filter) -> AsyncIterator[list[AuditEvent]]:
-        """All entries, newest first, a few hundred at a time, each in a short transaction of its own.
-
-        Raises `ModeMismatchError` before the first.
-        """
-        check_mode(principal, Mode.LIVE)
-        after: tuple[datetime | None, str | None] = (None, None)
+    async def export(self, principal: Principal, wanted: AuditFilter) -> AsyncIterator[list[AuditEvent]]:
+        """Read all entries, newest first, in parts of one short transaction each."""
+        after: After = (None, None)
         while True:
-            async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-                rows = await audit.read_page(connection, principal.org_id, wanted, limit=_AT_A_TIME, after=after)
-            yield rows[:_AT_A_TIME]
-            if len(rows) <= _AT_A_TIME:
+            rows = await self._read(principal, wanted, _EXPORT_ROWS, after)
+            yield rows[:_EXPORT_ROWS]
+            if len(rows) <= _EXPORT_ROWS:
                 return
-            last = rows[_AT_A_TIME - 1]
+            last = rows[_EXPORT_ROWS - 1]
             after = last.at, last.id
+
+    async def _read(self, principal: Principal, wanted: AuditFilter, limit: int, after: After) -> list[AuditEvent]:
+        check_mode(principal, Mode.LIVE)
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            return await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
 
 
 def _position(event: AuditEvent) -> Position:
@@ -77,43 +76,28 @@ async def record(
     connection: Connection,
     author: Author,
     action: Action,
+    target: tuple[str, str],
+    now: datetime,
     *,
-    org_id: str,
-    target_id: str,
     before: msgspec.Struct | None = None,
     after: msgspec.Struct | None = None,
-    now: datetime,
 ) -> None:
-    """Enter a change into the trail, in the transaction that makes it.
+    """Record a change in its own transaction: the fields that differ; nothing where none does.
 
-    Of what there was before and is there after, the fields that differ are kept. A change that changes nothing is
-    no change.
+    ``target`` is the id of the tenant and the id of what was changed.
     """
-    was, became = _told(before, after)
-    if was == became and before is not None:
-        return
+    old: dict[str, Any] | None = None if before is None else msgspec.to_builtins(before)
+    new: dict[str, Any] | None = None if after is None else msgspec.to_builtins(after)
+    if old is not None and new is not None:
+        changed = [name for name in new if old.get(name) != new[name]]
+        if not changed:
+            return
+        old, new = {name: old.get(name) for name in changed}, {name: new[name] for name in changed}
+    org_id, target_id = target
     await audit.insert(
         connection,
         AuditEvent(
-            id=new_id("aud"),
-            org_id=org_id,
-            at=now,
-            action=action,
-            actor_kind=author.kind,
-            actor_id=author.id,
-            address=author.address,
-            request_id=author.request_id,
-            target_id=target_id,
-            before=was,
-            after=became,
+            new_id("aud"), org_id, now, action, author.kind, author.id, author.address, author.request_id, target_id,
+            old, new,
         ),
-    )
-
-
-def _told(
-    before: msgspec.Struct | None, after: msgspec.Struct | None
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    if before is not None and after is not None:
-        return differences(before, after)
-    was: dict[str, Any] | None = None if before is None else msgspec.to_builtins(before)
-    return was, None if after is None else msgspec.to_builtins(after)
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The audit trail. It is only ever added to; the database sees to that as well."""
+"""The append-only audit trail. The database also prevents changes and deletions of entries."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -8,13 +8,11 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import Listing
+from tenantry.db.pagination import After, Listing
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
 _COLUMNS: Final = "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"
-
-
-_PART: Final = 10_000
+_BATCH: Final = 10_000
 _LISTING: Final = Listing(_COLUMNS, "audit_events", "at")
 _BEGIN: Final = (
     "org_id = %(org)s "
@@ -28,8 +26,8 @@ _CONDITIONS: Final = {
 }
 
 
-class Filter(msgspec.Struct, frozen=True):
-    """Which entries; None means all. ``since`` is in, ``until`` is not."""
+class AuditFilter(msgspec.Struct, frozen=True):
+    """Conditions on entries; None means any. ``since`` is inclusive, ``until`` is not."""
 
     action: Action | None = None
     actor_id: str | None = None
@@ -40,138 +38,123 @@ class Filter(msgspec.Struct, frozen=True):
 
 async def insert(connection: Connection, event: AuditEvent) -> None:
     """Add an entry."""
+    *values, before, after = msgspec.structs.astuple(event)
     await connection.execute(
         f"INSERT INTO audit_events ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",  # noqa: S608
-        (
-            event.id,
-            event.org_id,
-            event.at,
-            event.action,
-            event.actor_kind,
-            event.actor_id,
-            event.address,
-            event.request_id,
-            event.target_id,
-            event.before and Jsonb(event.before),
-            event.after and Jsonb(event.after),
-        ),
+        (*values, before and Jsonb(before), after and Jsonb(after)),
     )
 
 
 async def read_page(
-    connection: Connection, org_id: str, wanted: Filter, *, limit: int, after: tuple[datetime | None, str | None]
+    connection: Connection, org_id: str, wanted: AuditFilter, *, limit: int, after: After
 ) -> list[AuditEvent]:
-    """A tenant's entries after a position, newest first, and one more than ``limit`` if there are more."""
-    asked, after = _asked(wanted, after)
-    rows = await _LISTING.read(connection, _all_of(asked), "true", _values(asked, org_id, after), limit)
+    """Read a tenant's entries after a position, newest first, and one more than ``limit`` if there are more."""
+    given, after = _given(wanted, after)
+    rows = await _LISTING.read(connection, _all_of(given), "true", _values(given, org_id, after), limit)
     return [_event(row) for row in rows]
 
 
-async def seek_page(
-    connection: Connection, org_id: str, wanted: Filter, *, limit: int, after: tuple[datetime | None, str | None]
+async def search_page(
+    connection: Connection, org_id: str, wanted: AuditFilter, *, limit: int, after: After
 ) -> tuple[list[AuditEvent], tuple[datetime, str] | None]:
-    """The same, of the next `MOST_LOOKED_AT` entries where there is no index for all that is asked.
+    """Read as `read_page` does, but examine only `MOST_LOOKED_AT` entries where no index supports all conditions.
 
-    With them comes the position of the last one that was looked at, if there are older ones.
+    The position of the last examined entry is returned too if there are older ones.
     """
-    asked, after = _asked(wanted, after)
-    indexed = {name: value for name, value in asked.items() if name != "action"}
+    given, start = _given(wanted, after)
+    indexed = {name: value for name, value in given.items() if name != "action"}
     if "target_id" in indexed:
         indexed.pop("actor_id", None)
-    if indexed == asked:
+    if indexed == given:
         return await read_page(connection, org_id, wanted, limit=limit, after=after), None
-    filtered = " AND ".join(_CONDITIONS[name] for name in asked if name not in indexed)
-    rows, end = await _LISTING.seek(connection, _all_of(indexed), filtered, _values(asked, org_id, after), limit)
+    filtered = " AND ".join(_CONDITIONS[name] for name in given if name not in indexed)
+    rows, end = await _LISTING.seek(connection, _all_of(indexed), filtered, _values(given, org_id, start), limit)
     return [_event(row) for row in rows], end
 
 
-def _asked(
-    wanted: Filter, after: tuple[datetime | None, str | None]
-) -> tuple[dict[str, object], tuple[datetime | None, str | None]]:
-    """What is asked for, and where to begin, which is no later than ``until``.
+def _given(wanted: AuditFilter, after: After) -> tuple[dict[str, object], After]:
+    """Return the conditions other than ``until``, and the start: ``until`` if that is earlier than ``after``.
 
-    As a condition of its own that would not lead to its place in the index, but be held against each newer entry.
+    As a condition, ``until`` would be checked on each newer entry instead of finding its place in the index.
     """
-    asked = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
-    asked.pop("until", None)
+    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+    given.pop("until", None)
     if wanted.until is not None and (after[0] is None or wanted.until < after[0]):
         after = wanted.until, ""
-    return asked, after
+    return given, after
 
 
-def _all_of(asked: Iterable[str]) -> str:
-    # only what is asked for: a plan that is kept for all of it could use no index
-    return " AND ".join((_BEGIN, *(_CONDITIONS[name] for name in asked)))
+def _all_of(given: Iterable[str]) -> str:
+    # only the given ones: a cached plan for all conditions could use no index
+    return " AND ".join((_BEGIN, *(_CONDITIONS[name] for name in given)))
 
 
-def _values(asked: Mapping[str, object], org_id: str, after: tuple[datetime | None, str | None]) -> dict[str, object]:
-    return {**asked, "org": org_id, "after_at": after[0], "after_id": after[1]}
+def _values(given: Mapping[str, object], org_id: str, after: After) -> dict[str, object]:
+    return {**given, "org": org_id, "after_at": after[0], "after_id": after[1]}
 
 
-class Names(msgspec.Struct, frozen=True):
-    """What a tenant's keys and live projects are called, and which users its members are, by their ids."""
+class AuditNames(msgspec.Struct, frozen=True):
+    """By their ids: the names of keys and live projects, and the users of members."""
 
     keys: dict[str, str]
     members: dict[str, str]
     projects: dict[str, str]
 
 
-async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> Names:
-    """The names of those of these keys, members and live projects that the tenant has."""
-    cursor = await connection.execute(
+async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> AuditNames:
+    """Read the names of those keys, members and live projects that the tenant has."""
+    rows = await connection.fetch(
         "SELECT 'key', id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
         "SELECT 'member', id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
         "SELECT 'project', id, name FROM projects WHERE org_id = %(org)s AND mode = 'live' AND id = ANY(%(ids)s)",
         {"org": org_id, "ids": list(ids)},
     )
     found: dict[str, dict[str, str]] = {"key": {}, "member": {}, "project": {}}
-    for kind, named, name in await cursor.fetchall():
-        found[kind][named] = name
-    return Names(found["key"], found["member"], found["project"])
+    for kind, row_id, name in rows:
+        found[kind][row_id] = name
+    return AuditNames(found["key"], found["member"], found["project"])
 
 
 async def read_all(connection: Connection, org_id: str) -> list[AuditEvent]:
-    """Every entry of a tenant, oldest first; read in parts, since a statement has only so much time."""
+    """Read every entry of a tenant, oldest first, in batches because the time of a statement is limited."""
     found: list[AuditEvent] = []
     while True:
         after = (found[-1].at, found[-1].id) if found else (None, None)
-        part = await read_page(connection, org_id, Filter(), limit=_PART, after=after)
-        found += part[:_PART]
-        if len(part) <= _PART:
+        batch = await read_page(connection, org_id, AuditFilter(), limit=_BATCH, after=after)
+        found += batch[:_BATCH]
+        if len(batch) <= _BATCH:
             return found[::-1]
 
 
-async def known(connection: Connection, org_id: str, ids: Collection[str]) -> set[str]:
-    """Those of these entries of a tenant that are there."""
-    cursor = await connection.execute(
-        "SELECT id FROM audit_events WHERE org_id = %s AND id = ANY(%s)", (org_id, list(ids))
-    )
-    return {row[0] for row in await cursor.fetchall()}
+async def existing_ids(connection: Connection, org_id: str, ids: Collection[str]) -> set[str]:
+    """Return which of these entries a tenant has."""
+    rows = await connection.fetch("SELECT id FROM audit_events WHERE org_id = %s AND id = ANY(%s)", (org_id, list(ids)))
+    return {row[0] for row in rows}
 
 
 async def newest_by_target(
     connection: Connection, org_id: str, targets: Collection[str]
 ) -> dict[str, dict[Action, datetime]]:
-    """When each of these keys, members, projects and the tenant itself was last changed in each of the ways."""
-    cursor = await connection.execute(
+    """Return for each target the time of its last change by action."""
+    rows = await connection.fetch(
         "SELECT target_id, action, max(at) FROM audit_events WHERE org_id = %s AND target_id = ANY(%s) "
         "GROUP BY target_id, action",
         (org_id, list(targets)),
     )
     newest: dict[str, dict[Action, datetime]] = {}
-    for target_id, action, at in await cursor.fetchall():
+    for target_id, action, at in rows:
         newest.setdefault(target_id, {})[Action(action)] = at
     return newest
 
 
 async def read_since(connection: Connection, org_id: str, since: datetime | None) -> list[AuditEvent]:
-    """The entries of a tenant since a moment, oldest first."""
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM audit_events WHERE org_id = %s "  # noqa: S608  # our own
+    """Read the entries of a tenant since a time, oldest first."""
+    rows = await connection.fetch(
+        f"SELECT {_COLUMNS} FROM audit_events WHERE org_id = %s "  # noqa: S608  # our own columns
         "AND at >= coalesce(%s::timestamptz, '-infinity') ORDER BY at, id",
         (org_id, since),
     )
-    return [_event(row) for row in await cursor.fetchall()]
+    return [_event(row) for row in rows]
 
 
 def _event(row: Sequence[Any]) -> AuditEvent:

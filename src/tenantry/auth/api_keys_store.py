@@ -1,13 +1,13 @@
-"""API keys. Every statement names the tenant; the secret is never here, its digest is."""
+"""API keys. Every statement names the tenant. Only digests of secrets are stored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, Listing
+from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, After, Listing
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus, status_at
@@ -32,13 +32,13 @@ _OF_TENANT: Final = (
     "org_id = %(org)s "
     "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
 )
-# A key's status at a moment, in SQL: the same rule as `status_at`.
+# The rule of `status_at`, in SQL.
 _STATUS: Final = {
     KeyStatus.ACTIVE: "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)",
     KeyStatus.EXPIRED: "revoked_at IS NULL AND expires_at <= %(now)s",
     KeyStatus.REVOKED: "revoked_at IS NOT NULL",
 }
-# Each on a line of its own: no fragment goes across a line break.
+# One value a line, so that no search text matches across two of them.
 _SEARCHED: Final = "concat_ws(E'\\n', name, id, start || '...' || last4, start || '\u2026' || last4)"
 _ACTIVE: Final = f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NULL"
 _STATE: Final = {
@@ -51,11 +51,11 @@ _STATE: Final = {
 }
 
 
-class Filter(msgspec.Struct, frozen=True):
-    """Which keys; None means all.
+class KeyFilter(msgspec.Struct, frozen=True):
+    """Conditions on keys; None means any.
 
-    ``search`` is a part of the name, of the id, or of what is shown of the secret (``start``, ``last4``, or both as
-    logs have them), in any case.
+    ``search`` is a part of the name, the id, or the shown part of the secret (``start``, ``last4``, or both as in
+    logs), case-insensitive.
     """
 
     status: KeyStatus | None = None
@@ -69,104 +69,52 @@ def _key(row: tuple[Any, ...], now: datetime) -> ApiKey:
      last_used_address, revoked_at, rotated_from, superseded_by, rotated_from_last_used_at,
      leak_reported_at) = row  # fmt: skip
     return ApiKey(
-        id=key_id,
-        org_id=org_id,
-        name=name,
-        scopes=tuple(scopes),
-        access_level=AccessLevel(level),
-        mode=Mode(mode),
-        expires_at=expires_at,
-        status=status_at(now, revoked_at, expires_at),
-        start=start,
-        last4=last4,
-        created_at=created_at,
-        created_by=created_by,
-        last_used_at=last_used_at,
-        last_used_address=last_used_address,
-        revoked_at=revoked_at,
-        rotated_from=rotated_from,
-        superseded_by=superseded_by,
-        rotated_from_last_used_at=rotated_from_last_used_at,
-        leak_reported_at=leak_reported_at,
-    )
+        key_id, org_id, name, tuple(scopes), AccessLevel(level), Mode(mode), expires_at,
+        status_at(now, revoked_at, expires_at), start, last4, created_at, created_by, last_used_at, revoked_at,
+        rotated_from, superseded_by, last_used_address, rotated_from_last_used_at, leak_reported_at,
+    )  # fmt: skip
 
 
 async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: str) -> None:
-    """Store a new key under its digest, made with this pepper."""
+    """Store a new key with its digest under this pepper."""
     await connection.execute(
         "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, expires_at, start, last4, "
         "created_at, created_by, rotated_from, pepper_id) "
         "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
-            key.id,
-            key.org_id,
-            digest,
-            key.name,
-            list(key.scopes),
-            key.access_level,
-            key.mode,
-            key.expires_at,
-            key.start,
-            key.last4,
-            key.created_at,
-            key.created_by,
-            key.rotated_from,
-            pepper_id,
+            key.id, key.org_id, digest, key.name, list(key.scopes), key.access_level, key.mode, key.expires_at,
+            key.start, key.last4, key.created_at, key.created_by, key.rotated_from, pepper_id,
         ),
-    )
+    )  # fmt: skip
 
 
 async def find(
     connection: Connection, org_id: str, key_id: str, now: datetime, *, test_only: bool, lock: bool = False
 ) -> ApiKey | None:
-    """One key of a tenant, or of its test-mode keys alone."""
-    cursor = await connection.execute(
+    """Find a key of a tenant; with ``test_only`` only a test-mode key."""
+    row = await connection.fetch_row(
         _SELECT + " WHERE org_id = %s AND id = %s AND (mode = 'test' OR NOT %s)" + (" FOR UPDATE OF k" if lock else ""),
         (org_id, key_id, test_only),
     )
-    row = await cursor.fetchone()
     return _key(row, now) if row else None
 
 
 async def read_page(
-    connection: Connection,
-    org_id: str,
-    now: datetime,
-    *,
-    test_only: bool,
-    status: KeyStatus | None,
-    search: str | None,
-    limit: int,
-    after: tuple[datetime | None, str | None],
-) -> list[ApiKey]:
-    """A tenant's keys after a position, newest first, and one more than ``limit`` if there are more."""
-    wanted = Filter(status=status, search=search, mode=Mode.TEST if test_only else None)
-    filtered, values = _asked(org_id, now, wanted, after)
-    rows = await _LISTING.read(connection, _OF_TENANT, filtered, values, limit)
-    return [_key(row, now) for row in rows]
+    connection: Connection, org_id: str, now: datetime, wanted: KeyFilter, *, limit: int, after: After,
+    bounded: bool = False,
+) -> tuple[list[ApiKey], tuple[datetime, str] | None]:  # fmt: skip
+    """Read a tenant's keys after a position, newest first, and one more than ``limit`` if there are more.
 
-
-async def seek_page(
-    connection: Connection,
-    org_id: str,
-    now: datetime,
-    wanted: Filter,
-    *,
-    limit: int,
-    after: tuple[datetime | None, str | None],
-) -> tuple[list[ApiKey], tuple[datetime, str] | None]:
-    """Those of a tenant's next `MOST_RECORDS_LOOKED_AT` keys that are wanted, newest first, and one more than ``limit``
-    if there are more; and where the last of these is, if there are older ones.
+    With ``bounded`` only the next `MOST_RECORDS_LOOKED_AT` keys are examined; the position of the last of them is
+    returned too if there are older ones.
     """
-    filtered, values = _asked(org_id, now, wanted, after)
-    rows, end = await _LISTING.seek(connection, _OF_TENANT, filtered, values, limit)
+    filtered, values = _conditions(org_id, now, wanted, after)
+    rows, end = await _LISTING.page(connection, _OF_TENANT, filtered, values, limit, bounded=bounded)
     return [_key(row, now) for row in rows], end
 
 
-def _asked(
-    org_id: str, now: datetime, wanted: Filter, after: tuple[datetime | None, str | None]
-) -> tuple[str, dict[str, object]]:
-    """What no index helps with, and the values of the statement."""
+def _conditions(org_id: str, now: datetime, wanted: KeyFilter, after: After) -> tuple[str, dict[str, object]]:
+    """Return the conditions that no index supports, and the values of the statement."""
     conditions = [
         _STATUS[wanted.status] if wanted.status else "true",
         "(%(mode)s::text IS NULL OR mode = %(mode)s)",
@@ -180,43 +128,42 @@ def _asked(
     return " AND ".join(conditions), values
 
 
-async def lately_used(connection: Connection, org_id: str, now: datetime, most: int) -> list[ApiKey]:
-    """A tenant's keys that work, in both modes: the latest used first, then the newest."""
-    cursor = await connection.execute(
+async def recently_used(connection: Connection, org_id: str, now: datetime, limit: int) -> list[ApiKey]:
+    """Read a tenant's active keys in both modes, the last used first, then the newest."""
+    rows = await connection.fetch(
         _SELECT + f" WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "
-        "ORDER BY last_used_at DESC NULLS LAST, created_at DESC, id DESC LIMIT %(most)s",
-        {"org": org_id, "now": now, "most": most},
+        "ORDER BY last_used_at DESC NULLS LAST, created_at DESC, id DESC LIMIT %(limit)s",
+        {"org": org_id, "now": now, "limit": limit},
     )
-    return [_key(row, now) for row in await cursor.fetchall()]
+    return [_key(row, now) for row in rows]
 
 
-async def leaked_since(connection: Connection, org_id: str, now: datetime, since: datetime, most: int) -> list[ApiKey]:
-    """A tenant's keys that were reported as leaked since then and have no successor, the latest report first."""
-    cursor = await connection.execute(
+async def leaked_since(connection: Connection, org_id: str, now: datetime, since: datetime, limit: int) -> list[ApiKey]:
+    """Read a tenant's keys that were reported as leaked since then and have no successor, the last report first."""
+    rows = await connection.fetch(
         _SELECT + f" WHERE org_id = %(org)s AND revoked_at >= %(since)s AND superseded_by IS NULL "
-        f"AND {_STATE[KeyState.LEAKED]} ORDER BY revoked_at DESC, id DESC LIMIT %(most)s",
-        {"org": org_id, "since": since, "most": most},
+        f"AND {_STATE[KeyState.LEAKED]} ORDER BY revoked_at DESC, id DESC LIMIT %(limit)s",
+        {"org": org_id, "since": since, "limit": limit},
     )
-    return [_key(row, now) for row in await cursor.fetchall()]
+    return [_key(row, now) for row in rows]
 
 
 async def count(connection: Connection, org_id: str, now: datetime, state: KeyState) -> int:
-    """How many keys of a tenant are in a state now, in both modes."""
-    cursor = await connection.execute(
-        f"SELECT count(*) FROM api_keys k WHERE org_id = %(org)s AND {_STATE[state]}",  # noqa: S608  # our own
-        {"org": org_id, "now": now, "soon": now + SOON},
+    """Count a tenant's keys in a state, in both modes."""
+    return int(
+        await connection.fetch_value(
+            f"SELECT count(*) FROM api_keys k WHERE org_id = %(org)s AND {_STATE[state]}",  # noqa: S608  # our own
+            {"org": org_id, "now": now, "soon": now + SOON},
+        )
     )
-    row = await cursor.fetchone()
-    return int(row[0]) if row else 0
 
 
 async def has_other_owner(connection: Connection, key: ApiKey, issuer: str | None, now: datetime) -> bool:
-    """Whether a tenant has a live OWNER key that works at least as long as this one, or a member who is an owner.
+    """Whether a tenant has another live OWNER key that lives at least as long as this one, or a member who is an owner.
 
-    A key that was rotated is on its way out and does not count, nor does a member of another identity provider than
-    ``issuer``.
+    Rotated keys do not count, nor do members of another identity provider than ``issuer``.
     """
-    cursor = await connection.execute(
+    found: bool = await connection.fetch_value(
         "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %(org)s AND id <> %(id)s AND mode = 'live' "  # noqa: S608
         f"AND access_level = 'OWNER' AND superseded_by IS NULL AND {_STATUS[KeyStatus.ACTIVE]} "
         "AND coalesce(expires_at, 'infinity') >= coalesce(%(until)s::timestamptz, 'infinity')) "
@@ -224,30 +171,23 @@ async def has_other_owner(connection: Connection, key: ApiKey, issuer: str | Non
         "WHERE tenant_id = %(org)s AND issuer = %(issuer)s AND role = 'owner' AND removed_at IS NULL AND NOT invited)",
         {"org": key.org_id, "id": key.id, "until": key.expires_at, "issuer": issuer, "now": now},
     )
-    row = await cursor.fetchone()
-    return bool(row and row[0])
+    return found
 
 
 async def update(connection: Connection, key: ApiKey) -> None:
-    """Write back what may change of a key."""
+    """Store the fields of a key that may change."""
     await connection.execute(
         "UPDATE api_keys SET name = %s, scopes = %s, access_level = %s, expires_at = %s, revoked_at = %s, "
         "superseded_by = %s WHERE org_id = %s AND id = %s",
         (
-            key.name,
-            list(key.scopes),
-            key.access_level,
-            key.expires_at,
-            key.revoked_at,
-            key.superseded_by,
-            key.org_id,
-            key.id,
+            key.name, list(key.scopes), key.access_level, key.expires_at, key.revoked_at, key.superseded_by,
+            key.org_id, key.id,
         ),
-    )
+    )  # fmt: skip
 
 
 async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
-    """Revoke every key of a tenant that is not revoked yet; how many those were."""
+    """Revoke every key of a tenant that is not revoked yet; return how many."""
     cursor = await connection.execute(
         "UPDATE api_keys SET revoked_at = %s WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s "
         "AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE)",
@@ -257,22 +197,23 @@ async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
 
 
 async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | None, int]:
-    """How many keys work now, by the id of the pepper that they are hashed under; None where it is not known."""
-    cursor = await connection.execute(
-        f"SELECT pepper_id, count(*) FROM api_keys WHERE {_STATUS[KeyStatus.ACTIVE]} GROUP BY pepper_id",  # noqa: S608
-        {"now": now},
+    """Count the active keys by the id of the pepper that they are hashed under; None where it is unknown."""
+    return dict(
+        await connection.fetch(
+            f"SELECT pepper_id, count(*) FROM api_keys WHERE {_STATUS[KeyStatus.ACTIVE]} GROUP BY pepper_id",  # noqa: S608
+            {"now": now},
+        )
     )
-    return dict(await cursor.fetchall())
 
 
 async def read_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:
-    """Every key of a tenant, oldest first."""
-    cursor = await connection.execute(_SELECT + " WHERE org_id = %s ORDER BY created_at, id", (org_id,))
-    return [_key(row, now) for row in await cursor.fetchall()]
+    """Read every key of a tenant, oldest first."""
+    rows = await connection.fetch(_SELECT + " WHERE org_id = %s ORDER BY created_at, id", (org_id,))
+    return [_key(row, now) for row in rows]
 
 
-class Use(NamedTuple):
-    """A key was let in: when, from which address, and what its secret is hashed to under the newest pepper."""
+class KeyUse(NamedTuple):
+    """An accepted request with a key; ``digest`` is that of its secret under the newest pepper."""
 
     key_id: str
     at: datetime
@@ -298,6 +239,6 @@ UPDATE api_keys k
 )  # fmt: skip
 
 
-async def record_uses(connection: Connection, uses: Sequence[Use]) -> None:
-    """Record the last use of keys, in one statement; a key hashed under an older pepper moves to the newest."""
-    await connection.together(RECORD_USES(*zip(*uses, strict=True)))
+async def record_uses(connection: Connection, uses: Mapping[str, KeyUse]) -> None:
+    """Store the last use of keys, in one statement; a key hashed under an older pepper moves to the newest."""
+    await connection.together(RECORD_USES(*zip(*uses.values(), strict=True)))

@@ -1,4 +1,4 @@
-"""Letting a request in: who sent it, and whether its tenant's limits let it through. The one door for every caller."""
+"""Authenticate a request and count it against its tenant's rate limits: the entry point for every kind of caller."""
 
 import asyncio
 import time
@@ -8,16 +8,26 @@ from typing import Final, Protocol
 
 import msgspec
 
-from tenantry.auth.api_keys_store import Use
-from tenantry.auth.authentication_store import KeyQuery, KeyRow, SeatRow, UserQuery, find_keys, find_seats
+from tenantry.auth import api_keys_store
+from tenantry.auth.api_keys_store import KeyUse
+from tenantry.auth.authentication_store import (
+    KeyQuery,
+    KeyRow,
+    UserAccessRow,
+    UserQuery,
+    find_keys,
+    find_restriction,
+    find_user_access,
+)  # fmt: skip
 from tenantry.auth.failed_authentication_throttle import FailedAuthenticationThrottle
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.db.batcher import Batcher
+from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
 from tenantry.domain import access, api_keys
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
-from tenantry.domain.api_keys import Pepper
+from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.errors import (
     ApiKeyExpiredError,
     ApiKeyRevokedError,
@@ -32,7 +42,8 @@ from tenantry.domain.errors import (
     OrgMismatchError,
     OrgSuspendedError,
 )
-from tenantry.domain.projects import Window
+from tenantry.domain.members import User
+from tenantry.domain.pages import Window
 from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
@@ -53,14 +64,12 @@ Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 
 
 class TokenVerifier(Protocol):
-    """What `tenantry.integrations.oidc` offers."""
-
     async def verify(self, token: str) -> Claims:
-        """The claims of a valid access token."""
+        """Return the claims of a valid access token."""
 
 
 class Authenticated(msgspec.Struct, frozen=True):
-    """Who sent a request, and the projects that were asked for with it, as JSON: one more than asked if there are."""
+    """The sender of a request, and the requested projects as JSON: one more than the limit if there are more."""
 
     principal: Principal
     projects: Sequence[str]
@@ -69,9 +78,9 @@ class Authenticated(msgspec.Struct, frozen=True):
 class Authenticator:
     """Authenticates by API key or bearer token.
 
-    Lookups are grouped: those that wait while one is under way form the next. A lookup joins only a query
-    that has not been sent, so a revocation committed before the request came in is always seen, by every
-    process. Nothing about keys, tenants and members is cached.
+    Requests that wait while a lookup runs share the next one. A lookup includes only requests that arrived before it
+    was sent, so every process sees each revocation that was committed before the request arrived. Nothing about keys,
+    tenants and members is cached.
     """
 
     def __init__(
@@ -82,14 +91,14 @@ class Authenticator:
         peppers: Sequence[Pepper],
         tokens: TokenVerifier | None,
         clock: Clock,
-        key_used: Callable[[Use], None] = lambda _: None,
+        key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
         accept: AcceptInvitation | None = None,
     ) -> None:
-        """``key_used`` is told of keys that were let in: of each at least once a minute, and when its client's address
-        or its pepper is another than what is written of it. ``owner_seen`` is told of every owner whose address has
-        changed at the identity provider, with the tenant's id. ``accept`` is called for an invitation to the tenant
-        that a request's ``X-Organization-Id`` names; without it such a request is let in, and nothing is written.
+        """``key_used`` receives the use of an accepted key: at least once a minute, and when the client's address or
+        the pepper differs from the stored one. ``owner_seen`` receives the tenant's id and the claims of an owner whose
+        verified address differs from the stored one. ``accept`` is called for an invitation to the tenant that a
+        request's ``X-Organization-Id`` names; without it the request is accepted and nothing is written.
         """
         self._key_lane = keys
         self._user_lane = users
@@ -102,8 +111,8 @@ class Authenticator:
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
             self._find_keys, start_timeout=keys.timeouts.batch_start, deadline=keys.timeouts.batch, metrics=keys.metrics
         )
-        self._users: Batcher[UserQuery, list[SeatRow]] = Batcher(
-            self._find_seats,
+        self._users: Batcher[UserQuery, list[UserAccessRow]] = Batcher(
+            self._find_user_access,
             start_timeout=users.timeouts.batch_start,
             deadline=users.timeouts.batch,
             metrics=users.metrics,
@@ -116,13 +125,13 @@ class Authenticator:
         address: str | None = None,
         window: Window | None = None,
     ) -> Authenticated:
-        """The principal of a request, from its ``Authorization`` and ``X-Organization-Id`` headers.
+        """Authenticate by the ``Authorization`` and ``X-Organization-Id`` headers.
 
-        ``address`` is the client's, for the record of the key's last use; ``window`` says which of its projects to
-        look up with it, whatever its scopes.
-        Raises the errors of CONTRACT 5; `AuthUnavailableError` when nobody can tell.
+        ``address`` is the client's, for the key's last use; ``window`` requests a page of projects in the same lookup,
+        whatever the principal's scopes.
+        Raises the errors of CONTRACT 5, `AuthUnavailableError` when the database is unavailable.
         """
-        credential = bearer(authorization)
+        credential = bearer_credential(authorization)
         try:
             if credential.startswith(_KEY_PREFIX):
                 return await self._by_key(credential, address, window)
@@ -132,21 +141,21 @@ class Authenticator:
             raise AuthUnavailableError(error.detail) from error
 
     async def as_user(self, claims: Claims, org_id: str) -> tuple[Principal, Role]:
-        """What a user, whom the identity provider vouched for with these claims, is in a tenant now.
+        """Return the principal and effective role of a signed-in user in a tenant.
 
-        The role is the one that counts; what their token says of scopes may leave the principal less than it grants.
+        The scopes of the user's token may restrict the principal to less than the role grants.
         Raises `NoOrganizationError`, `OrgSuspendedError`, `InvalidCredentialError` and `DatabaseUnavailableError`.
         """
-        seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
-        member = [seat for seat in seats if claims.org_id == org_id or (seat.role is not None and not seat.invited)]
-        if not member:
+        rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
+        row = next((row for row in rows if claims.org_id == org_id or (row.role and not row.invited)), None)
+        if row is None:
             raise NoOrganizationError("The user does not belong to this organization.")
-        self._look_at_owner(member[0], claims, org_id)
-        elsewhere = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
-        return _principal_of_user(elsewhere, member[0]), role_of(elsewhere, member[0])
+        self._check_owner_email(row, claims, org_id)
+        claims_here = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
+        return _principal_of_user(claims_here, row), effective_role(claims_here, row)
 
     async def verify_token(self, credential: bytes) -> Claims:
-        """The claims of a bearer token, whichever tenant it is for."""
+        """Return the claims of a bearer token, whatever its tenant."""
         if credential.count(b".") != _JWT_PARTS - 1:
             raise InvalidCredentialError("The credential is neither an API key nor a token.")
         if self._tokens is None:
@@ -167,27 +176,28 @@ class Authenticator:
             raise InvalidCredentialError("The API key is not valid.")
         now = self._clock()
         principal = _principal_of_key(key, now)
-        if key.lately_from != (address or "") or key.digest != digests[0]:
-            self._key_used(Use(key.id, now, address, digests[0], self._peppers[0].id))
+        if key.recent_address != (address or "") or key.digest != digests[0]:
+            self._key_used(key.id, KeyUse(key.id, now, address, digests[0], self._peppers[0].id))
         return Authenticated(principal, key.projects)
 
     async def _by_claims(
         self, claims: Claims, organization: bytes | None, address: str | None, window: Window | None
     ) -> Authenticated:
-        org_id = wanted_organization(claims.org_id, organization)
-        seats = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
-        if claims.org_id is None:  # then only a membership ties the user to a tenant
-            seats = [seat for seat in seats if seat.role is not None and not seat.removed]
-        if len(seats) != 1:
+        org_id = requested_organization(claims.org_id, organization)
+        rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
+        if claims.org_id is None:  # then only a membership gives access
+            rows = [row for row in rows if row.role is not None and not row.removed]
+        if len(rows) != 1:
             raise NoOrganizationError("The user belongs to no organization, or the request does not say to which.")
-        principal = _principal_of_user(claims, seats[0])
-        if seats[0].invited and organization is not None:  # to name the tenant is to accept its invitation
+        [row] = rows
+        principal = _principal_of_user(claims, row)
+        if row.invited and organization is not None:  # naming the tenant accepts its invitation
             await self._accept_invitation(claims, principal.org_id, address)
-        self._look_at_owner(seats[0], claims, principal.org_id)
-        return Authenticated(principal, seats[0].projects)
+        self._check_owner_email(row, claims, principal.org_id)
+        return Authenticated(principal, row.projects)
 
-    def _look_at_owner(self, seat: SeatRow, claims: Claims, org_id: str) -> None:
-        if seat.owner_email is not None and claims.email not in (None, seat.owner_email):
+    def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
+        if row.owner_email is not None and claims.email not in (None, row.owner_email):
             self._owner_seen(org_id, claims)
 
     async def _accept_invitation(self, claims: Claims, org_id: str, address: str | None) -> None:
@@ -198,17 +208,17 @@ class Authenticator:
         except (MemberNotActiveError, NotFoundError) as error:
             raise NoOrganizationError("The user does not belong to this organization any more.") from error
 
-    async def _find_keys(self, secrets: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
+    async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self._key_lane.use(autocommit=True) as connection:
-            return list(await find_keys(connection, secrets, self._clock()))
+            return list(await find_keys(connection, queries, self._clock()))
 
-    async def _find_seats(self, users: Sequence[UserQuery]) -> list[list[SeatRow] | Exception]:
+    async def _find_user_access(self, queries: Sequence[UserQuery]) -> list[list[UserAccessRow] | Exception]:
         async with self._user_lane.use(autocommit=True) as connection:
-            return list(await find_seats(connection, users))
+            return list(await find_user_access(connection, queries))
 
 
-def bearer(authorization: bytes | None) -> bytes:
-    """The credential in an ``Authorization`` header (RFC 6750, section 2.1)."""
+def bearer_credential(authorization: bytes | None) -> bytes:
+    """Return the credential of an ``Authorization`` header (RFC 6750, section 2.1)."""
     if not authorization:
         raise MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
     if authorization[: len(_SCHEME)].lower() != _SCHEME:
@@ -219,15 +229,15 @@ def bearer(authorization: bytes | None) -> bytes:
     return credential
 
 
-def wanted_organization(claimed: str | None, header: bytes | None) -> str | None:
-    """The tenant that a token's claim and the ``X-Organization-Id`` header ask for together."""
+def requested_organization(claimed: str | None, header: bytes | None) -> str | None:
+    """Return the tenant that a token's claim and the ``X-Organization-Id`` header request."""
     named = None if header is None else header.decode("latin-1")
     if claimed is not None and named is not None and named != claimed:
         raise OrgMismatchError("X-Organization-Id does not match the token's organization.")
-    wanted = claimed if claimed is not None else named
-    if wanted is not None and not is_tenant_id(wanted):
+    requested = claimed if claimed is not None else named
+    if requested is not None and not is_tenant_id(requested):
         raise NoOrganizationError("There is no such organization.")
-    return wanted
+    return requested
 
 
 def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
@@ -250,56 +260,85 @@ def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
     )
 
 
-def _principal_of_user(claims: Claims, seat: SeatRow) -> Principal:
-    claimed = _claimed_here(claims, seat)
-    if seat.deleted:
+def _principal_of_user(claims: Claims, row: UserAccessRow) -> Principal:
+    role = (claimed_role(claims.role) or Role.MEMBER) if claims.org_id == row.org_id else None
+    if row.deleted:
         raise InvalidCredentialError("The organization has ended.")
-    if seat.removed and (seat.binds_owner or claimed is not Role.OWNER):
+    if row.removed and (row.binds_owner or role is not Role.OWNER):
         raise NoOrganizationError("The user does not belong to this organization any more.")
-    if seat.suspended:
+    if row.suspended:
         raise OrgSuspendedError("The organization is suspended.")
-    scopes, level = access.role_grants(role_of(claims, seat), claims.scopes)
+    scopes, level = access.role_grants(effective_role(claims, row), claims.scopes)
     return Principal(
         kind=PrincipalKind.USER,
         id=claims.subject,
-        org_id=seat.org_id,
+        org_id=row.org_id,
         mode=Mode.LIVE,
         scopes=scopes,
         access_level=level,
-        plan=seat.plan,
-        subscription_status=seat.subscription_status,
+        plan=row.plan,
+        subscription_status=row.subscription_status,
         expires_at=claims.expires_at,
-        claimed_role=claimed,
+        claimed_role=role,
     )
 
 
-def _claimed_here(claims: Claims, seat: SeatRow) -> Role | None:
-    """The role that the token's claim of this tenant gives; None where the token does not claim the tenant."""
-    return (claimed_role(claims.role) or Role.MEMBER) if claims.org_id == seat.org_id else None
-
-
-def role_of(claims: Claims, seat: SeatRow) -> Role:
-    """The role that counts in this tenant for a user with these claims."""
-    binds_owner = seat.binds_owner or claims.org_id != seat.org_id
-    stored = _ROLES[seat.role] if seat.role else None
+def effective_role(claims: Claims, row: UserAccessRow) -> Role:
+    """Return the role of a user with these claims in this tenant."""
+    binds_owner = row.binds_owner or claims.org_id != row.org_id
+    stored = _ROLES[row.role] if row.role else None
     return access.effective_role(claimed_role(claims.role), stored, binds_owner=binds_owner)
 
 
 def claimed_role(claim: str | None) -> Role | None:
-    """The role that a token claims; one that we do not know counts as the least."""
+    """Return the role that a token claims; an unknown one counts as member."""
     return None if claim is None else _ROLES.get(claim, Role.MEMBER)
 
 
+async def reauthorize(connection: Connection, principal: Principal, issuer: str | None, now: datetime) -> Principal:
+    """Return the principal as of now, for a change. The transaction must hold the lock on the tenant's row.
+
+    While a request waited for that lock, its key may have been revoked, or its user removed or given a lower role.
+    ``issuer`` is the identity provider's; None without one.
+    Raises `ApiKeyRevokedError`, `ApiKeyExpiredError` and `NoOrganizationError`.
+    """
+    if principal.kind is PrincipalKind.API_KEY:
+        return await _reauthorize_key(connection, principal, now)
+    if issuer is None:
+        return principal
+    restriction = await find_restriction(connection, principal.org_id, User(issuer, principal.id))
+    if restriction is None or (principal.claimed_role is Role.OWNER and not restriction.binds_owner):
+        return principal
+    restriction.check(principal)
+    granted, level = access.role_grants(restriction.role, ())
+    return msgspec.structs.replace(
+        principal,
+        scopes=access.intersect(principal.scopes, granted),
+        access_level=level if level is AccessLevel.SCOPED else principal.access_level,
+    )
+
+
+async def _reauthorize_key(connection: Connection, principal: Principal, now: datetime) -> Principal:
+    key = await api_keys_store.find(connection, principal.org_id, principal.id, now, test_only=False)
+    if key is None or key.status is KeyStatus.REVOKED:
+        raise ApiKeyRevokedError("The API key has been revoked.")
+    if key.status is KeyStatus.EXPIRED:
+        raise ApiKeyExpiredError("The API key has expired.")
+    return msgspec.structs.replace(
+        principal, scopes=key.scopes, access_level=key.access_level, expires_at=key.expires_at
+    )
+
+
 class Admitted(msgspec.Struct, frozen=True):
-    """Who was let in, what is left of their limits, and the projects asked for, as `Authenticated` has them."""
+    """The sender of an accepted request, the status of their rate limits, and projects as in `Authenticated`."""
 
     principal: Principal
-    standing: RateLimitStatus
+    rate_limits: RateLimitStatus
     projects: Sequence[str] = ()
 
 
 class Admission:
-    """Authenticates, then counts. Refused credentials leave at the pace of ``refusals``."""
+    """Admission control: authenticates a request, then counts it. ``throttle`` delays rejected credentials."""
 
     def __init__(
         self,
@@ -310,15 +349,14 @@ class Admission:
         monotonic: Callable[[], float] = time.monotonic,
         refused: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
-        """A request must be counted ``deadline`` seconds after it came in.
-
-        ``monotonic`` returns seconds that never go back. ``refused`` is as `FailedAuthenticationThrottle` has it.
+        """``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
+        ``refused`` is as in `FailedAuthenticationThrottle`.
         """
         self._authenticator = authenticator
         self._limiter = limiter
         self._deadline = deadline
         self._monotonic = monotonic
-        self.refusals = FailedAuthenticationThrottle(refused)
+        self.throttle = FailedAuthenticationThrottle(refused)
 
     async def admit(
         self,
@@ -328,49 +366,45 @@ class Admission:
         window: Window | None = None,
         known: Callable[[Principal], None] = lambda _: None,
     ) -> Admitted:
-        """Let a request in, from its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
+        """Admit a request by its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
 
-        ``window`` says which projects to look up on the way; ``known`` is told who it is before they are counted.
-        Raises the errors of authentication (CONTRACT 5), `RateLimitedError` with the caller's standing, and
-        `AuthUnavailableError` when nobody can tell: a request that cannot be counted is not let in.
+        ``window`` requests a page of projects in the same lookup; ``known`` receives the principal before the request
+        is counted. Raises the errors of authentication (CONTRACT 5), `RateLimitedError`, and `AuthUnavailableError`
+        when the request cannot be authenticated or counted.
         """
         began = self._monotonic()
         try:
             found = await self._authenticator.authenticate(authorization, organization, address, window)
         except DomainError as error:
-            await self.refusals.hold(error, kind_of(authorization))
+            await self.throttle.delay(error, credential_kind(authorization))
             raise
-        principal = found.principal
-        known(principal)
-        standing = self._limiter.count_at_once(principal)
-        if standing is None:
-            standing = await self._count(principal, self._deadline - (self._monotonic() - began))
-        return Admitted(principal, standing, found.projects)
+        known(found.principal)
+        status = self._limiter.count_at_once(found.principal)
+        if status is None:
+            remaining = self._deadline - (self._monotonic() - began)
+            status = await _within(remaining, self._limiter.count(found.principal))
+        return Admitted(found.principal, status, found.projects)
 
     async def authenticate_again(
         self, authorization: bytes | None, organization: bytes | None, address: str | None
     ) -> Principal:
-        """The principal of a request that was let in before, as of now; the request is not counted again.
+        """Return the principal of an admitted request as of now, without counting the request again.
 
         Raises the errors of authentication (CONTRACT 5).
         """
-        async with self.refusals.of(kind_of(authorization)):
+        async with self.throttle.watch(credential_kind(authorization)):
             return (await self._authenticator.authenticate(authorization, organization, address)).principal
 
     async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
-        """Count a user's request that is for no tenant, such as creating one: ``limit`` of ``what`` a minute.
+        """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a minute.
 
         Raises `RateLimitedError` and `AuthUnavailableError`.
         """
-        return await _in_time(
-            self._limiter.count_user(f"{what} {claims.issuer} {claims.subject}", limit), self._deadline
-        )
-
-    async def _count(self, principal: Principal, seconds: float) -> RateLimitStatus:
-        return await _in_time(self._limiter.count(principal), seconds)
+        subject = f"{what} {claims.issuer} {claims.subject}"
+        return await _within(self._deadline, self._limiter.count_user(subject, limit))
 
 
-async def _in_time(counting: Awaitable[RateLimitStatus], seconds: float) -> RateLimitStatus:
+async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateLimitStatus:
     try:
         async with asyncio.timeout(seconds):
             return await counting
@@ -378,8 +412,8 @@ async def _in_time(counting: Awaitable[RateLimitStatus], seconds: float) -> Rate
         raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
 
 
-def kind_of(authorization: bytes | None) -> str:
-    """What sort of credential an ``Authorization`` header holds: ``api_key``, ``token`` or ``none``."""
+def credential_kind(authorization: bytes | None) -> str:
+    """Return the kind of credential in an ``Authorization`` header: ``api_key``, ``token`` or ``none``."""
     if not authorization:
         return "none"
     return "api_key" if b" svc_" in authorization else "token"

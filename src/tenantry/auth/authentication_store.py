@@ -1,7 +1,6 @@
-"""Looking up who is asking, many at a time: keys by digest, users by issuer and subject.
+"""Look up principals in batches: keys by digest, users by issuer and subject.
 
-Who asks for a page of projects gets it with the same statement: to look it up afterwards would cost each request a
-second wait.
+The statement also reads a requested page of projects, which saves a second round trip.
 """
 
 from collections.abc import Sequence
@@ -10,16 +9,20 @@ from typing import Final
 
 import msgspec
 
-from tenantry.accounts.members_store import BINDS_OWNER
 from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
-from tenantry.domain.projects import Window
+from tenantry.domain.access import Role
+from tenantry.domain.members import MembershipRestriction, MemberStatus, User
+from tenantry.domain.pages import Window
 
+BINDS_OWNER: Final = "NOT coalesce({row}.written_as = 'SCOPED' AND {row}.written_at = {row}.updated_at, false)"
+"""A condition: the membership restricts a claimed owner too. Rows of earlier releases do."""
+MEMBER_STATUS: Final = "CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END"
 _NO_WINDOW: Final = Window(-1)
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """An API key with what its tenant says about it, and the page asked for."""
+    """An API key with columns of its tenant, and the requested page."""
 
     id: str
     org_id: str
@@ -33,14 +36,14 @@ class KeyRow(msgspec.Struct, frozen=True):
     suspended: bool
     deleted: bool
     digest: bytes
-    lately_from: str | None
-    """The address of its last use that is written, empty if it is not known, where that was within the last minute."""
+    recent_address: str | None
+    """The address of the stored last use, empty if unknown; None if that was more than a minute ago."""
     projects: list[str]
-    """The JSON of each project of the page, and of one more if there are more."""
+    """The JSON of the page's projects, and of one more if there are more."""
 
 
-class SeatRow(msgspec.Struct, frozen=True):
-    """A tenant as a user meets it. What follows ``role`` is of the user's membership, if there is one."""
+class UserAccessRow(msgspec.Struct, frozen=True):
+    """A tenant with a user's membership, if any: ``role`` and the fields after it."""
 
     org_id: str
     plan: str
@@ -51,26 +54,24 @@ class SeatRow(msgspec.Struct, frozen=True):
     removed: bool
     invited: bool
     binds_owner: bool
-    """As `MembershipBound.binds_owner`."""
+    """As `MembershipRestriction.binds_owner`."""
     owner_email: str | None
-    """The address to compare the user's with, if the user is the tenant's owner.
-
-    It is the owner address where that follows the identity provider's, and the one that was verified last where the
-    owner address is not verified.
+    """For the tenant's owner, the address to compare with the token's: the owner address where it follows the identity
+    provider's; the last verified address where the owner address is not verified.
     """
     projects: list[str]
-    """As in `KeyRow`; of live mode."""
+    """As in `KeyRow`, in live mode."""
 
 
 class KeyQuery(msgspec.Struct, frozen=True):
-    """A secret, by its digests under every pepper, and which projects are asked for."""
+    """The digests of a secret under every pepper, and the requested projects."""
 
     digests: Sequence[bytes]
     window: Window | None = None
 
 
 class UserQuery(msgspec.Struct, frozen=True):
-    """A user, the tenant that is asked for (without one, the user's only one is), and which projects are."""
+    """A user, the requested tenant (None: the user's only one), and the requested projects."""
 
     issuer: str
     subject: str
@@ -79,7 +80,6 @@ class UserQuery(msgspec.Struct, frozen=True):
 
 
 def _page(org_id: str, mode: str) -> str:
-    """One page of projects, and one project more."""
     return f"""ARRAY(SELECT p.document
                FROM projects p
               WHERE p.org_id = {org_id} AND p.mode = {mode}
@@ -106,18 +106,18 @@ SELECT asked.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires
     )  # fmt: skip
 
 
-_SEAT: Final = f"""t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
+_ACCESS: Final = f"""t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
        m.role, m.removed_at IS NOT NULL, coalesce(m.invited, false), {BINDS_OWNER.format(row="m")},
        CASE WHEN t.owner_id <> asked.subject THEN NULL
             WHEN t.verified_email <> t.owner_email THEN t.verified_email
             WHEN t.owner_email_follows THEN t.owner_email END"""
 
 
-def _seats(page: str) -> Statement:
-    """The tenants that users ask for, whether or not they belong to them."""
+def _named_tenants(page: str) -> Statement:
+    """Read the requested tenants, with or without a membership."""
     return Statement(
         f"""
-SELECT asked.number, {_SEAT},
+SELECT asked.number, {_ACCESS},
        {page}
   FROM unnest($1, $2, $3, $4, $5, $6, $7) AS asked (number, issuer, subject, org_id, most, after_at, after_id)
   LEFT JOIN memberships m ON m.issuer = asked.issuer AND m.subject = asked.subject AND m.tenant_id = asked.org_id
@@ -127,37 +127,37 @@ SELECT asked.number, {_SEAT},
     )  # fmt: skip
 
 
-def _only_seats(page: str) -> Statement:
-    """The tenants of users who ask for none: two at most, for only who has exactly one need not ask for it."""
+def _only_tenants(page: str) -> Statement:
+    """Read the tenants of users who name none: at most two, because only the single tenant of a user is a default."""
     return Statement(
         f"""
-SELECT asked.number, seat.*,
+SELECT asked.number, own.*,
        CASE WHEN count(*) OVER (PARTITION BY asked.number) = 1 THEN {page} END
   FROM unnest($1, $2, $3, $4, $5, $6) AS asked (number, issuer, subject, most, after_at, after_id)
  CROSS JOIN LATERAL (
-       SELECT {_SEAT}
+       SELECT {_ACCESS}
          FROM memberships m
          JOIN tenants t ON t.id = m.tenant_id
         WHERE m.issuer = asked.issuer AND m.subject = asked.subject AND m.removed_at IS NULL AND NOT m.invited
           AND t.deleted_at IS NULL
-        LIMIT 2) seat (org_id, plan, subscription_status, suspended, deleted, role, removed, invited, binds_owner,
-                       owner_email)
+        LIMIT 2) own (org_id, plan, subscription_status, suspended, deleted, role, removed, invited, binds_owner,
+                      owner_email)
 """,  # noqa: S608  # our own columns
         BIGINTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
     )  # fmt: skip
 
 
-# An application that only authenticates has no need to read projects, and may not be allowed to.
+# An application that only authenticates may lack the privilege to read projects.
 KEYS: Final = _keys(_NO_PAGE)
 KEYS_WITH_PAGES: Final = _keys(_page("k.org_id", "k.mode"))
-SEATS: Final = _seats(_NO_PAGE)
-SEATS_WITH_PAGES: Final = _seats(_page("t.id", "'live'"))
-ONLY_SEATS: Final = _only_seats(_NO_PAGE)
-ONLY_SEATS_WITH_PAGES: Final = _only_seats(_page("seat.org_id", "'live'"))
+NAMED_TENANTS: Final = _named_tenants(_NO_PAGE)
+NAMED_TENANTS_WITH_PAGES: Final = _named_tenants(_page("t.id", "'live'"))
+ONLY_TENANTS: Final = _only_tenants(_NO_PAGE)
+ONLY_TENANTS_WITH_PAGES: Final = _only_tenants(_page("own.org_id", "'live'"))
 
 
 async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: datetime) -> list[KeyRow | None]:
-    """The key that each secret is, if it is one."""
+    """Find the key of each secret."""
     found: list[KeyRow | None] = [None] * len(queries)
     asked = [
         (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
@@ -169,29 +169,35 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: da
     return found
 
 
-async def find_seats(connection: Connection, users: Sequence[UserQuery]) -> list[list[SeatRow]]:
-    """For each user the tenant asked for; or else the tenant that they are an active member of, or two of several."""
-    seats: list[list[SeatRow]] = [[] for _ in users]
-    named, only = SEATS, ONLY_SEATS
+async def find_user_access(connection: Connection, users: Sequence[UserQuery]) -> list[list[UserAccessRow]]:
+    """Find each user's requested tenant, or else the tenant of their only active membership, or two of several."""
+    found: list[list[UserAccessRow]] = [[] for _ in users]
+    for_named, for_only = NAMED_TENANTS, ONLY_TENANTS
     if any(user.window for user in users):
-        named, only = SEATS_WITH_PAGES, ONLY_SEATS_WITH_PAGES
-    asked = [
-        (number, user.issuer, user.subject, user.org_id, *_bounds(user.window))
-        for number, user in enumerate(users)
-        if user.org_id is not None
-    ]
-    unasked = [
-        (number, user.issuer, user.subject, *_bounds(user.window))
-        for number, user in enumerate(users)
-        if user.org_id is None
-    ]
-    calls = [statement(*zip(*rows, strict=True)) for statement, rows in ((named, asked), (only, unasked)) if rows]
+        for_named, for_only = NAMED_TENANTS_WITH_PAGES, ONLY_TENANTS_WITH_PAGES
+    named, only = list[Sequence[object]](), list[Sequence[object]]()
+    for number, user in enumerate(users):
+        if user.org_id is None:
+            only.append((number, user.issuer, user.subject, *_bounds(user.window)))
+        else:
+            named.append((number, user.issuer, user.subject, user.org_id, *_bounds(user.window)))
+    calls = [statement(*zip(*rows, strict=True)) for statement, rows in ((for_named, named), (for_only, only)) if rows]
     for rows in await connection.together(*calls):
-        for number, *seat in rows:
-            seats[number].append(SeatRow(*seat))
-    return seats
+        for number, *row in rows:
+            found[number].append(UserAccessRow(*row))
+    return found
 
 
 def _bounds(window: Window | None) -> tuple[int, datetime | None, str | None]:
     limit, after_at, after_id = window or _NO_WINDOW
     return limit + 1, after_at, after_id
+
+
+async def find_restriction(connection: Connection, org_id: str, user: User) -> MembershipRestriction | None:
+    """The restriction by a user's membership in a tenant, removed ones included; None without a membership."""
+    row = await connection.fetch_row(
+        f"SELECT role, {MEMBER_STATUS}, {BINDS_OWNER.format(row='memberships')} FROM memberships "  # noqa: S608
+        "WHERE issuer = %s AND subject = %s AND tenant_id = %s",
+        (*user, org_id),
+    )
+    return MembershipRestriction(Role(row[0]), MemberStatus(row[1]), row[2]) if row else None

@@ -1,12 +1,12 @@
-"""Why a bearer token is let in or refused: the verifier's checks, then the tenant and the membership."""
+"""Explain why a bearer token is accepted or rejected: the verifier's checks, then the tenant and the membership."""
 
 from typing import Final
 
 import msgspec
 import psycopg
 
-from tenantry.auth.authentication import Authenticator, claimed_role, role_of, wanted_organization
-from tenantry.auth.authentication_store import SeatRow, UserQuery, find_seats
+from tenantry.auth.authentication import Authenticator, claimed_role, effective_role, requested_organization
+from tenantry.auth.authentication_store import UserAccessRow, UserQuery, find_user_access
 from tenantry.common.clock import Clock
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role, role_grants
@@ -19,7 +19,7 @@ _EXPECTED: Final = "one tenant, neither ended nor suspended, that the user was n
 
 
 class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
-    """As whom a valid token acts. Without ``tenant_known`` only as the token has it: the membership may be lower."""
+    """The access that a valid token gives; without ``tenant_known`` by its claims, which a membership may restrict."""
 
     tenant_known: bool
     org_id: str | None
@@ -30,49 +30,52 @@ class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
     subscription_status: str | None = None
 
 
-class Explanation(msgspec.Struct, frozen=True):
-    """All checks of a token. ``refusal`` is what the service answers; None where it lets the token in."""
+class AccessExplanation(msgspec.Struct, frozen=True):
+    """All checks of a token. ``refusal`` is the error of a rejected token."""
 
     token: TokenExplanation
     steps: list[CheckStep]
     refusal: DomainError | None
-    standing: ExplainedAccess | None
+    access: ExplainedAccess | None
 
 
 async def explain_token(
     verifier: TokenVerifier, token: str, organization: str | None, database: Database | None, clock: Clock
-) -> Explanation:
-    """Put a token through all checks of a request that sends ``organization`` as ``X-Organization-Id``.
+) -> AccessExplanation:
+    """Run all checks of a request that sends ``organization`` as ``X-Organization-Id``, without writing anything.
 
-    Without a database, and with one out of reach, the last check is not reached. Writes nothing.
+    The last check needs a database.
     """
-    told = await verifier.explain(token)
-    if told.claims is None:
-        return Explanation(told, [*told.steps, _not_reached(None)], told.refusal, None)
-    if database is None:
-        step = _not_reached("no database is set: DATABASE_URL")
-        return Explanation(told, [*told.steps, step], None, _as_claimed(told.claims, organization))
-    try:
-        principal = await _authenticate(database, verifier, token, organization, clock)
-        seats = await _seats(database, told.claims, organization)
-    except (AuthUnavailableError, DatabaseUnavailableError):
-        step = _not_reached("the database is out of reach")
-        return Explanation(told, [*told.steps, step], None, _as_claimed(told.claims, organization))
-    except psycopg.Error as error:
-        step = _not_reached(f"the database's schema is not that of this release ({type(error).__name__})")
-        return Explanation(told, [*told.steps, step], None, _as_claimed(told.claims, organization))
-    said = _said(told.claims, organization, seats)
-    if isinstance(principal, DomainError):
-        step = CheckStep(_NAME, CheckResult.FAILED, said, _EXPECTED, principal.detail)
-        return Explanation(told, [*told.steps, step], principal, None)
-    step = CheckStep(_NAME, CheckResult.OK, said, _EXPECTED)
-    return Explanation(told, [*told.steps, step], None, _as_member(told.claims, principal, seats))
+    explained = await verifier.explain(token)
+    if explained.claims is None:
+        step = CheckStep(_NAME, CheckResult.NOT_REACHED, None, _EXPECTED, None)
+        return AccessExplanation(explained, [*explained.steps, step], explained.refusal, None)
+    reason = "no database is set: DATABASE_URL"
+    if database is not None:
+        try:
+            principal = await _authenticate(database, verifier, token, organization, clock)
+            rows = await _find_rows(database, explained.claims, organization)
+        except (AuthUnavailableError, DatabaseUnavailableError):
+            reason = "the database is out of reach"
+        except psycopg.Error as error:
+            reason = f"the database's schema is not that of this release ({type(error).__name__})"
+        else:
+            found = _describe(explained.claims, organization, rows)
+            if isinstance(principal, DomainError):
+                step = CheckStep(_NAME, CheckResult.FAILED, found, _EXPECTED, principal.detail)
+                return AccessExplanation(explained, [*explained.steps, step], principal, None)
+            step = CheckStep(_NAME, CheckResult.OK, found, _EXPECTED)
+            access = _access_of(explained.claims, principal, rows)
+            return AccessExplanation(explained, [*explained.steps, step], None, access)
+    step = CheckStep(_NAME, CheckResult.NOT_REACHED, None, _EXPECTED, reason)
+    access = _claimed_access(explained.claims, organization)
+    return AccessExplanation(explained, [*explained.steps, step], None, access)
 
 
 async def _authenticate(
     database: Database, verifier: TokenVerifier, token: str, organization: str | None, clock: Clock
 ) -> Principal | DomainError:
-    """What the service's own authentication makes of a request with this token."""
+    """Authenticate a request with this token as the service does."""
     lane = database.lane()
     authenticator = Authenticator(keys=lane, users=lane, peppers=(), tokens=verifier, clock=clock)
     try:
@@ -85,23 +88,23 @@ async def _authenticate(
         await authenticator.close()
 
 
-async def _seats(database: Database, claims: Claims, organization: str | None) -> list[SeatRow]:
-    """What the database knows of the tenant that is asked for, or of the user's memberships."""
+async def _find_rows(database: Database, claims: Claims, organization: str | None) -> list[UserAccessRow]:
+    """Read the requested tenant, or those of the user's memberships."""
     try:
-        wanted = wanted_organization(claims.org_id, _header(organization))
+        requested = requested_organization(claims.org_id, _header(organization))
     except DomainError:
         return []
     async with database.lane().use(autocommit=True) as connection:
-        (seats,) = await find_seats(connection, [UserQuery(claims.issuer, claims.subject, wanted)])
-    return seats
+        [rows] = await find_user_access(connection, [UserQuery(claims.issuer, claims.subject, requested)])
+    return rows
 
 
-def _as_member(claims: Claims, principal: Principal, seats: list[SeatRow]) -> ExplainedAccess:
-    own = next((seat for seat in seats if seat.org_id == principal.org_id), None)
+def _access_of(claims: Claims, principal: Principal, rows: list[UserAccessRow]) -> ExplainedAccess:
+    own = next((row for row in rows if row.org_id == principal.org_id), None)
     return ExplainedAccess(
         tenant_known=True,
         org_id=principal.org_id,
-        role=role_of(claims, own) if own else lower_role(claimed_role(claims.role), None),
+        role=effective_role(claims, own) if own else lower_role(claimed_role(claims.role), None),
         scopes=principal.scopes,
         access_level=principal.access_level,
         plan=principal.plan,
@@ -109,7 +112,7 @@ def _as_member(claims: Claims, principal: Principal, seats: list[SeatRow]) -> Ex
     )
 
 
-def _as_claimed(claims: Claims, organization: str | None) -> ExplainedAccess:
+def _claimed_access(claims: Claims, organization: str | None) -> ExplainedAccess:
     role = lower_role(claimed_role(claims.role), None)
     scopes, level = role_grants(role, claims.scopes)
     return ExplainedAccess(
@@ -121,26 +124,19 @@ def _header(organization: str | None) -> bytes | None:
     return None if organization is None else organization.encode("utf-8", "surrogateescape")
 
 
-def _not_reached(reason: str | None) -> CheckStep:
-    return CheckStep(_NAME, CheckResult.NOT_REACHED, None, _EXPECTED, reason)
+def _describe(claims: Claims, organization: str | None, rows: list[UserAccessRow]) -> str:
+    requested = [f"claim {claims.org_id}"] if claims.org_id is not None else ["no claim"]
+    requested += [f"X-Organization-Id {organization}"] if organization is not None else []
+    found = [_describe_row(row) for row in rows] or ["no tenant or membership found"]
+    return f"{', '.join(requested)}: {'; '.join(found)}"
 
 
-def _said(claims: Claims, organization: str | None, seats: list[SeatRow]) -> str:
-    asked = [f"claim {claims.org_id}"] if claims.org_id is not None else ["no claim"]
-    asked += [f"X-Organization-Id {organization}"] if organization is not None else []
-    found = [_seat(seat) for seat in seats] or ["no tenant or membership found"]
-    return f"{', '.join(asked)}: {'; '.join(found)}"
-
-
-def _seat(seat: SeatRow) -> str:
-    facts = ["ended"] if seat.deleted else ["suspended"] if seat.suspended else [f"plan {seat.plan}"]
-    facts += [_membership(seat)]
-    return f"{seat.org_id} ({', '.join(facts)})"
-
-
-def _membership(seat: SeatRow) -> str:
-    if seat.removed:
-        return "the user was removed"
-    if seat.invited:
-        return f"the user is invited as {seat.role}"
-    return f"the user is {seat.role}" if seat.role else "no membership: the claims count"
+def _describe_row(row: UserAccessRow) -> str:
+    state = "ended" if row.deleted else "suspended" if row.suspended else f"plan {row.plan}"
+    if row.removed:
+        membership = "the user was removed"
+    elif row.invited:
+        membership = f"the user is invited as {row.role}"
+    else:
+        membership = f"the user is {row.role}" if row.role else "no membership: the claims count"
+    return f"{row.org_id} ({state}, {membership})"

@@ -1,4 +1,4 @@
-"""Refusing credentials without letting a flood of bad ones slow everybody down."""
+"""Delay rejected credentials, so that a flood of them does not slow down other requests."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,44 +15,43 @@ from tenantry.domain.errors import (
 )
 
 PER_SECOND: Final = 500
-"""Refusals that leave a process in a second."""
+"""Rejections that a process sends in a second."""
 AT_ONCE: Final = 50
 LONGEST: Final = 2.0
-"""Seconds that a refusal waits at most."""
-_REFUSED: Final = (
+"""The longest delay of a rejection, in seconds."""
+_DELAYED: Final = (
     MissingCredentialError, InvalidCredentialError, ApiKeyRevokedError, ApiKeyExpiredError, TokenExpiredError,
 )  # fmt: skip
 
 
 class FailedAuthenticationThrottle:
-    """Refusals of credentials, which leave at a bounded pace.
+    """Sends rejections of credentials at a bounded rate.
 
-    A refusal costs little, and so a sender who sends the next bad credential upon each could keep the process busy with
-    nothing else. Who has to wait for the answer cannot send the next one. No address is needed for that, which a sender
-    may have many of. Whoever is let in never waits here.
+    A client that sends the next bad credential upon each rejection could otherwise keep the process busy. The delay
+    needs no client addresses, of which an attacker may have many. Accepted requests are never delayed.
     """
 
     def __init__(self, refused: Callable[[str, str], None] = lambda _kind, _reason: None) -> None:
-        """``refused`` is told of each: what sort of credential it was, and the code of the refusal."""
+        """``refused`` receives the kind of each rejected credential and the error code."""
         self._refused = refused
         self._throttle = Throttle(PER_SECOND, burst=AT_ONCE, longest=LONGEST)
 
     @property
     def waiting(self) -> int:
-        """Refusals that wait for their turn."""
+        """Rejections that are being delayed."""
         return self._throttle.waiting
 
     @asynccontextmanager
-    async def of(self, kind: str) -> AsyncIterator[None]:
-        """Hold what the block raises; ``kind`` is the sort of credential that it looks at."""
+    async def watch(self, kind: str) -> AsyncIterator[None]:
+        """Delay an error that the block raises; ``kind`` is the kind of credential that it checks."""
         try:
             yield
         except DomainError as error:
-            await self.hold(error, kind)
+            await self.delay(error, kind)
             raise
 
-    async def hold(self, error: DomainError, kind: str) -> None:
-        """Wait for the turn of a refusal, if it is of a credential; for the hot path, where the block costs more."""
+    async def delay(self, error: DomainError, kind: str) -> None:
+        """Delay the rejection of a credential; for the hot path, where `watch` costs more."""
         self._refused(kind, error.code)
-        if isinstance(error, _REFUSED):
+        if isinstance(error, _DELAYED):
             await self._throttle.wait()

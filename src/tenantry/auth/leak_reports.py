@@ -1,4 +1,4 @@
-"""Ending API keys that were found where they should not be."""
+"""Revoke API keys that are reported as leaked."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,33 +9,33 @@ import msgspec
 
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
-from tenantry.auth import authentication_store as access
+from tenantry.auth.authentication_store import KeyQuery, find_keys
 from tenantry.common.clock import Clock
 from tenantry.common.openapi import doc
-from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
+from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain import api_keys as rules
-from tenantry.domain import owner_mails as notices
-from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
+from tenantry.domain.api_keys import KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, ValidationError
+from tenantry.domain.owner_mails import key_leaked
 from tenantry.notifications.owner_mails import MailOutbox, notify
 
 _AT_ONCE: Final = 2
-"""Reports need no credential: however many come in, most of the database's connections stay free for others."""
+"""Reports need no credential. However many arrive, most database connections stay free for other requests."""
 
 
 class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
-    """A key that lets nobody in any more, and since when."""
+    """A revoked key."""
 
     id: Annotated[str, doc("The key's id.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")]
     status: Annotated[Literal["revoked"], doc("Always `revoked`.", "revoked")]
     revoked_at: Annotated[datetime, doc("When it was revoked.", "2026-11-05T16:20:00Z")]
 
 
-class LeakService:
-    """Takes reports of leaked keys from anybody: whoever has the whole secret could do worse with it."""
+class LeakReportService:
+    """Accepts reports of leaked keys without a credential: a client with the secret could do worse."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LeakService:
         clock: Clock,
         revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
     ) -> None:
-        """``revoked`` is told of keys that were ended, once they are: why, and how many."""
+        """``revoked`` receives the reason and number of revoked keys."""
         self._revoked = revoked
         self._database = database
         self._peppers = tuple(peppers)
@@ -54,11 +54,10 @@ class LeakService:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def report(self, author: Author, secret: str) -> EndedKey:
-        """Revoke the key with this secret at once, whatever it may do, and have its tenant's owner told by mail.
+        """Revoke the key with this secret, and mail its tenant's owner if the key was active.
 
-        A key that has ended stays as it is, or is revoked if it had only expired; nobody is told again.
-        Raises `ValidationError` for what is no key, without a look into the database, `NotFoundError`,
-        `DatabaseUnavailableError`.
+        Does nothing for a revoked key. Raises `ValidationError` for text that is not a key, without a query;
+        `NotFoundError` and `DatabaseUnavailableError`.
         """
         presented = secret.strip().encode(errors="replace")
         if not rules.is_well_formed(presented):
@@ -66,8 +65,8 @@ class LeakService:
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
             now = self._clock()
             digests = [pepper.digest(presented) for pepper in self._peppers]
-            [row] = await access.find_keys(connection, [access.KeyQuery(digests)], now)
-            if row and row.revoked_at is not None:  # nothing changes: whoever holds a dead key holds up nobody
+            [row] = await find_keys(connection, [KeyQuery(digests)], now)
+            if row and row.revoked_at is not None:  # without the lock, which a stream of reports would hold
                 return EndedKey(row.id, "revoked", row.revoked_at)
             if row is None:
                 raise NotFoundError("API key")
@@ -78,17 +77,11 @@ class LeakService:
                     raise NotFoundError("API key")
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
-                await _revoke(connection, author, key, now)
+                revoked, place = rules.revoked(key, now), (key.org_id, key.id)
+                await api_keys.update(connection, revoked)
+                await audit.record(connection, author, Action.KEY_LEAKED, place, now, before=key, after=revoked)
             if key.status is KeyStatus.ACTIVE:
-                notice = notices.key_leaked(key, now, author.address)
+                notice = key_leaked(key, now, author.address)
                 await notify(connection, self._outbox, key.org_id, tenant.owner_address, notice, now)
         self._revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
-
-
-async def _revoke(connection: Connection, author: Author, key: ApiKey, now: datetime) -> None:
-    ended = rules.revoked(key, now)
-    await api_keys.update(connection, ended)
-    await audit.record(
-        connection, author, Action.KEY_LEAKED, org_id=key.org_id, target_id=key.id, before=key, after=ended, now=now
-    )

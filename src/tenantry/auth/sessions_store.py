@@ -1,4 +1,4 @@
-"""Sessions of the dashboard, by the digest of what the cookie holds; and which tenants a user may look at."""
+"""Dashboard sessions, by the digest of the cookie's token; and the tenants that a user may view."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -6,25 +6,27 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.accounts.members_store import BINDS_OWNER, User
+from tenantry.auth.authentication_store import BINDS_OWNER
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
+from tenantry.domain.members import User
 from tenantry.domain.sessions import Session
 
 USED_STATES_KEPT: Final = timedelta(hours=1)
-"""Far longer than a sign-in lasts, so that clocks that differ let no state be used twice."""
+"""Far longer than a sign-in lasts, so that no clock difference lets a state be used twice."""
+_MAX_INVITATIONS: Final = 100
 _COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
 
 
-class Claimed(NamedTuple):
-    """What a user's token claims: a tenant, and whether as its owner."""
+class ClaimedTenant(NamedTuple):
+    """The tenant that a user's token claims, and whether as its owner."""
 
     claimed: str | None
     owner: bool
 
 
 class TenantOfUser(msgspec.Struct, frozen=True):
-    """A tenant that somebody may look at."""
+    """A tenant that a user may view."""
 
     id: str
     name: str
@@ -40,10 +42,9 @@ async def insert(connection: Connection, session: Session) -> None:
 
 
 async def use_state(connection: Connection, digest: str, now: datetime) -> bool:
-    """Record that a sign-in's ``state`` is used; False where it was used before. ``digest`` is in hexadecimal.
+    """Mark a sign-in's ``state`` as used; return False if it was used before. ``digest`` is in hexadecimal.
 
-    The row is among the idempotency keys, which are for what is done once. It is dated back, so that they are deleted
-    `USED_STATES_KEPT` from now: unlike an answer, it is worth nothing once the sign-in's cookie has expired.
+    The row is stored with the idempotency keys, dated back so that retention deletes it `USED_STATES_KEPT` from now.
     """
     cursor = await connection.execute(
         "INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at) "
@@ -54,24 +55,23 @@ async def use_state(connection: Connection, digest: str, now: datetime) -> bool:
 
 
 async def find(connection: Connection, digest: bytes) -> Session | None:
-    """The session, be it over or not."""
-    cursor = await connection.execute(f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = %s", (digest,))  # noqa: S608
-    row = await cursor.fetchone()
+    """Find a session, expired ones included."""
+    row = await connection.fetch_row(f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = %s", (digest,))  # noqa: S608
     return Session(*row) if row else None
 
 
 async def of_user(connection: Connection, issuer: str, subject: str, started_after: datetime) -> list[Session]:
-    """A user's sessions, the latest used first."""
-    cursor = await connection.execute(
+    """Read a user's sessions, the last used first."""
+    rows = await connection.fetch(
         f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND started_at > %s "  # noqa: S608
         "ORDER BY used_at DESC LIMIT 50",
         (issuer, subject, started_after),
     )
-    return [Session(*row) for row in await cursor.fetchall()]
+    return [Session(*row) for row in rows]
 
 
-async def keep_name(connection: Connection, tenant_id: str, session: Session, now: datetime) -> None:
-    """Write down what the user of a session is called, for a tenant that they look at; once a day is enough."""
+async def store_name(connection: Connection, tenant_id: str, session: Session, now: datetime) -> None:
+    """Store the name of a session's user for a tenant that they view, once a day."""
     await connection.execute(
         "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) VALUES (%s, %s, %s, %s, %s) "
         "ON CONFLICT (org_id, issuer, subject) DO UPDATE SET name = excluded.name, seen_at = excluded.seen_at "
@@ -81,16 +81,17 @@ async def keep_name(connection: Connection, tenant_id: str, session: Session, no
 
 
 async def names(connection: Connection, tenant_id: str, issuer: str, subjects: Collection[str]) -> dict[str, str]:
-    """What those of these users are called who have looked at this tenant."""
-    cursor = await connection.execute(
-        "SELECT subject, name FROM dashboard_names WHERE org_id = %s AND issuer = %s AND subject = ANY(%s)",
-        (tenant_id, issuer, list(subjects)),
+    """Return the names of those users who have viewed the tenant, by subject."""
+    return dict(
+        await connection.fetch(
+            "SELECT subject, name FROM dashboard_names WHERE org_id = %s AND issuer = %s AND subject = ANY(%s)",
+            (tenant_id, issuer, list(subjects)),
+        )
     )
-    return dict(await cursor.fetchall())
 
 
 async def renew(connection: Connection, session: Session, *, since: datetime, unused_since: datetime) -> bool:
-    """Write what the provider says now of a session's user, unless the session is over or another user's."""
+    """Store the provider's current claims, unless the session has expired or is another user's."""
     cursor = await connection.execute(
         "UPDATE dashboard_sessions SET claims = %(claims)s, name = %(name)s, proved_at = %(proved_at)s, "
         "used_at = greatest(used_at, %(used_at)s) WHERE digest = %(digest)s AND issuer = %(issuer)s "
@@ -101,7 +102,7 @@ async def renew(connection: Connection, session: Session, *, since: datetime, un
 
 
 async def touch(connection: Connection, digest: bytes, now: datetime, tenant_id: str | None) -> None:
-    """Write down that a session is in use, and for which tenant."""
+    """Store the use of a session, and the viewed tenant."""
     await connection.execute(
         "UPDATE dashboard_sessions SET used_at = greatest(used_at, %s), tenant_id = coalesce(%s, tenant_id) "
         "WHERE digest = %s",
@@ -115,7 +116,7 @@ async def delete(connection: Connection, digest: bytes) -> None:
 
 
 async def delete_of_user(connection: Connection, issuer: str, subject: str, *, but: bytes) -> int:
-    """End a user's sessions but one; returns how many."""
+    """End a user's sessions except one; return how many."""
     cursor = await connection.execute(
         "DELETE FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND digest <> %s", (issuer, subject, but)
     )
@@ -123,11 +124,11 @@ async def delete_of_user(connection: Connection, issuer: str, subject: str, *, b
 
 
 async def delete_all(connection: Connection) -> int:
-    """End everybody's sessions; returns how many."""
+    """End all sessions; return how many."""
     return (await connection.execute("DELETE FROM dashboard_sessions")).rowcount
 
 
-# The tenant that the token names counts before its invitation is accepted; for a claimed owner also after a removal
+# The tenant of the token's claim counts before its invitation is accepted; for a claimed owner also after a removal
 # that does not bind owners.
 _TENANTS_OF_USER: Final = f"""
 WITH own AS (
@@ -143,7 +144,7 @@ WITH own AS (
        AND CASE WHEN m.removed_at IS NULL THEN coalesce(m.invited, true)
                 ELSE %(owner)s AND NOT ({BINDS_OWNER.format(row="m")}) END)
 """  # noqa: S608  # our own
-# Those that show something come before those that are suspended: one of them is where the user is led to at first.
+# Suspended tenants come last, because the dashboard opens the first one.
 _FEW: Final = f"""{_TENANTS_OF_USER}
 SELECT id, name, suspended, total
   FROM (SELECT *, count(*) OVER () AS total
@@ -152,7 +153,7 @@ SELECT id, name, suspended, total
          LIMIT %(most)s) few
  ORDER BY lower(name), id
 """  # noqa: S608  # our own
-_NAMED: Final = f"""{_TENANTS_OF_USER}
+_SEARCHED: Final = f"""{_TENANTS_OF_USER}
 SELECT id, name, suspended
   FROM own
  WHERE (position(lower(%(text)s) IN lower(name)) > 0 OR id = %(text)s)
@@ -162,24 +163,35 @@ SELECT id, name, suspended
 """  # noqa: S608  # our own
 
 
-async def few_of_user(
-    connection: Connection, user: User, claimed: Claimed, *, first: Sequence[str | None], most: int
+async def tenants_of_user(
+    connection: Connection, user: User, claimed: ClaimedTenant, *, first: Sequence[str | None], most: int
 ) -> tuple[list[TenantOfUser], int]:
-    """Some of the tenants that a user is a member of, and of the one that the provider's token names; and how many
-    there are of all. Those of ``first``, three at most, are among them if they are the user's; by name.
+    """Read some of the tenants that a user may view, by name, and the number of all.
+
+    Those of ``first``, at most three, are included if they are the user's.
     """
-    cursor = await connection.execute(_FEW, {**user._asdict(), **claimed._asdict(), "first": list(first), "most": most})
-    rows = await cursor.fetchall()
+    rows = await connection.fetch(_FEW, {**user._asdict(), **claimed._asdict(), "first": list(first), "most": most})
     return [TenantOfUser(*row[:3]) for row in rows], rows[0][3] if rows else 0
 
 
-async def named_of_user(
-    connection: Connection, user: User, claimed: Claimed, *, text: str, after: str | None, limit: int
+async def search_tenants(
+    connection: Connection, user: User, claimed: ClaimedTenant, *, text: str, after: str | None, limit: int
 ) -> list[TenantOfUser]:
-    """The same user's tenants whose name has this text in it, or whose id it is, by name: those that follow the one
-    with the id ``after``, and one more than ``limit``.
+    """Search a user's tenants by a part of the name or the whole id, after the one with the id ``after``, by name.
+
+    Returns one more than ``limit`` if there are more.
     """
-    cursor = await connection.execute(
-        _NAMED, {**user._asdict(), **claimed._asdict(), "text": text, "after": after, "most": limit + 1}
+    values = {**user._asdict(), **claimed._asdict(), "text": text, "after": after, "most": limit + 1}
+    return [TenantOfUser(*row) for row in await connection.fetch(_SEARCHED, values)]
+
+
+async def count_invitations(connection: Connection, user: User) -> int:
+    """Count a user's open invitations, up to a hundred."""
+    return int(
+        await connection.fetch_value(
+            "SELECT count(*) FROM (SELECT FROM memberships m JOIN tenants t ON t.id = m.tenant_id "
+            "WHERE m.issuer = %s AND m.subject = %s AND m.invited AND m.removed_at IS NULL AND t.deleted_at IS NULL "
+            "LIMIT %s) counted",
+            (*user, _MAX_INVITATIONS),
+        )
     )
-    return [TenantOfUser(*row) for row in await cursor.fetchall()]

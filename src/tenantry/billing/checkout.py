@@ -160,7 +160,7 @@ class CheckoutService:
         """Record a session in the audit trail, without its URL, and keep the URL for the same request."""
         now, org_id = self._clock(), principal.org_id
         async with self._database.transaction(of_tenant(org_id)) as connection:
-            await audit.record(connection, author, action, org_id=org_id, target_id=org_id, after=details, now=now)
+            await audit.record(connection, author, action, (org_id, org_id), now, after=details)
             if claim is not None:
                 await idempotency.keep(connection, claim, msgspec.json.encode(_SessionUrl(url)), now)
 

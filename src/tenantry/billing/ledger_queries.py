@@ -12,12 +12,12 @@ from tenantry.common.encoding import Position
 from tenantry.common.openapi import doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MOST_LOOKED_AT, End, parse_cursor, to_page, to_sought_page
+from tenantry.db.pagination import MOST_LOOKED_AT, End, parse_cursor, to_page, to_search_page
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
-from tenantry.domain.pages import Page, SoughtPage
+from tenantry.domain.pages import Page, SearchPage
 
 
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,7 +85,7 @@ class LedgerQueries:
 
     async def seek_events(
         self, principal: Principal, limit: int, cursor: str | None, *, event_type: str | None, outcome: Outcome | None
-    ) -> SoughtPage[BillingEventView]:
+    ) -> SearchPage[BillingEventView]:
         """Return a page of the events of one type and outcome, where given. Raises `InvalidCursorError`."""
         after = _parse_cursor(cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
@@ -93,8 +93,8 @@ class LedgerQueries:
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
         last = None if end is None else End(Position(end[0], str(end[1])), from_epoch(end[0]), MOST_LOOKED_AT)
-        page = to_sought_page(rows, limit, _position, last)
-        return SoughtPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
+        page = to_search_page(rows, limit, _position, last)
+        return SearchPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
 
     async def newest_arrival(self, principal: Principal) -> int:
         """Return the arrival number of the latest event; 0 if there is none."""

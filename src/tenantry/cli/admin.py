@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from tenantry.accounts.members import MemberService
-from tenantry.accounts.restore import Lost, Outcome, Restore, export_trail
-from tenantry.accounts.tenants import TenantService, TenantWishes
+from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
+from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.cli.database import on_database
 from tenantry.cli.output import FAILED, counted, parse_time, print_json, printable, shown
@@ -54,10 +54,10 @@ def create_tenant(
     async def create(settings: Settings, database: Database) -> Tenant:
         if plan is not None and plan not in settings.billing.catalog:
             raise ValidationError(("--plan", f"{plan!r} is not in the plan catalog"))
-        wishes = TenantWishes(
+        wanted = TenantInput(
             name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer, plan=plan
         )
-        return await _tenants(settings, database).create_as_operator(BY_OPERATOR, tenant_id, wishes)
+        return await _tenants(settings, database).create_as_operator(BY_OPERATOR, tenant_id, wanted)
 
     print_json(on_database(create, unreachable=FAILED))
 
@@ -147,7 +147,7 @@ def export_audit(since: datetime | None) -> None:
 class _Restored(NamedTuple):
     """The lost changes, and how many sessions and mails were ended and held; None for those left alone."""
 
-    lost: list[Lost]
+    lost: list[LostChange]
     sessions: int | None
     mails: int | None
 
@@ -188,7 +188,7 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
         line = f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
         click.echo(printable(line))
     click.echo(_summary(done, no_audit=no_audit))
-    sys.exit(FAILED if any(lost.outcome is Outcome.BY_HAND for lost in done.lost) else 0)
+    sys.exit(FAILED if any(lost.outcome is RestoreOutcome.BY_HAND for lost in done.lost) else 0)
 
 
 def _read(file: Path) -> list[AuditEvent]:
@@ -202,7 +202,7 @@ def _summary(done: _Restored, *, no_audit: bool) -> str:
     if no_audit:
         parts = ["Revocations since the backup are not known: keys revoked since then work again"]
     else:
-        each = (f"{sum(lost.outcome is outcome for lost in done.lost)} {outcome}" for outcome in Outcome)
+        each = (f"{sum(lost.outcome is outcome for lost in done.lost)} {outcome}" for outcome in RestoreOutcome)
         parts = [f"{counted(len(done.lost), 'change')} lost: {', '.join(each)}"]
     parts.append("nothing written" if done.sessions is None else f"{counted(done.sessions, 'session')} ended")
     if done.mails is not None:

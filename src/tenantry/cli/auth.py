@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.auth.explain_token import ExplainedAccess, Explanation, explain_token
+from tenantry.auth.explain_token import AccessExplanation, ExplainedAccess, explain_token
 from tenantry.cli.database import command_values, database, fail_on_settings
 from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, fail, printable, shown
 from tenantry.common import logs
@@ -35,28 +35,28 @@ _TIMES: Final = ("iat", "nbf", "exp")
 _LARGEST_INTEGER: Final = 2**53
 
 
-def show(explanation: Explanation, config: OidcConfig) -> None:
+def show(explanation: AccessExplanation, config: OidcConfig) -> None:
     """Print all checks, the claims, and what they come to."""
     console = Console(highlight=False, soft_wrap=True)
     for line in lines(explanation, config):
         console.print(line)
 
 
-def lines(explanation: Explanation, config: OidcConfig) -> Iterator[Text]:
+def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[Text]:
     """The lines that `show` prints."""
     names = max(len(step.name) for step in explanation.steps)
     for step in explanation.steps:
         yield _check(step, names)
     yield Text()
     yield from _claims(explanation, config)
-    if explanation.standing is not None:
-        yield from _standing(explanation.standing)
+    if explanation.access is not None:
+        yield from _standing(explanation.access)
     yield Text(_verdict(explanation), "bold red" if explanation.refusal else "bold green")
 
 
-def as_document(explanation: Explanation, config: OidcConfig) -> str:
+def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
     """The same as one JSON document."""
-    refusal, standing = explanation.refusal, explanation.standing
+    refusal, standing = explanation.refusal, explanation.access
     members = explanation.token.members
     document = {
         "valid": refusal is None,
@@ -82,7 +82,7 @@ def _check(step: CheckStep, names: int) -> Text:
     )
 
 
-def _claims(explanation: Explanation, config: OidcConfig) -> Iterator[Text]:
+def _claims(explanation: AccessExplanation, config: OidcConfig) -> Iterator[Text]:
     told = explanation.token
     if told.members is None:
         yield Text("Its claims cannot be read.")
@@ -136,11 +136,11 @@ def _terms(standing: ExplainedAccess) -> str:
     )
 
 
-def _verdict(explanation: Explanation) -> str:
+def _verdict(explanation: AccessExplanation) -> str:
     refusal = explanation.refusal
     if refusal is not None:
         return f"Refused: the service answers {STATUSES[type(refusal)].value} {refusal.code}."
-    return "Valid." if explanation.standing and explanation.standing.tenant_known else "Valid; no tenant was looked at."
+    return "Valid." if explanation.access and explanation.access.tenant_known else "Valid; no tenant was looked at."
 
 
 _STDIN: Final = "-"
@@ -202,7 +202,7 @@ def _read(file: BinaryIO | None) -> str:
     return token
 
 
-async def _explain(config: OidcConfig, token: str, organization: str | None, conninfo: str | None) -> Explanation:
+async def _explain(config: OidcConfig, token: str, organization: str | None, conninfo: str | None) -> AccessExplanation:
     async with AsyncExitStack() as stack:
         keys = KeySet(config, await stack.enter_async_context(new_http_client()))
         stack.push_async_callback(keys.aclose)
@@ -215,7 +215,7 @@ async def _explain(config: OidcConfig, token: str, organization: str | None, con
         return await explain_token(verifier, token, organization, connected, system_clock)
 
 
-def _exit_code(explanation: Explanation) -> int:
+def _exit_code(explanation: AccessExplanation) -> int:
     match explanation.refusal:
         case None:
             return 0

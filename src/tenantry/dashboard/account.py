@@ -6,8 +6,7 @@ from typing import Annotated, Final
 from litestar import Response, get, post
 from litestar.params import QueryParameter
 
-from tenantry.accounts.members_store import User
-from tenantry.accounts.owner_addresses import Resent
+from tenantry.accounts.owner_addresses import ConfirmationRequest
 from tenantry.api.guards import AnyRequest, unknown_author, user_author
 from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
@@ -16,16 +15,16 @@ from tenantry.dashboard.forms import read_form
 from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, SubmittedForm, needs
 from tenantry.dashboard.labels import ROLES, FlashMessage, browser_label, role_label
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
-from tenantry.domain.members import MemberStatus
+from tenantry.domain.members import MemberStatus, User
 from tenantry.domain.owner_mails import CONFIRM_PATH
 
 _MEMBERSHIPS: Final = "/memberships"
 _MEMBERSHIP: Final = _MEMBERSHIPS + "/{membership_id:str}"
 _PAGE_SIZE: Final = 50
 _RESENT: Final = {
-    Resent.QUEUED: FlashMessage.CONFIRMATION_SENT,
-    Resent.LIMITED: FlashMessage.CONFIRMATION_LIMITED,
-    Resent.VERIFIED: FlashMessage.ADDRESS_VERIFIED,
+    ConfirmationRequest.QUEUED: FlashMessage.CONFIRMATION_SENT,
+    ConfirmationRequest.LIMITED: FlashMessage.CONFIRMATION_LIMITED,
+    ConfirmationRequest.VERIFIED: FlashMessage.ADDRESS_VERIFIED,
 }
 
 
@@ -50,7 +49,7 @@ async def show_organizations(
 ) -> Response[str]:
     user = ctx.user
     text, last = (value.strip().replace("\x00", "") for value in (name, after))
-    page = await ctx.services.sessions.tenants_named(user.session, user.claims, text, _PAGE_SIZE, last or None)
+    page = await ctx.services.sessions.search_tenants(user.session, user.claims, text, _PAGE_SIZE, last or None)
     return ctx.render("organizations.html", page=page, text=text, is_first=not last)
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
 from tenantry.auth.api_keys import NewKey
-from tenantry.auth.api_keys_store import Filter
+from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.dashboard.api_key_form import (
     DAYS,
     KeyForm,
@@ -78,14 +78,14 @@ async def show_keys(
     search: Annotated[str, QueryParameter(name="search", max_length=200)] = "",
     cursor: Cursor = None,
 ) -> Response[str]:
-    wanted = Filter(
+    wanted = KeyFilter(
         state=KeyState(status) if status in set(KeyState) else None,
         mode=Mode(mode) if mode in set(Mode) else None,
         search=search.strip().replace("\x00", "") or None,
     )
     fields = {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
     query = "".join(f"{field}={quote(value)}&" for field, value in fields.items() if value)
-    page, room, replaced = await ctx.services.api_keys.seek_page(ctx.principal, wanted, _PAGE_SIZE, cursor)
+    page, room, replaced = await ctx.services.api_keys.search_page(ctx.principal, wanted, _PAGE_SIZE, cursor)
     return ctx.render(
         "api_keys.html",
         page=page,

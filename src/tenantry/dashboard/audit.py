@@ -12,7 +12,7 @@ from litestar.params import QueryParameter
 
 from tenantry.api.audit import EXPORT_TYPE, ndjson
 from tenantry.api.parameters import Cursor
-from tenantry.audit.trail import Filter, Names
+from tenantry.audit.trail import AuditFilter, AuditNames
 from tenantry.dashboard.context import Context
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
@@ -136,7 +136,7 @@ class AuditQuery(msgspec.Struct, frozen=True):
         given = {name: value for name, value in msgspec.to_builtins(self).items() if value}
         return urlencode(given) + "&" if given else ""
 
-    def filter(self) -> Filter:
+    def filter(self) -> AuditFilter:
         """Return the filter. Raises `InvalidFormError`."""
         errors = {}
         if self.action and self.action not in set(Action):
@@ -150,7 +150,7 @@ class AuditQuery(msgspec.Struct, frozen=True):
         if errors:
             raise InvalidFormError(errors)
         until = _day(self.until)
-        return Filter(
+        return AuditFilter(
             Action(self.action) if self.action else None,
             self.actor_id or None,
             self.target_id or None,
@@ -182,7 +182,7 @@ async def show_audit(ctx: Context, wanted: NamedDependency[AuditQuery], cursor: 
     services, principal = ctx.services, ctx.principal
     sentences, page, errors = [], None, {}
     try:
-        page, names = await services.trail.show(principal, wanted.filter(), _PAGE_SIZE, cursor)
+        page, names = await services.trail.search_page(principal, wanted.filter(), _PAGE_SIZE, cursor)
     except InvalidFormError as error:
         errors = error.errors
     else:
@@ -206,18 +206,18 @@ async def export_audit(ctx: Context, wanted: NamedDependency[AuditQuery]) -> Res
         found = wanted.filter()
     except InvalidFormError:
         return ctx.redirect(f"{ctx.user.base}/settings/audit?{wanted.query}")  # shows the errors beside the fields
-    pages = ctx.services.trail.read_pages(ctx.principal, found)
+    pages = ctx.services.trail.export(ctx.principal, found)
     first: list[AuditEvent] = await anext(pages)  # raises before the answer begins
     name = f"audit-{ctx.principal.org_id}-{ctx.services.clock():%Y-%m-%d}.ndjson"
     return ctx.renderer.file(ndjson(first, pages), name, EXPORT_TYPE)
 
 
-def _user_ids(events: list[AuditEvent], names: Names) -> set[str]:
+def _user_ids(events: list[AuditEvent], names: AuditNames) -> set[str]:
     actors = {event.actor_id for event in events if event.actor_kind is ActorKind.USER and event.actor_id}
     return actors | {user for event in events if (user := _member_user(event, names)) is not None}
 
 
-def _sentence(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditSentence:
+def _sentence(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditSentence:
     """Write an entry as a sentence; ``users`` are names by id."""
     _, verb, ending = _ACTIONS[event.action]
     role = _field_text(event, "role")
@@ -232,7 +232,7 @@ def _sentence(event: AuditEvent, names: Names, users: Mapping[str, str]) -> Audi
     return AuditSentence(event, _actor(event, names, users), verb, target, ending, _changes(event))
 
 
-def _actor(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditParty:
+def _actor(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditParty:
     if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
         return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
     if event.actor_kind is ActorKind.API_KEY:
@@ -241,7 +241,7 @@ def _actor(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditPa
     return AuditParty(users.get(event.actor_id, event.actor_id), event.actor_id, user_id=event.actor_id)
 
 
-def _target(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditParty | None:
+def _target(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditParty | None:
     target_id = event.target_id
     match event.action.partition(".")[0]:
         case "api_key":
@@ -258,7 +258,7 @@ def _target(event: AuditEvent, names: Names, users: Mapping[str, str]) -> AuditP
     return AuditParty(name, target_id, f"{path}{target_id}" if target_id in known else None)
 
 
-def _member_user(event: AuditEvent, names: Names) -> str | None:
+def _member_user(event: AuditEvent, names: AuditNames) -> str | None:
     return names.members.get(event.target_id) or _field_text(event, "userId") or None
 
 

@@ -6,8 +6,7 @@ import msgspec
 from litestar import Response
 from litestar.di import NamedDependency
 
-from tenantry.accounts.members import MemberService
-from tenantry.accounts.memberships import MembershipService
+from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations
 from tenantry.accounts.projects import ProjectService

@@ -221,7 +221,7 @@ class SessionGuard:
     def _is_fresh(self, session: Session) -> bool:
         """Whether the identity provider confirmed the user recently enough to see pages."""
         now = self._clock()
-        return not session.is_unproved(now) or (self._is_provider_away() and session.may_go_on_without(now))
+        return not session.needs_renewal(now) or (self._is_provider_away() and session.may_continue(now))
 
     def _check_fresh(self, session: Session, connection: Connection) -> None:
         if self._is_fresh(session):

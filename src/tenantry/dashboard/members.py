@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from litestar import Response, get, post
 from litestar.params import QueryParameter
 
-from tenantry.accounts.members_store import Filter
+from tenantry.accounts.members_store import MemberFilter
 from tenantry.api.members import MemberChange, MemberId, NewMember, OwnerTransfer
 from tenantry.api.parameters import LONGEST_USER_ID, MOST_ON_A_PAGE, Cursor
 from tenantry.dashboard.account import leave_path
@@ -68,13 +68,13 @@ async def show_members(
     cursor: Cursor = None,
 ) -> Response[str]:
     services, principal = ctx.services, ctx.principal
-    wanted = Filter(
+    wanted = MemberFilter(
         user_id.strip().replace("\x00", "") or None,
         Role(role) if role in set(Role) else None,
         MemberStatus(status) if status in set(MemberStatus) else None,
         current=status not in set(MemberStatus),
     )
-    page = await services.members.seek_page(principal, wanted, _PAGE_SIZE, cursor)
+    page = await services.members.search_page(principal, wanted, _PAGE_SIZE, cursor)
     user_ids = [member.user_id for member in page.data]
     names = await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids)
     tenant = await services.tenants.get(principal, principal.org_id)
@@ -319,7 +319,7 @@ async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error.errors)
     except ValidationError:
-        is_id = members.takes_user_id(values["userId"])
+        is_id = members.accepts_user_id(values["userId"])
         message = "This user is not an active member. Invite them first." if is_id else _EMAIL_AS_ID
         return await _transfer_page(ctx, values, typed, {"userId": message})
     return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")
@@ -328,7 +328,7 @@ async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
 async def _transfer_page(ctx: PageContext, values: dict[str, str], typed: str, errors: dict[str, str]) -> Response[str]:
     services, principal = ctx.services, ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
-    page = await services.members.list_page(principal, Filter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None)
+    page = await services.members.list_page(principal, MemberFilter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None)
     known = [member.user_id for member in page.data if member.user_id != tenant.owner_id]
     return ctx.render(
         "transfer.html",

@@ -24,7 +24,7 @@ from tenantry.dashboard.guards import ORG, SubmittedForm, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.errors import PlanLimitReachedError
 from tenantry.domain.names import NAME_RULE, is_printable_name
-from tenantry.domain.projects import Project
+from tenantry.domain.tenants import Project
 
 PATH: Final = ORG + "/projects"
 _PROJECT: Final = PATH + "/{project_id:str}"
@@ -38,7 +38,7 @@ _writer = needs("projects:write")
 
 @get(PATH, guards=[_reader])
 async def show_projects(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    page, room = await ctx.services.projects.show(ctx.principal, _PAGE_SIZE, cursor)
+    page, room = await ctx.services.projects.list_with_limit(ctx.principal, _PAGE_SIZE, cursor)
     return ctx.render("projects.html", page=page, room=room, plan=ctx.plan_name, is_first=cursor is None)
 
 

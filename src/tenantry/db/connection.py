@@ -7,11 +7,11 @@ import asyncio
 import select
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, LiteralString, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import pq
-from psycopg.abc import PQGen
+from psycopg.abc import Params, PQGen
 from psycopg.adapt import Transformer
 from psycopg.waiting import wait_async
 
@@ -105,6 +105,19 @@ class Connection(psycopg.AsyncConnection[Any]):
             raise
         answers = self._check(sent, results)
         return [self._rows(result) for result in answers[begins : len(answers) - commit]]
+
+    async def fetch(self, query: LiteralString, values: Params | None = None) -> list[tuple[Any, ...]]:
+        """Execute a query and return all its rows."""
+        return await (await self.execute(query, values)).fetchall()
+
+    async def fetch_row(self, query: LiteralString, values: Params | None = None) -> tuple[Any, ...] | None:
+        """Execute a query and return its first row."""
+        return await (await self.execute(query, values)).fetchone()
+
+    async def fetch_value(self, query: LiteralString, values: Params | None = None) -> Any:  # noqa: ANN401
+        """Execute a query and return the first column of its first row; None without a row."""
+        row = await self.fetch_row(query, values)
+        return row[0] if row else None
 
     async def enter(self, scope: TransactionScope, *before: BoundStatement) -> None:
         """Run the rest of the transaction in this scope. One round trip, also if it begins the transaction.

@@ -9,9 +9,11 @@ from tenantry.common.clock import from_micros, to_micros
 from tenantry.common.encoding import Position
 from tenantry.db.connection import Connection
 from tenantry.domain.errors import InvalidCursorError
-from tenantry.domain.pages import Page, SoughtPage
+from tenantry.domain.pages import Page, SearchPage
 
 Row = TypeVar("Row")
+After = tuple[datetime | None, str | None]
+"""The position after which a page begins: a time and an id; None on the first page."""
 
 MOST_LOOKED_AT: Final = 5000
 """Entries of a ledger or audit trail that one page of a filtered list reads."""
@@ -30,7 +32,7 @@ def parse_cursor(text: str | None) -> Position | None:
         raise InvalidCursorError(_INVALID_CURSOR) from error
 
 
-def parse_time_cursor(text: str | None) -> tuple[datetime | None, str | None]:
+def parse_time_cursor(text: str | None) -> After:
     """Return the time and id in a cursor whose key is a time in microseconds. Raises `InvalidCursorError`."""
     position = parse_cursor(text)
     if position is None:
@@ -56,14 +58,14 @@ class End(NamedTuple):
     looked_at: int
 
 
-def to_sought_page(
+def to_search_page(
     rows: list[Row], limit: int, position: Callable[[Row], Position], end: End | None
-) -> SoughtPage[Row]:
+) -> SearchPage[Row]:
     """Make a page of a bounded search; ``end`` is None if the search has read all rows."""
     page = to_page(rows, limit, position)
     if page.next_cursor is None and end is not None:
-        return SoughtPage(page.data, cursor.encode(end.position), end.looked_at, end.moment)
-    return SoughtPage(page.data, page.next_cursor)
+        return SearchPage(page.data, cursor.encode(end.position), end.looked_at, end.moment)
+    return SearchPage(page.data, page.next_cursor)
 
 
 def time_end(end: tuple[datetime, str] | None, looked_at: int) -> End | None:
@@ -93,16 +95,30 @@ class Listing(NamedTuple):
         self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
     ) -> list[tuple[Any, ...]]:
         """Return the rows that match both conditions; one more than ``limit`` if there are more."""
-        cursor = await connection.execute(
+        return await connection.fetch(
             f"SELECT {self.columns} FROM {self.table} AS k WHERE {condition} AND ({filtered}) "  # noqa: S608  # our own
             f"{self._order} LIMIT %(limit)s",
             {**values, "limit": limit + 1},
         )
-        return await cursor.fetchall()
+
+    async def page(
+        self,
+        connection: Connection,
+        condition: str,
+        filtered: str,
+        values: Mapping[str, object],
+        limit: int,
+        *,
+        bounded: bool,
+    ) -> "SearchRows":
+        """Return a page from `seek` if it is bounded, else from `read`."""
+        if bounded:
+            return await self.seek(connection, condition, filtered, values, limit)
+        return SearchRows(await self.read(connection, condition, filtered, values, limit), None)
 
     async def seek(
         self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
-    ) -> "Sought":
+    ) -> "SearchRows":
         """Do the same among the first ``most`` rows that match ``condition``, which an index must support.
 
         ``most`` is a literal: a cached plan would not consider a parameter's value.
@@ -115,15 +131,15 @@ class Listing(NamedTuple):
         )
         rows = await cursor.fetchall()
         if len(rows) > limit:
-            return Sought(rows, None)
+            return SearchRows(rows, None)
         cursor = await connection.execute(
             f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values
         )
         last = await cursor.fetchall()
-        return Sought(rows, last[0] if len(last) > 1 else None)
+        return SearchRows(rows, last[0] if len(last) > 1 else None)
 
 
-class Sought(NamedTuple):
+class SearchRows(NamedTuple):
     """The rows found, and the key and tie of the last row read if there are more."""
 
     rows: list[tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""API keys: the format of the secret, how it is stored, what a key may become."""
+"""API keys: the format of the secret, its digest, and the rules for changes."""
 
 import hashlib
 import hmac
@@ -23,9 +23,9 @@ _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 _PAIRS: Final = tuple((first + second).encode() for first in _BASE62 for second in _BASE62)
 MAX_OVERLAP_SECONDS: Final = 604_800
 SOON: Final = timedelta(days=14)
-"""An active key that expires within this needs attention."""
+"""An active key that expires within this time needs attention."""
 LEAK_SHOWN_FOR: Final = timedelta(days=30)
-"""For so long a leaked key without a replacement needs attention."""
+"""A leaked key without a replacement needs attention for this time."""
 
 
 class KeyStatus(StrEnum):
@@ -35,14 +35,14 @@ class KeyStatus(StrEnum):
 
 
 class KeyState(StrEnum):
-    """What people look for among keys. Unlike `KeyStatus`, it tells rotated keys in their overlap from active ones."""
+    """The states by which the dashboard filters. Unlike `KeyStatus`, they separate rotated from active keys."""
 
     ACTIVE = "active"
-    """Works and has no successor: the keys that a plan counts."""
+    """Works and has no successor; a plan limits the number of these."""
     EXPIRING = "expiring"
     """Active, and expires within `SOON`."""
     REPLACED = "replaced"
-    """Works until the end of its overlap, beside its successor; a plan does not count it."""
+    """Works until the end of its overlap, beside its successor; a plan counts it separately."""
     EXPIRED = "expired"
     REVOKED = "revoked"
     LEAKED = "leaked"
@@ -50,7 +50,7 @@ class KeyState(StrEnum):
 
 
 class RevocationReason(StrEnum):
-    """Why a key was ended: by whoever may, for its successor without an overlap, by a report, or with its tenant."""
+    """By a caller, by a rotation without an overlap, by a leak report, or with its tenant."""
 
     REVOKED = "revoked"
     ROTATED = "rotated"
@@ -59,7 +59,7 @@ class RevocationReason(StrEnum):
 
 
 class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
-    """The record of a key. The secret is not in it: only its first and last characters are."""
+    """The record of a key, with only the first and last characters of its secret."""
 
     id: Annotated[
         str, doc("The key's id, for changing, rotating and revoking it.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")
@@ -108,17 +108,17 @@ def _base62(number: int, digits: int) -> str:
 
 
 def _checksum(body: bytes) -> bytes:
-    """The CRC-32 in base62, two digits at a time: this is asked of every request."""
+    """Return the CRC-32 in base62, two digits at a time because every request needs it."""
     upper, last = divmod(zlib.crc32(body), len(_PAIRS))
     first, middle = divmod(upper, len(_PAIRS))
     return _PAIRS[first] + _PAIRS[middle] + _PAIRS[last]
 
 
 def compose_secret(mode: Mode, random: bytes) -> str:
-    """Return the secret of a key made from 32 random bytes.
+    """Return a key's secret of 58 ASCII characters, from 32 random bytes.
 
-    58 ASCII bytes: the mode's prefix, the bytes as a big-endian number in 43 base62 digits, and the
-    CRC-32 of all before it in 6 base62 digits (``0-9A-Za-z``).
+    The mode's prefix, the bytes as a big-endian number in 43 base62 digits (``0-9A-Za-z``), and the CRC-32 of all
+    before it in 6 base62 digits.
     """
     if len(random) != RANDOM_BYTES:
         raise ValueError(f"a key is made from {RANDOM_BYTES} random bytes")
@@ -127,14 +127,14 @@ def compose_secret(mode: Mode, random: bytes) -> str:
 
 
 def is_well_formed(secret: bytes) -> bool:
-    """Whether these bytes have the form of a key and a true checksum."""
+    """Whether these bytes have the form of a key and a valid checksum."""
     if len(secret) != SECRET_LENGTH or not secret.startswith((b"svc_live_", b"svc_test_")):
         return False
     return secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS]) and secret[9:].isalnum()
 
 
 class Pepper:
-    """A secret of the deployment under which the secrets of keys are hashed. It is stored nowhere; its id is."""
+    """The deployment's secret for hashing the secrets of keys. Only its id is stored."""
 
     __slots__ = ("_mac", "id")
 
@@ -143,24 +143,19 @@ class Pepper:
         self.id = hmac.digest(value, b"tenantry pepper id", hashlib.sha256).hex()[:16]
 
     def digest(self, secret: bytes) -> bytes:
-        """What is stored of a key's secret: its HMAC-SHA256 under the pepper."""
-        mac = self._mac.copy()  # begun once: half of the cost is the pepper
+        """Return the HMAC-SHA256 of a key's secret, which is stored."""
+        mac = self._mac.copy()  # the pepper is hashed once: it is half of the cost
         mac.update(secret)
         return mac.digest()
 
 
-def digest(secret: bytes, pepper: bytes) -> bytes:
-    """The HMAC-SHA256 of a secret under a pepper."""
-    return hmac.digest(pepper, secret, hashlib.sha256)
-
-
 def shown_parts(secret: str) -> tuple[str, str]:
-    """The first and last characters of a secret, by which people tell keys apart."""
+    """Return the first and last characters of a secret, which identify the key to people."""
     return secret[:_START_LENGTH], secret[-4:]
 
 
 def status_at(now: datetime, revoked_at: datetime | None, expires_at: datetime | None) -> KeyStatus:
-    """The status of a key; a revoked key that has also expired counts as revoked."""
+    """Return the status of a key; a revoked key that has also expired is revoked."""
     if revoked_at is not None:
         return KeyStatus.REVOKED
     if expires_at is not None and expires_at <= now:
@@ -169,59 +164,62 @@ def status_at(now: datetime, revoked_at: datetime | None, expires_at: datetime |
 
 
 def revoked(key: ApiKey, now: datetime) -> ApiKey:
-    """The key, ended now."""
+    """Return the key, revoked now."""
     return msgspec.structs.replace(key, revoked_at=now, status=KeyStatus.REVOKED)
 
 
-def manages_everything(key: ApiKey) -> bool:
-    """Whether the key works now and can make every other key of its tenant."""
+def successor(new: ApiKey, old: ApiKey) -> ApiKey:
+    """Return the new key, marked as the successor of the old one."""
+    return msgspec.structs.replace(new, rotated_from=old.id, rotated_from_last_used_at=old.last_used_at)
+
+
+def superseded(old: ApiKey, successor_id: str, overlap: timedelta, now: datetime) -> ApiKey:
+    """Return the rotated key: it ends after the overlap, at the latest at its own expiry."""
+    if not overlap:
+        return msgspec.structs.replace(revoked(old, now), superseded_by=successor_id)
+    end = now + overlap if old.expires_at is None else min(now + overlap, old.expires_at)
+    return msgspec.structs.replace(old, expires_at=end, superseded_by=successor_id)
+
+
+def expires_later(before: datetime | None, after: datetime | None) -> bool:
+    """Whether a change prolongs the life of a key; None never expires."""
+    return before is not None and (after is None or after > before)
+
+
+def is_live_owner(key: ApiKey) -> bool:
+    """Whether the key is active and can create every other key of its tenant."""
     return key.access_level is AccessLevel.OWNER and key.mode is Mode.LIVE and key.status is KeyStatus.ACTIVE
 
 
-def check_may_hold(
+def check_may_create(
     maker: Principal, scopes: tuple[str, ...], level: AccessLevel, mode: Mode, expires_at: datetime | None
 ) -> None:
-    """Raise unless ``maker`` may bring such a key into being.
+    """Raise unless ``maker`` may create such a key.
 
-    A key never holds more scopes, level or mode than its maker does, and a key cannot make one that
-    outlives it (a user may). Raises `ScopeEscalationError` or `ModeMismatchError`.
+    A key never has more scopes, a higher level or another mode than its maker. A key cannot create one that outlives
+    it; a user can. Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     maker.require_holding(scopes, level)
     check_mode(maker, mode)
-    check_lifetime(maker, expires_at)
+    if maker.kind is PrincipalKind.API_KEY and expires_later(maker.expires_at, expires_at):
+        raise ScopeEscalationError("A key cannot make one that outlives it.")
 
 
-def check_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
+def check_may_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
     """Raise unless ``maker`` may change a key so.
 
-    What makes a key more than it was, in scopes, level or time, is like making such a key. What makes it less is
-    open to everybody who may change it; to an OWNER key nobody below OWNER does anything.
+    A change that extends scopes, level or life needs the same permissions as creating the changed key. Every caller
+    that may change keys may restrict one, but only an OWNER changes an OWNER key.
     Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     maker.require_holding((), before.access_level)
-    if _is_more(before, after):
-        check_may_hold(maker, after.scopes, after.access_level, after.mode, after.expires_at)
-
-
-def _is_more(before: ApiKey, after: ApiKey) -> bool:
-    if after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER:
-        return True
-    if not all(covers(before.scopes, scope) for scope in after.scopes):
-        return True
-    if before.expires_at is None:
-        return False
-    return after.expires_at is None or after.expires_at > before.expires_at
+    raises_level = after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER
+    adds_scopes = not all(covers(before.scopes, scope) for scope in after.scopes)
+    if raises_level or adds_scopes or expires_later(before.expires_at, after.expires_at):
+        check_may_create(maker, after.scopes, after.access_level, after.mode, after.expires_at)
 
 
 def check_mode(maker: Principal, mode: Mode) -> None:
-    """Raise `ModeMismatchError` when a test-mode caller reaches for live mode."""
+    """Raise `ModeMismatchError` when a test-mode principal requests live mode."""
     if maker.mode is Mode.TEST and mode is not Mode.TEST:
         raise ModeMismatchError("A test-mode key sees and makes test-mode objects only.")
-
-
-def check_lifetime(maker: Principal, expires_at: datetime | None) -> None:
-    """Raise `ScopeEscalationError` when a key would make or change one that outlives it."""
-    if maker.kind is not PrincipalKind.API_KEY or maker.expires_at is None:
-        return
-    if expires_at is None or expires_at > maker.expires_at:
-        raise ScopeEscalationError("A key cannot make one that outlives it.")

@@ -1,4 +1,4 @@
-"""The audit trail: who changed what, from where, and what it was before and after."""
+"""The audit trail: the author, target and content of every change."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,19 +10,19 @@ from tenantry.common.openapi import doc
 
 
 class ActorKind(StrEnum):
-    """What kind of caller makes a change."""
+    """The kind of a change's author."""
 
     API_KEY = "api_key"
     USER = "user"
     OPERATOR = "operator"
-    """Whoever holds the operator's token, or can reach the database."""
+    """A client with the operator token, or a command on the database."""
     SYSTEM = "system"
     ANYBODY = "anybody"
-    """Somebody without a credential, such as the finder of a leaked key."""
+    """A client without a credential, such as one that reports a leaked key."""
 
 
 class Action(StrEnum):
-    """What was done; the word before the dot says what to."""
+    """A change; the word before the dot is the kind of its target."""
 
     BILLING_CHECKOUT = "billing.checkout_started"
     BILLING_PORTAL = "billing.portal_opened"
@@ -39,7 +39,7 @@ class Action(StrEnum):
     TENANT_TRANSFERRED = "tenant.transferred"
     TENANT_ENDED = "tenant.ended"
     MEMBER_ADDED = "member.added"
-    """The member counts at once."""
+    """Without an invitation: the membership is active at once."""
     MEMBER_INVITED = "member.invited"
     MEMBER_ACCEPTED = "member.accepted"
     MEMBER_DECLINED = "member.declined"
@@ -49,7 +49,7 @@ class Action(StrEnum):
 
 
 class Author(msgspec.Struct, frozen=True):
-    """Who makes a change, from which address, in which request."""
+    """The author of a change, with the client's address and the request's id."""
 
     kind: ActorKind
     id: str | None = None
@@ -58,14 +58,13 @@ class Author(msgspec.Struct, frozen=True):
 
 
 BY_OPERATOR: Final = Author(ActorKind.OPERATOR)
-"""Whoever gives a command on the database itself."""
+"""The author of operator commands."""
 
 
 class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of the trail.
+    """An entry of the trail.
 
-    ``before`` and ``after`` hold the fields that differ, in the API's names; what was made has no ``before``, and
-    what only ended may have no ``after``.
+    ``before`` and ``after`` hold the fields that differ, in the API's names; null for a new and a deleted object.
     """
 
     id: Annotated[str, doc("The entry's id.", "aud_01975c3a60d1b2c3d4e5f60718293a4b")]
@@ -91,11 +90,3 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
         dict[str, Any] | None,
         doc("The changed fields after the change; null for a deleted object.", {"name": "CI deploys"}),
     ]
-
-
-def differences(before: msgspec.Struct, after: msgspec.Struct) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields in which two records of one thing differ, as they were and as they are."""
-    was: dict[str, Any] = msgspec.to_builtins(before)
-    became: dict[str, Any] = msgspec.to_builtins(after)
-    names = [name for name in became if was.get(name) != became[name]]
-    return {name: was.get(name) for name in names}, {name: became[name] for name in names}

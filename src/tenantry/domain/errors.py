@@ -1,7 +1,4 @@
-"""What can go wrong, in the words of the API: a stable code and a message that is safe to show.
-
-Which HTTP status a code has is the business of `tenantry.server.problems`.
-"""
+"""Errors of the API: a stable code, and a message without secrets. `tenantry.server.problems` has the HTTP status."""
 
 from typing import ClassVar
 
@@ -9,7 +6,7 @@ from tenantry.domain.rate_limits import RateLimitStatus
 
 
 class DomainError(Exception):
-    """A refusal with a stable ``code`` and a ``detail`` that holds nothing secret."""
+    """An error with a stable ``code`` and a ``detail`` without secrets."""
 
     code: ClassVar[str]
 
@@ -39,7 +36,7 @@ class TokenExpiredError(DomainError):
 
 
 class AuthUnavailableError(DomainError):
-    """Who is asking cannot be told now: the database or the identity provider's keys are out of reach."""
+    """The request cannot be authenticated now: the database or the identity provider's keys are unavailable."""
 
     code = "auth_unavailable"
 
@@ -97,7 +94,7 @@ class KeyNotActiveError(DomainError):
 
 
 class LastOwnerError(DomainError):
-    """Afterwards nobody could manage the tenant any more."""
+    """The tenant would have no owner left to manage it."""
 
     code = "last_owner"
 
@@ -111,13 +108,13 @@ class MemberNotActiveError(DomainError):
 
 
 class RateLimitedError(DomainError):
-    """A limit of the plan is used up: ``retry_after`` seconds from now another request gets through."""
+    """A limit of the plan is reached; ``retry_after`` seconds from now another request is accepted."""
 
     code = "rate_limited"
 
-    def __init__(self, detail: str, standing: RateLimitStatus, retry_after: int) -> None:
+    def __init__(self, detail: str, rate_limits: RateLimitStatus, retry_after: int) -> None:
         super().__init__(detail)
-        self.standing = standing
+        self.rate_limits = rate_limits
         self.retry_after = retry_after
 
 
@@ -163,7 +160,7 @@ class InvalidCursorError(DomainError):
 
 
 class ValidationError(DomainError):
-    """Input that is well-formed but not acceptable, with one ``(location, message)`` a fault."""
+    """Well-formed but invalid input, with one ``(location, message)`` for each fault."""
 
     code = "validation_failed"
 
@@ -173,7 +170,7 @@ class ValidationError(DomainError):
 
 
 class IdempotencyReplayError(DomainError):
-    """The first answer held a secret, which is never sent twice; ``object_id`` is what was made."""
+    """The first response contained a secret, which is never sent twice; ``object_id`` is the created object."""
 
     code = "idempotency_replay"
 
@@ -199,7 +196,7 @@ class ProviderUnavailableError(DomainError):
 
 
 class ProviderRefusedError(DomainError):
-    """``of_key``: the payment provider does not accept the API key, or does not let it do this."""
+    """``of_key``: the payment provider rejects the API key or its permissions."""
 
     code = "provider_refused"
 

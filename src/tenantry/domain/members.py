@@ -1,9 +1,9 @@
-"""Members: the users of a tenant with a role each, and who may give, change and take roles."""
+"""Members: the users of a tenant with their roles, and the rules for changes."""
 
 import re
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -30,13 +30,19 @@ OPERATOR_ACCESS: Final = "OPERATOR"
 
 class MemberStatus(StrEnum):
     INVITED = "invited"
-    """The user has not accepted yet."""
     ACTIVE = "active"
     REMOVED = "removed"
 
 
+class User(NamedTuple):
+    """A user of an identity provider."""
+
+    issuer: str
+    subject: str
+
+
 class Member(msgspec.Struct, frozen=True, rename="camel"):
-    """A user's membership in a tenant. A removed member's record stays, and keeps the user out."""
+    """A user's membership in a tenant. The record of a removed member stays, so that the user is rejected."""
 
     id: Annotated[
         str, doc("The member's id, for changing the role and removing it.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
@@ -56,14 +62,14 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AuditedMember(Member, frozen=True, rename="camel"):
-    """A member as the audit trail has it."""
+    """A member in the audit trail."""
 
     binds_owner: bool
-    """As in `MembershipBound`."""
+    """As in `MembershipRestriction`."""
 
 
 class Ownership(msgspec.Struct, frozen=True, rename="camel"):
-    """Whose a tenant is, and where its billing mail goes."""
+    """The owner of a tenant, and the address for its billing mail."""
 
     owner_id: str
     owner_email: str
@@ -71,7 +77,7 @@ class Ownership(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
-    """A membership as its user sees it. Before the user accepts, nothing else of the tenant is shown."""
+    """A membership as its user sees it. An invitation shows nothing else of the tenant."""
 
     id: Annotated[
         str, doc("The membership's id: the id of the member in the tenant.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
@@ -82,13 +88,13 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
     status: Annotated[MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "invited")]
 
 
-class MembershipBound(msgspec.Struct, frozen=True):
-    """What a membership allows its user at most."""
+class MembershipRestriction(msgspec.Struct, frozen=True):
+    """The most that a membership allows its user."""
 
     role: Role
     status: MemberStatus
     binds_owner: bool
-    """Whether it also lowers or refuses a user whose token claims the role owner: an OWNER or the operator wrote it."""
+    """Whether it also restricts a user whose token claims the role owner: an OWNER or the operator wrote it."""
 
     def check(self, principal: Principal) -> None:
         """Raise `NoOrganizationError` unless the user still belongs to the tenant."""
@@ -98,9 +104,9 @@ class MembershipBound(msgspec.Struct, frozen=True):
 
 
 class Writer(msgspec.Struct, frozen=True):
-    """Who writes a membership, and with which access: OPERATOR, or an `AccessLevel`.
+    """The author of a membership, and their access: OPERATOR, or an `AccessLevel`.
 
-    ``name`` is None where the user accepts or ends the membership: then it stays as binding as it was.
+    ``name`` is None where the user accepts or ends the membership, which leaves the stored author.
     """
 
     name: str | None
@@ -108,38 +114,35 @@ class Writer(msgspec.Struct, frozen=True):
 
 
 BY_USER: Final = Writer(None, AccessLevel.SCOPED)
-"""The user of the membership, who accepts or declines."""
+"""The user, who accepts or declines."""
 BY_LEAVER: Final = Writer(None, AccessLevel.OWNER)
-"""The user of the membership, who leaves: that also refuses a user whose token claims the role owner."""
+"""The user, who leaves: this also rejects a user whose token claims the role owner."""
 
 
 def writer(author: Author, level: AccessLevel, *, binds: bool = True) -> Writer:
-    """The author of a change, who has this level.
-
-    Without ``binds`` the operator repeats a change that did not bind claimed owners.
-    """
+    """Return the writer for an author with this level; without ``binds`` the change does not bind claimed owners."""
     name = author.kind if author.id is None else f"{author.kind}:{author.id}"
     access = OPERATOR_ACCESS if author.kind is ActorKind.OPERATOR else level
     return Writer(name, access if binds else AccessLevel.SCOPED)
 
 
 def audited(member: Member, *, binds_owner: bool) -> AuditedMember:
-    """The member as the audit trail has it."""
+    """Return the member for the audit trail."""
     return AuditedMember(**msgspec.structs.asdict(member), binds_owner=binds_owner)
 
 
 def removed(member: Member, now: datetime) -> Member:
-    """The member, refused from now on."""
+    """Return the member, removed now."""
     return msgspec.structs.replace(member, status=MemberStatus.REMOVED, removed_at=now)
 
 
 def restored(member: Member, role: Role, status: MemberStatus) -> Member:
-    """The removed member with this role, invited or active again."""
+    """Return the removed member with a role, invited or active again."""
     return msgspec.structs.replace(member, role=role, status=status, removed_at=None)
 
 
 def accepted(member: Member) -> Member:
-    """The member once the user has accepted. Raises `MemberNotActiveError` for a removed one."""
+    """Return the active member. Raises `MemberNotActiveError` for a removed one."""
     if member.status is MemberStatus.REMOVED:
         raise MemberNotActiveError(
             "This membership has ended: the invitation was withdrawn or declined, or the member was removed. "
@@ -149,26 +152,25 @@ def accepted(member: Member) -> Member:
 
 
 def status_of_new(author: Author, user_id: str) -> MemberStatus:
-    """The status of a membership that this author creates: only the operator and the user need no consent."""
+    """Return the status of a new membership: invited, unless the operator or the user creates it."""
     is_own = author.kind is ActorKind.USER and author.id == user_id
     return MemberStatus.ACTIVE if is_own or author.kind is ActorKind.OPERATOR else MemberStatus.INVITED
 
 
 def is_email(user_id: str) -> bool:
-    """Whether this is an e-mail address, by which most identity providers never name a user."""
+    """Whether this is an e-mail address, which most identity providers do not use as an id."""
     return _EMAIL.fullmatch(user_id) is not None
 
 
 def check_user_id(user_id: str, location: str) -> None:
-    """Raise `ValidationError` for an e-mail address: the identity provider would never name a user by it."""
+    """Raise `ValidationError` for an e-mail address."""
     if is_email(user_id):
         raise ValidationError((location, _NOT_AN_EMAIL))
 
 
 def check_may_give(giver: Principal, role: Role) -> None:
-    """Raise unless ``giver`` may let a user have ``role``.
+    """Raise unless ``giver`` may give ``role``: one that grants no more than they have, and not by a key that expires.
 
-    Nobody gives a role that grants more than they hold themselves, and a key that ends gives no access that lasts.
     Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     check_may_manage(giver, role)
@@ -179,10 +181,9 @@ def check_may_give(giver: Principal, role: Role) -> None:
 
 
 def check_may_change(changer: Principal, before: Role, after: Role) -> None:
-    """Raise unless ``changer`` may change a member's role so.
+    """Raise unless ``changer`` may change a member's role so: a higher role as in `check_may_give`.
 
-    More than before is like giving the role; less is open to everybody who manages members. What an owner is, only an
-    OWNER changes. Raises `ScopeEscalationError` or `ModeMismatchError`.
+    Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     check_may_manage(changer, before)
     if lower_role(before, after) is not after:
@@ -190,20 +191,17 @@ def check_may_change(changer: Principal, before: Role, after: Role) -> None:
 
 
 def check_may_manage(manager: Principal, role: Role) -> None:
-    """Raise unless ``manager`` may have to do with members of this role, be it to remove them.
-
-    Raises `ScopeEscalationError` or `ModeMismatchError`.
-    """
+    """Raise `ScopeEscalationError` or `ModeMismatchError` unless ``manager`` may change members with this role."""
     if manager.mode is Mode.TEST:
         raise ModeMismatchError("Members have no test mode: a test-mode key manages none.")
     if role is Role.OWNER and manager.access_level is not AccessLevel.OWNER:
         raise ScopeEscalationError("Only an OWNER makes, changes and removes owners.")
 
 
-def check_may_be_less(member: Member, *, owner_id: str, other_owners: int) -> None:
-    """Raise `LastOwnerError` if the tenant would be left without its owner, or without any.
+def check_not_last_owner(member: Member, *, owner_id: str, other_owners: int) -> None:
+    """Raise `LastOwnerError` if the tenant would lose its owner (``owner_id``) or its last member who is an owner.
 
-    ``owner_id`` is the tenant's; ``other_owners`` is how many active members beside this one are owners.
+    ``other_owners`` is the number of other active members who are owners.
     """
     if member.status is MemberStatus.REMOVED:
         return
@@ -215,7 +213,7 @@ def check_may_be_less(member: Member, *, owner_id: str, other_owners: int) -> No
         raise LastOwnerError("This is the tenant's last owner: give another member the role owner first.")
 
 
-def check_may_begin_as(user_id: str, role: Role, *, owner_id: str) -> None:
-    """Raise `LastOwnerError` if the tenant's owner would become less by being added with this role."""
+def check_initial_role(user_id: str, role: Role, *, owner_id: str) -> None:
+    """Raise `LastOwnerError` if the tenant's owner would get a lower role."""
     if user_id == owner_id and role is not Role.OWNER:
         raise LastOwnerError("This user is the tenant's owner: add them with the role owner, or transfer the tenant.")

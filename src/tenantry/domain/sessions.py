@@ -1,4 +1,4 @@
-"""Sessions of the dashboard: what the cookie holds, how it is stored, and how long it is good."""
+"""Dashboard sessions: the cookie's token, its digest, and how long a session is valid."""
 
 import base64
 import binascii
@@ -11,23 +11,23 @@ import msgspec
 
 RANDOM_BYTES: Final = 32
 IDLE: Final = timedelta(hours=2)
-"""A session ends when it has not been used for so long."""
+"""A session expires after this time without use."""
 ABSOLUTE: Final = timedelta(hours=12)
-"""A session ends this long after the sign-in, however much it is used."""
+"""A session expires this long after the sign-in, whatever its use."""
 PROOF_GOOD_FOR: Final = timedelta(hours=1)
-"""For so long the provider's word on a user counts; then it is asked again, without the user."""
+"""The provider's claims are valid for this time; then the dashboard renews them without the user."""
 FORM_GRACE: Final = timedelta(minutes=30)
-"""For so long after that a form may still be sent, which was being filled in meanwhile."""
+"""After that, a form that was opened before may be submitted for this time."""
 AWAY_GRACE: Final = timedelta(hours=1)
-"""For so long after that everything goes on while the provider is out of reach."""
+"""After that, the session continues for this time while the provider is unavailable."""
 WRITE_EVERY: Final = timedelta(minutes=1)
-"""The last use of a session is written no more often than this."""
+"""The shortest time between two stored uses of a session."""
 _TAG_BYTES: Final = 16
 _TOKEN_BYTES: Final = RANDOM_BYTES + _TAG_BYTES
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Somebody signed in with a browser. ``claims`` are the provider's, as JSON."""
+    """A signed-in browser. ``claims`` are the provider's, as JSON."""
 
     digest: bytes
     issuer: str
@@ -35,7 +35,7 @@ class Session(msgspec.Struct, frozen=True):
     claims: str
     name: str | None
     tenant_id: str | None
-    """The tenant that was looked at last."""
+    """The last viewed tenant."""
     address: str | None
     agent: str | None
     proved_at: datetime
@@ -44,30 +44,30 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def ends_at(self) -> datetime:
-        """When it ends, however much it is used."""
+        """When the session expires whatever its use."""
         return self.started_at + ABSOLUTE
 
-    def is_over(self, now: datetime) -> bool:
-        """Whether it has been idle or open for too long."""
+    def is_expired(self, now: datetime) -> bool:
+        """Whether the session was idle or open for too long."""
         return now >= self.ends_at or now >= self.used_at + IDLE
 
-    def is_unproved(self, now: datetime) -> bool:
-        """Whether the provider's word is too old."""
+    def needs_renewal(self, now: datetime) -> bool:
+        """Whether the provider's claims are too old."""
         return now >= self.proved_at + PROOF_GOOD_FOR
 
     def may_send_forms(self, now: datetime) -> bool:
-        """Whether the provider's word is good enough for a form that was begun while it was."""
+        """Whether a form that was opened before the claims became too old may still be submitted."""
         return now < self.proved_at + PROOF_GOOD_FOR + FORM_GRACE
 
-    def may_go_on_without(self, now: datetime) -> bool:
-        """Whether the provider's word is good enough while it cannot be asked."""
+    def may_continue(self, now: datetime) -> bool:
+        """Whether the session may continue while the provider is unavailable."""
         return now < self.proved_at + PROOF_GOOD_FOR + AWAY_GRACE
 
 
 class SessionSecret:
-    """The deployment's secret for sessions: it makes cookies that nobody else can make, and what is stored of them.
+    """The deployment's secret for sessions: signs their tokens, and derives their digests.
 
-    A forged cookie is told without the database. Another secret ends all sessions.
+    A forged cookie is rejected without a query. A new secret ends all sessions.
     """
 
     __slots__ = ("_key",)
@@ -76,15 +76,15 @@ class SessionSecret:
         self._key = secret.encode()
 
     def token(self, random: bytes) -> str:
-        """What the cookie of a session holds, made from 32 random bytes."""
+        """Return the token for a session's cookie, from 32 random bytes."""
         return base64.urlsafe_b64encode(random + self._mac(b"tag", random)[:_TAG_BYTES]).decode()
 
     def digest_of(self, random: bytes) -> bytes:
-        """What is stored of a session, from the random bytes that its token was made of."""
+        """Return the stored digest for the random bytes of a token."""
         return self._mac(b"digest", random)
 
     def digest(self, token: str) -> bytes | None:
-        """What is stored of a session; None for a token that was not made here."""
+        """Return the stored digest of a token; None for a forged one."""
         try:
             content = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -95,15 +95,15 @@ class SessionSecret:
         return self.digest_of(random)
 
     def form_token(self, digest: bytes) -> str:
-        """What every form of a session carries along, so that no other site can send one (CSRF)."""
+        """Return the CSRF token of a session's forms."""
         return self._mac(b"form", digest).hex()
 
     def proof(self, digest: bytes, text: str) -> str:
-        """What shows that a text was written here, for this session: hexadecimal digits."""
+        """Return the signature of a text for this session, in hexadecimal."""
         return self._mac(b"text", digest + text.encode()).hex()
 
     def key(self, purpose: str) -> bytes:
-        """A key of 32 bytes for another purpose."""
+        """Derive a key of 32 bytes for another purpose."""
         return self._mac(b"key", purpose.encode())
 
     def _mac(self, purpose: bytes, content: bytes) -> bytes:

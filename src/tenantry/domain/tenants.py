@@ -1,4 +1,4 @@
-"""Tenants: the organizations that use the API."""
+"""Tenants, the organizations that use the API, and their projects."""
 
 import re
 from datetime import datetime
@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 
 from tenantry.common.openapi import doc
+from tenantry.domain.access import Mode
 
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 class Tenant(msgspec.Struct, frozen=True, rename="camel"):
-    """The tenant record as the API gives it."""
+    """The tenant record of the API."""
 
     id: Annotated[str, doc("The tenant's id, as in the subscription's `metadata.orgId`.", "acme")]
     name: Annotated[str, doc("The display name.", "Acme")]
@@ -35,6 +36,18 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     owner_id: Annotated[str, doc("The user who owns the tenant.", "user_ada")]
     created_at: Annotated[datetime, doc("When it was created.", "2026-10-01T08:00:00Z")]
     updated_at: Annotated[datetime, doc("When it was last changed.", "2026-11-01T00:00:04Z")]
+
+
+class Project(msgspec.Struct, frozen=True, rename="camel"):
+    """A project of a tenant, in live or test mode."""
+
+    id: Annotated[str, doc("The project's id.", "proj_01975c3a4f10b7e2d4a6c8f01e3b5d7f")]
+    org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
+    name: Annotated[str, doc("The display name.", "Storefront")]
+    description: Annotated[str | None, doc("What it is for.", "The public shop")]
+    mode: Annotated[Mode, doc("Live or test. Objects of one mode are invisible to the other.", "live")]
+    created_at: Annotated[datetime, doc("When it was created.", "2026-11-02T09:30:00Z")]
+    updated_at: Annotated[datetime, doc("When it was last changed.", "2026-11-02T09:30:00Z")]
 
 
 def is_tenant_id(text: str) -> bool:

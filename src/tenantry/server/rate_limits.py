@@ -11,7 +11,7 @@ from tenantry.auth.authentication import Admission, Admitted
 from tenantry.common.clock import Throttle
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
-from tenantry.domain.projects import Window
+from tenantry.domain.pages import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, RateLimitStatus
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Scope
@@ -58,10 +58,10 @@ async def admit(
             header(b"authorization"), header(b"x-organization-id"), client[0] if client else None, window, note
         )
     except RateLimitedError as error:
-        scope[_STATUS] = error.standing
+        scope[_STATUS] = error.rate_limits
         raise
-    if admitted.standing:
-        scope[_STATUS] = admitted.standing
+    if admitted.rate_limits:
+        scope[_STATUS] = admitted.rate_limits
     return admitted
 
 
@@ -80,7 +80,7 @@ async def admit_user(admission: Admission, scope: Scope, claims: Claims, what: s
     try:
         scope[_STATUS] = await admission.count_user(claims, what, limit)
     except RateLimitedError as error:
-        scope[_STATUS] = error.standing
+        scope[_STATUS] = error.rate_limits
         raise
 
 

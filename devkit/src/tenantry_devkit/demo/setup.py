@@ -12,7 +12,7 @@ from dotenv import dotenv_values
 
 from tenantry.accounts import tenants_store as tenant_store
 from tenantry.accounts.projects import ProjectService
-from tenantry.accounts.tenants import TenantService, TenantWishes
+from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import OPERATOR, ApiKeyService
 from tenantry.billing import ledger_queries_store as billing
 from tenantry.common.clock import from_epoch
@@ -91,11 +91,11 @@ class SeedKeys(msgspec.Struct, frozen=True):
 async def seed(tenants: TenantService, keys: ApiKeyService, projects: ProjectService) -> SeedKeys | None:
     """Make the demo tenant with a project and two OWNER keys; None if it is there already."""
     owner = USERS[0]
-    wishes = TenantWishes(
+    wanted = TenantInput(
         name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
     )
     try:
-        await tenants.create_as_operator(BY_OPERATOR, TENANT, wishes)
+        await tenants.create_as_operator(BY_OPERATOR, TENANT, wanted)
     except TenantExistsError:
         return None
     made = []
@@ -154,7 +154,7 @@ async def is_of_others(database: Database) -> bool:
     await database.open()
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:
-            return await tenant_store.are_without(connection, TENANT, CUSTOMER)
+            return await tenant_store.has_tenants_without_customer(connection, TENANT, CUSTOMER)
     finally:
         await database.close()
 
