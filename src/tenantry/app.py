@@ -358,8 +358,8 @@ class Parts:
             await asyncio.sleep(_SAMPLED_EVERY)
 
     def _sample(self) -> None:
-        self.metrics.set_pool("ordinary", self.database.usage())
-        self.metrics.set_pool("jobs", self.queue.usage())
+        self.metrics.set_pool("ordinary", self.database.pool_stats())
+        self.metrics.set_pool("jobs", self.queue.pool_stats())
         self.metrics.streams.set(len(self.news))
 
     def _keys_revoked(self, reason: RevocationReason, number: int) -> None:

@@ -194,20 +194,20 @@ async def test_ended_keys_are_counted_by_the_reason(service: Service) -> None:
     assert await ended_keys(service) - before == {"revoked": 1, "rotated": 1, "leaked": 1, "tenant_ended": 4}
 
 
-async def test_a_pool_tells_how_many_connections_are_in_use_and_how_many_requests_wait(emptied: str) -> None:
+async def test_pool_counts_connections_and_waiting_requests(emptied: str) -> None:
     database = Database(emptied, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
         waiting = asyncio.create_task(DatabaseMetrics(database).read())
         async with asyncio.timeout(30):
-            while not (usage := database.usage()).waiting:  # noqa: ASYNC110  # the pool gives no notice
+            while not (stats := database.pool_stats())["requests_waiting"]:  # noqa: ASYNC110  # the pool gives no notice
                 await asyncio.sleep(0)
-        assert (usage.in_use, usage.idle, usage.maximum, usage.waiting) == (1, 0, 1, 1)
+        assert (stats["pool_size"], stats["pool_available"], stats["pool_max"]) == (1, 0, 1)
         await connection.execute("SELECT pg_sleep(0.002)")  # a wait is counted in whole milliseconds
     assert await waiting is not None
-    after = database.usage()
-    assert (after.in_use, after.idle, after.waiting) == (0, 1, 0)
-    assert after.waited > 0
+    after = database.pool_stats()
+    assert (after["pool_size"], after["pool_available"], after["requests_waiting"]) == (1, 1, 0)
+    assert after["requests_wait_ms"] > 0
     await database.close()
 
 
@@ -329,10 +329,10 @@ async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once
 
 
 PROCESS: Final = """
-from tenantry.db.database import PoolUsage
 from tenantry.server.metrics import Metrics
 metrics = Metrics(several_processes=True)
-metrics.set_pool("ordinary", PoolUsage(in_use=1, idle=2, maximum=5, waiting=0, waits=3, waited=0.5, timeouts=0))
+usage = {"pool_size": 3, "pool_available": 2, "pool_max": 5, "requests_waiting": 0}
+metrics.set_pool("ordinary", {**usage, "requests_queued": 3, "requests_wait_ms": 500})
 metrics.streams.set(7)
 metrics.lane("keys")(4, 0.001, 0.002)
 print(metrics.render().decode())

@@ -72,7 +72,6 @@ def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) 
 
 
 def check_scope(scope: str | None) -> str | None:
-    """Return the scope. Raises `ValueError` if it is invalid."""
     if scope is not None and not is_scope(scope):
         raise ValueError(f"{scope!r} is not a scope: it must be <resource>:<action>")
     return scope
@@ -156,7 +155,6 @@ class RequestContext:
 
 
 def context_of(scope: Mapping[str, Any]) -> RequestContext | None:
-    """Return the context that a middleware has stored."""
     context = scope.get(CONTEXT)
     return context if isinstance(context, RequestContext) else None
 
@@ -208,7 +206,6 @@ class TenantryMiddleware:
         self._owns_lifespan = owns_lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request or websocket to the application, or reject it."""
         if scope["type"] == "lifespan" and self._owns_lifespan:
             await self._run_lifespan(receive, send)
         elif scope["type"] not in ("http", "websocket"):

@@ -74,7 +74,10 @@ class Tenantry:
             )
             await database.open()
             stack.push_async_callback(database.close)
-            await self._check_at_start(database)
+            try:
+                await self._check_schema(database)
+            except DatabaseUnavailableError:
+                logger.warning("the database is unreachable; the first request checks its schema")
             parts = AuthenticationParts(
                 database,
                 http_client,
@@ -117,7 +120,7 @@ class Tenantry:
         try:
             async with asyncio.timeout(self._timeouts.request):
                 if not self._schema_checked:
-                    await self._check_later(running.database)
+                    await self._check_schema_again(running.database)
                 client = scope.get("client")
                 return await running.parts.admission.admit(
                     header_of(scope, b"authorization"),
@@ -127,25 +130,20 @@ class Tenantry:
         except TimeoutError as error:
             raise AuthUnavailableError("The database does not answer. Try again shortly.") from error
 
-    async def _check_at_start(self, database: Database) -> None:
-        try:
-            revision = await schema_revision(database)
-        except DatabaseUnavailableError:
-            logger.warning("the database is unreachable; the first request checks its schema")
-            return
+    async def _check_schema(self, database: Database) -> None:
+        revision = await schema_revision(database)
         if not is_current(revision):
             raise SchemaMismatchError(_mismatch(revision))
         self._schema_checked = True
 
-    async def _check_later(self, database: Database) -> None:
+    async def _check_schema_again(self, database: Database) -> None:
         try:
-            revision = await schema_revision(database)
+            await self._check_schema(database)
         except DatabaseUnavailableError as error:
             raise AuthUnavailableError(error.detail) from error
-        if not is_current(revision):
-            logger.error("rejecting all requests: %s", _mismatch(revision))
-            raise AuthUnavailableError("The database is not ready.")
-        self._schema_checked = True
+        except SchemaMismatchError as error:
+            logger.error("rejecting all requests: %s", error)  # noqa: TRY400  # the traceback does not help
+            raise AuthUnavailableError("The database is not ready.") from error
 
 
 def _mismatch(revision: str | None) -> str:

@@ -18,7 +18,6 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def system_clock() -> datetime:
-    """Return the machine's time."""
     return datetime.now(UTC)
 
 
@@ -27,7 +26,6 @@ def from_epoch(seconds: int) -> datetime: ...
 @overload
 def from_epoch(seconds: int | None) -> datetime | None: ...
 def from_epoch(seconds: int | None) -> datetime | None:
-    """Convert seconds since the Unix epoch."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
@@ -68,7 +66,6 @@ class Throttle:
         return max(0.0, self._next - now)
 
     async def wait(self) -> None:
-        """Wait for the next turn."""
         if seconds := self.reserve(self._now()):
             self.waiting += 1
             try:

@@ -59,7 +59,6 @@ class Redactor:
         self._literals = sorted((form for form in forms if len(form) >= _SHORTEST_SECRET), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """Mask all secrets."""
         for literal in self._literals:
             if literal in text:
                 text = text.replace(literal, _MASK)
@@ -88,7 +87,6 @@ class _RedactingFormatter(logging.Formatter):
         return {name: self._redact_field(value) if isinstance(value, str) else value for name, value in fields.items()}
 
     def _traceback(self, record: logging.LogRecord) -> str:
-        """Return the traceback and stack, if the record has any."""
         text = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else record.exc_text or ""
         if record.stack_info:
             text += f"\n{record.stack_info}"
@@ -99,7 +97,6 @@ class ConsoleFormatter(_RedactingFormatter):
     """Lines for people. Only the first line of an entry is not indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one line, and an indented traceback."""
         time = self.formatTime(record, self.datefmt)
         fields = "".join(f" {name}={value}" for name, value in self._fields(record).items())
         line = f"{time} {record.levelname:7} {record.name}  {_one_line(self._message(record) + fields)}"
@@ -111,7 +108,6 @@ class JsonFormatter(_RedactingFormatter):
     """Lines for machines: one JSON object each."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one line."""
         line: dict[str, str | int | float] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
             "level": record.levelname.lower(),

@@ -13,7 +13,6 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the string."""
         return self._value
 
     def __repr__(self) -> str:

@@ -34,7 +34,6 @@ _CLOSE_TIMEOUT: Final = 5.0
 
 
 def is_installed() -> bool:
-    """Whether the OpenTelemetry packages are installed."""
     try:
         return all(map(importlib.util.find_spec, _PACKAGES))
     except ModuleNotFoundError:
@@ -65,13 +64,11 @@ class Tracing:
         self._tracer = self._provider.get_tracer(_NAME, version)
 
     def close(self) -> None:
-        """Export the remaining spans, within 5 s."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_TIMEOUT)
 
     def current(self) -> Trace | None:
-        """Return the current span if it is recorded."""
         span = self._trace.get_current_span()
         return span if span.is_recording() else None
 
@@ -113,7 +110,6 @@ class Tracing:
             yield
 
     def transaction(self, database: str) -> AbstractContextManager[object]:
-        """Record a transaction, if there is a current span."""
         if self.current() is None:
             return nullcontext()
         attributes = {
@@ -133,12 +129,10 @@ class Tracing:
             yield RequestSpan(span, method, self._trace.StatusCode.ERROR, _CLIENT_ERROR)
 
     def mail(self, host: str, port: int) -> AbstractContextManager[object]:
-        """Record the delivery of a mail to a server."""
         attributes: Attributes = {"server.address": host, "server.port": port, "network.protocol.name": "smtp"}
         return self._span("send mail", self._trace.SpanKind.CLIENT, attributes)
 
     def job(self, task: str, queue: str, traceparent: str | None) -> AbstractContextManager[object]:
-        """Record a job, in the trace that deferred it."""
         attributes = {
             "messaging.system": "procrastinate", "messaging.operation.type": "process",
             "messaging.destination.name": queue, "tenantry.task": task,
@@ -184,7 +178,6 @@ class RequestSpan:
 
     @property
     def trace_id(self) -> str:
-        """The trace's id in hexadecimal."""
         return f"{self._span.get_span_context().trace_id:032x}"
 
     def note(self, status: int, route: str | None = None, attributes: Mapping[str, str] | None = None) -> None:

@@ -162,7 +162,6 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._names.clear()
 
     def _send(self, call: BoundStatement, sent: list["_Sent"]) -> None:
-        """Send a statement; add an entry to ``sent`` for each expected result."""
         statement, parameters = call
         if self.prepare_threshold is None:  # a pooler may switch server sessions
             self.pgconn.send_query_params(

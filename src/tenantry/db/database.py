@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -50,38 +50,7 @@ _BY_INDEX: Final = (
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 
 
-class PoolUsage(NamedTuple):
-    """The connections of a pool now, and its counts since the last call."""
-
-    in_use: int
-    idle: int
-    maximum: int
-    waiting: int
-    """Requests that wait for a connection now."""
-    waits: int
-    """Requests that had to wait, ``waited`` seconds in total."""
-    waited: float
-    timeouts: int
-    """Requests that got no connection."""
-
-
-def usage_of(pool: AsyncConnectionPool[Any]) -> PoolUsage:
-    """Return the usage of a pool, and reset its counts."""
-    stats = pool.pop_stats()
-    size, idle = stats["pool_size"], stats["pool_available"]
-    return PoolUsage(
-        in_use=size - idle,
-        idle=idle,
-        maximum=stats["pool_max"],
-        waiting=stats["requests_waiting"],
-        waits=stats.get("requests_queued", 0),
-        waited=stats.get("requests_wait_ms", 0) / 1000,
-        timeouts=stats.get("requests_errors", 0),
-    )
-
-
 def unavailable(error: BaseException) -> DatabaseUnavailableError:
-    """Make the refusal for an unreachable database."""
     refusal = DatabaseUnavailableError("The database is unreachable. Try again shortly.")
     refusal.__cause__ = error
     return refusal
@@ -215,7 +184,6 @@ class Database:
         await self._pool.open()
 
     async def close(self) -> None:
-        """Close every connection."""
         for lane in self._lanes:
             await lane.close()
         await self._pool.close()
@@ -241,9 +209,9 @@ class Database:
         except (*_UNAVAILABLE, PoolTimeout) as error:
             raise unavailable(error) from error
 
-    def usage(self) -> PoolUsage:
-        """Return the usage of the pool, and reset its counts."""
-        return usage_of(self._pool)
+    def pool_stats(self) -> dict[str, int]:
+        """Return the pool's statistics (`AsyncConnectionPool.pop_stats`), and reset its counts."""
+        return self._pool.pop_stats()
 
     def lane(self, options: str = "", *, name: str = "") -> "Lane":
         """Make a lane; ``options`` are further settings of its session, ``name`` is its label in the metrics."""
@@ -342,7 +310,6 @@ class Lane:
             await connection.close()
 
     async def close(self) -> None:
-        """Drop the connection; the next use reconnects."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()

@@ -68,7 +68,6 @@ class FailoverDetector:
 
 
 async def _epoch(connection: Connection) -> PrimaryEpoch | None:
-    """Return the server's epoch, or None if it does not report it."""
     try:
         rows = await (await connection.execute(_EPOCH)).fetchall()
         await connection.rollback()

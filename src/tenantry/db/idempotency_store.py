@@ -72,6 +72,5 @@ async def find(connection: Connection, claim: Claim, now: datetime) -> tuple[byt
 
 
 async def keep(connection: Connection, claim: Claim, answer: bytes, now: datetime) -> None:
-    """Store the answer (JSON)."""
     values = (claim.principal, claim.route, claim.key, claim.body_digest, answer.decode(), now)
     await connection.execute(_KEEP, values)

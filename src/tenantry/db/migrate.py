@@ -99,7 +99,6 @@ def _upgrade(conninfo: str, migrations: Path) -> None:
 
 
 def _upgrade_queue(connection: Connection) -> None:
-    """Apply procrastinate's schema, or its new migrations."""
     from procrastinate.schema import SchemaManager  # noqa: PLC0415
 
     files = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))

@@ -69,7 +69,6 @@ def to_search_page(
 
 
 def time_end(end: tuple[datetime, str] | None, looked_at: int) -> End | None:
-    """Make the end of a search from the time and id of its last row."""
     return None if end is None else End(Position(to_micros(end[0]), end[1]), end[0], looked_at)
 
 

@@ -202,7 +202,6 @@ def make_roles(connection: Connection) -> None:
 
 
 def all_exist(connection: Connection) -> bool:
-    """Whether the server has all roles."""
     return not _missing_roles(connection)
 
 

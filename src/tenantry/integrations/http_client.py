@@ -35,7 +35,6 @@ class _Client(httpx2.AsyncClient):
         self._tracing = tracing
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401  # the library's
-        """Send a request and record it."""
         if self._tracing is None:
             return await super().send(request, **options)
         with self._tracing.call(self._peer, request.method, request.url.host, request.url.port) as span:

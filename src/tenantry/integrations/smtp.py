@@ -81,7 +81,6 @@ class SmtpConfig(msgspec.Struct, frozen=True):
 
     @property
     def on_loopback(self) -> bool:
-        """Whether the server is on this machine."""
         return is_loopback(self.host)
 
 
@@ -271,7 +270,6 @@ def compose(mail: PendingMail, sender: str) -> EmailMessage:
 
 
 def _parts(mail: PendingMail) -> tuple[str, str, Mapping[str, object]]:
-    """Return the subject, the template, and its values."""
     about = mail.about
     tenant = display_text(mail.tenant_name, "your organization")
     if isinstance(about, PaymentFailure):

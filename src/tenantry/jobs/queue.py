@@ -16,7 +16,7 @@ from procrastinate.types import JSONDict
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.common.tracing import Tracing
 from tenantry.db.connection import Connection
-from tenantry.db.database import OUTGROWN, PoolUsage, new_pool, take_role, usage_of, with_statement_timeout
+from tenantry.db.database import OUTGROWN, new_pool, take_role, with_statement_timeout
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -77,9 +77,9 @@ class JobQueue:
         """Close every connection."""
         await self._pool.close()
 
-    def usage(self) -> PoolUsage:
+    def pool_stats(self) -> dict[str, int]:
         """Return the pool's usage since the last call."""
-        return usage_of(self._pool)
+        return self._pool.pop_stats()
 
     async def defer_mail(
         self,

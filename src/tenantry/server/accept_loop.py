@@ -66,7 +66,6 @@ class ListeningSocket:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting."""
         self._is_open = False
         self._loop.remove_reader(self._socket)
 

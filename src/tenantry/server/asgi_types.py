@@ -78,7 +78,6 @@ class HotRequest:
         self.full_body = b""
 
     def header(self, name: bytes) -> bytes | None:
-        """Return a header's value, as `header_of` does."""
         return header_of(self.scope, name) if self._headers is None else self._headers.get(name)
 
     async def body(self) -> bytes:
@@ -86,26 +85,20 @@ class HotRequest:
         if self._receive is None:
             return self.full_body
         length = self.header(b"content-length")
+        parts: list[bytes] = []
+        size, more = 0, True
         if length is not None and length.isdigit() and (len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY):
+            size = MAX_BODY + 1
+        while more and size <= MAX_BODY:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+        if size > MAX_BODY:
             raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
-        body, more = await _next_part(self._receive)
-        if more:
-            parts, size = [body], len(body)
-            while more and size <= MAX_BODY:
-                body, more = await _next_part(self._receive)
-                parts.append(body)
-                size += len(body)
-            body = b"".join(parts)
-        if len(body) > MAX_BODY:
-            raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
-        return body
-
-
-async def _next_part(receive: Receive) -> tuple[bytes, bool]:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGoneError
-    return message.get("body", b""), message.get("more_body", False)
+        return b"".join(parts)
 
 
 class HotResponse(msgspec.Struct):
@@ -117,12 +110,10 @@ class HotResponse(msgspec.Struct):
 
     @classmethod
     def json(cls, body: bytes) -> "HotResponse":
-        """Make a 200 response with a JSON body."""
         return cls(200, [_JSON], body)
 
     @classmethod
     def text(cls, status: int, text: str, *headers: Header) -> "HotResponse":
-        """Make a plain-text response."""
         return cls(status, [_TEXT, *headers], text.encode())
 
 

@@ -130,7 +130,6 @@ class ConnectionMonitor:
         return True
 
     def unregister(self, connection: MonitoredConnection) -> None:
-        """Remove a connection."""
         self._connections.pop(connection, None)
         self.track_body(connection, 0)
 

@@ -64,11 +64,9 @@ class HotRoutes:
         self._prefixes: list[tuple[str, HotRoute]] = []
 
     def add(self, method: str, path: str, handler: HotHandler) -> None:
-        """Add one method of a path."""
         self._exact[method, path] = HotRoute(path, handler)
 
     def add_any_method(self, path: str, handler: HotHandler) -> None:
-        """Add every method of a path."""
         self._any_method[path] = HotRoute(path, handler)
 
     def add_prefix(self, prefix: str, template: str, handler: HotHandler) -> None:
@@ -76,7 +74,6 @@ class HotRoutes:
         self._prefixes.append((prefix, HotRoute(template, handler)))
 
     def find(self, method: str, path: str) -> HotRoute | None:
-        """Return the route of a request, if it is a hot one."""
         found = self._exact.get((method, path)) or self._any_method.get(path)
         if found is None:
             for prefix, route in self._prefixes:
@@ -134,7 +131,6 @@ class Dispatcher:
         self._timers: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or run the lifespan."""
         if scope["type"] != "http":
             scope.setdefault("state", {}).update(self.state)
             await self._app(scope, receive, send)
@@ -158,7 +154,6 @@ class Dispatcher:
         self._count(scope.get("path_template") or "unknown", method, status, perf_counter() - started)
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
-        """Return the response of a hot route. Raises nothing."""
         started = perf_counter()
         scope = request.scope
         try:
@@ -181,11 +176,9 @@ class Dispatcher:
         return response
 
     def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
-        """Count a client that disconnected before its request was complete."""
         self._counter(route.template, request.scope["method"], CLIENT_GONE).inc()
 
     def internal_error(self, request: HotRequest) -> HotResponse:
-        """Return the response to a request whose own response could not be sent."""
         response = _refused(internal_error(request.request_id.decode()), request.scope)
         return self._complete(response, request.scope, request.request_id)
 
@@ -253,7 +246,6 @@ class Dispatcher:
         return response.status
 
     def _complete(self, response: HotResponse, scope: Scope, request_id: bytes) -> HotResponse:
-        """Add the headers that every response has."""
         headers = response.headers
         headers += missing_headers(headers, self._security_headers)
         headers.append((b"content-length", b"%d" % len(response.body)))
@@ -277,12 +269,10 @@ class Dispatcher:
 
 
 def internal_error(request_id: str) -> Refusal:
-    """Refuse a request that failed; the log has the cause under the request's id."""
     return refuse(500, "internal_error", "Internal server error.", request_id)
 
 
 def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:
-    """Refuse what no route accepts."""
     if "\x00" in scope["path"]:
         return refuse(404, "not_found", "There is nothing at this address.", request_id, headers=[VARIES])
     if scope["method"] in _WITH_BODIES and _is_compressed(header_of(scope, b"content-encoding")):
@@ -320,7 +310,6 @@ def _refused(refusal: Refusal, scope: Scope) -> HotResponse:
 
 
 def _without_body(send: Send) -> Send:
-    """Send the head of a response and an empty body."""
     has_ended = False
 
     async def send_head(message: MutableMapping[str, Any]) -> None:

@@ -32,8 +32,6 @@ class Health(msgspec.Struct, frozen=True, rename="camel"):
 def health_routes(
     checks: Sequence[Check], metrics: Metrics, gauges: Gauges, shutdown: Shutdown
 ) -> Sequence[HTTPRouteHandler]:
-    """Make the routes of health checks and metrics."""
-
     @get("/healthz", summary="Liveness", opt={"public": True})
     async def healthz() -> Health:
         """Report whether the process is alive. It checks nothing else."""

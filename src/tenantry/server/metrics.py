@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tenantry import __version__
 from tenantry.db.batcher import BatchObserver
-from tenantry.db.database import PoolUsage
 from tenantry.jobs.database_metrics import DatabaseMetric
 
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -92,18 +91,18 @@ class Metrics:
 
         return observe
 
-    def set_pool(self, pool: str, usage: PoolUsage) -> None:
-        """Record the usage of a pool since the last call."""
-        self._connections.labels(pool, "in_use").set(usage.in_use)
-        self._connections.labels(pool, "idle").set(usage.idle)
-        self._max_connections.labels(pool).set(usage.maximum)
-        self._waiting.labels(pool).set(usage.waiting)
-        self._waits.labels(pool).inc(usage.waits)
-        self._waited.labels(pool).inc(usage.waited)
-        self._timeouts.labels(pool).inc(usage.timeouts)
+    def set_pool(self, pool: str, stats: Mapping[str, int]) -> None:
+        """Record psycopg's statistics of a pool since the last call."""
+        idle = stats["pool_available"]
+        self._connections.labels(pool, "in_use").set(stats["pool_size"] - idle)
+        self._connections.labels(pool, "idle").set(idle)
+        self._max_connections.labels(pool).set(stats["pool_max"])
+        self._waiting.labels(pool).set(stats["requests_waiting"])
+        self._waits.labels(pool).inc(stats.get("requests_queued", 0))
+        self._waited.labels(pool).inc(stats.get("requests_wait_ms", 0) / 1000)
+        self._timeouts.labels(pool).inc(stats.get("requests_errors", 0))
 
     def render(self) -> bytes:
-        """Render the Prometheus text format."""
         return generate_latest(self._registry)
 
 

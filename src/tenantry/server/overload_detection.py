@@ -69,7 +69,6 @@ class OverloadDetector:
         return concurrent - self.arriving - self._excluded() >= self._limit
 
     def count(self) -> None:
-        """Count a request that was shed."""
         self._metrics.shed.inc()
         if self._measured_at - self._logged_at >= _LOG_INTERVAL:
             self._logged_at = self._measured_at

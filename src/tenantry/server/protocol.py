@@ -70,7 +70,6 @@ class _DefaultHeaders:
         self._encoded = b""
 
     def encode(self, headers: Sequence[Header]) -> bytes:
-        """Encode these headers, or return the previous result."""
         if headers is not self._headers:
             self._headers = headers
             self._encoded = b"".join([b"%b: %b\r\n" % header for header in headers])
@@ -158,7 +157,6 @@ class HttpProtocol(HttpToolsProtocol):
         self._unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection, or reject it."""
         self._buffered = BufferedTransport(cast("asyncio.Transport", transport), self.loop)
         self.write_now = self._buffered.write_now
         super().connection_made(cast("asyncio.Transport", self._buffered))
@@ -169,14 +167,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._end_with(protocol_errors.TOO_MANY_CONNECTIONS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Unregister the connection."""
         self._monitor.unregister(self)
         super().connection_lost(exc)
         if self.is_reading and self._hot is not None and self._dispatcher is not None:
             self._dispatcher.count_disconnect(self._hot.route, self._hot.request)
 
     def data_received(self, data: bytes) -> None:
-        """Parse input."""
         if self.stops_reading:
             return
         self._received_bytes = self._fed_bytes = self._fed_bytes + len(data)

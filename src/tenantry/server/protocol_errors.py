@@ -26,7 +26,6 @@ class RequestRejection(NamedTuple):
     detail: str
 
     def response(self, request_id: bytes | None = None) -> HotResponse:
-        """Return the response to a request with this ``X-Request-Id``."""
         shown_id = request_id_of(request_id)
         refusal = refuse(self.status, self.code, self.detail, shown_id.decode())
         length = b"%d" % len(refusal.body)

@@ -91,7 +91,6 @@ def headers_of(scope: Scope) -> tuple[Header, ...]:
 
 
 def rate_headers(status: RateLimitStatus) -> tuple[Header, ...]:
-    """Make ``RateLimit-Policy`` and ``RateLimit``."""
     if not status:
         return ()
     if len(status) == 1:
@@ -104,7 +103,6 @@ def rate_headers(status: RateLimitStatus) -> tuple[Header, ...]:
 
 @lru_cache(_CACHED_POLICIES)
 def _policies(*parts: Policy | int) -> Header:
-    """Make the header of alternating policies and limits."""
     items = [f'"{policy}";q={limit};w={WINDOW}' for policy, limit in zip(parts[::2], parts[1::2], strict=True)]
     return b"ratelimit-policy", ", ".join(items).encode()
 

@@ -42,7 +42,6 @@ class LoggingDispatcher(Dispatcher):
         self._logs = logs
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
-        """Return the response of a hot route. Raises nothing."""
         with self._recorded(request.scope, request.request_id) as record:
             response = await super().answer(route, request)
             record.status, record.route = response.status, route.template

@@ -21,7 +21,6 @@ class TimedReceive:
         self._since: float | None = None
 
     async def __call__(self) -> MutableMapping[str, Any]:
-        """Return the next message. Raises `asyncio.CancelledError`."""
         if self._is_complete:
             return await self._receive()
         self._since = self._loop.time()
@@ -36,5 +35,4 @@ class TimedReceive:
         return message
 
     def waited(self) -> float:
-        """Return the seconds of waiting so far."""
         return self._waited + (self._loop.time() - self._since if self._since is not None else 0.0)

@@ -40,7 +40,6 @@ class GracefulServer(uvicorn.Server):
         self._is_orphan = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's own
-        """Handle a signal: begin the shutdown."""
         self._captured_signals.append(sig)
         if self.should_exit and self._supervisor is None:
             self.force_exit = True
@@ -52,13 +51,11 @@ class GracefulServer(uvicorn.Server):
             self._shutdown.is_draining = True  # readiness fails from now on, not from the next tick
 
     async def on_tick(self, counter: int) -> bool:
-        """Check ten times a second whether to exit."""
         if self._supervisor is not None and os.getppid() != self._supervisor:
             self.should_exit = self._skip_drain = self._is_orphan = True
         return await super().on_tick(counter)
 
     async def main_loop(self) -> None:
-        """Serve until a signal, then drain."""
         await super().main_loop()
         self._shutdown.drain()
         for connection in list(self.server_state.connections):

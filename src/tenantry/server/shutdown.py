@@ -25,7 +25,6 @@ class Shutdown:
         self._on_close: Callable[[], None] | None = on_close
 
     def drain(self) -> None:
-        """Begin to drain."""
         self.is_draining = True
         callback, self._on_drain = self._on_drain, None
         if callback is not None:

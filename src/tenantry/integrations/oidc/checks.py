@@ -76,11 +76,9 @@ class DecodedToken:
 
     @property
     def kid(self) -> str | None:
-        """The key id in the header."""
         return self.header.kid if isinstance(self.header.kid, str) else None
 
     def claims(self) -> Claims:
-        """Return the claims, after all checks have passed."""
         payload = self.payload
         role = claim_at(self.members, self.config.role_claim)
         return Claims(
@@ -111,7 +109,6 @@ class Check(NamedTuple):
 def _check(
     name: str, expected: str | Describe, said: Describe = lambda _: ""
 ) -> Callable[[Callable[[DecodedToken], str | None]], Check]:
-    """Make a check of a function."""
     describe = (lambda _: expected) if isinstance(expected, str) else expected
     return lambda fault: Check(name, describe, said, fault)
 
@@ -124,7 +121,6 @@ class CheckFailure(NamedTuple):
 
 
 def first_failure(checks: Sequence[Check], token: DecodedToken) -> CheckFailure | None:
-    """Run the checks in order, up to the first failure."""
     for check in checks:
         reason = check.fault(token)
         if reason is not None:
@@ -152,7 +148,6 @@ def _form(token: DecodedToken) -> str | None:
 
 
 def _decode_object(segment: bytes) -> dict[str, Any] | str:
-    """Return the JSON object in a segment, or why there is none."""
     try:
         members = decode(segment)
     except (ValueError, RecursionError):

@@ -78,7 +78,6 @@ class Payload(msgspec.Struct, frozen=True):
 
     @property
     def audiences(self) -> list[str]:
-        """``aud`` as a list."""
         return [self.aud] if isinstance(self.aud, str) else self.aud
 
     @property
@@ -89,7 +88,6 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of members with unique names (RFC 7519 section 4, RFC 7515 section 4)."""
     made = dict(members)
     if len(made) != len(members):
         raise ValueError("duplicate member")

@@ -135,7 +135,6 @@ def _weakness_of_modulus(modulus: int) -> str | None:
 
 @cache
 def _roca_fingerprint() -> tuple[tuple[int, frozenset[int]], ...]:
-    """Return each small prime with the powers of 65537 modulo it."""
     return tuple(
         (prime, frozenset(pow(_ROCA_GENERATOR, exponent, prime) for exponent in range(prime - 1)))
         for prime in _ROCA_PRIMES
@@ -166,7 +165,6 @@ class IssuerMetadata(msgspec.Struct, frozen=True):
 
     @property
     def can_sign_in(self) -> bool:
-        """Whether the provider supports sign-in with a browser."""
         return bool(self.authorization_endpoint and self.token_endpoint)
 
 

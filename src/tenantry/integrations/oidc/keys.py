@@ -50,23 +50,18 @@ class KeySet:
         self._published: PublishedKeys | None = None
         self._fetched_at = 0.0
         self._attempted_at: float | None = None
-        self._trouble: str | None = None
+        self.trouble: str | None = None
+        """Why the last fetch failed, or None."""
         self._fetching: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
     @property
     def attempted(self) -> bool:
         """Whether the first fetch has ended; readiness requires it."""
-        return self._published is not None or self._trouble is not None
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the last fetch failed, or None."""
-        return self._trouble
+        return self._published is not None or self.trouble is not None
 
     @property
     def metadata(self) -> IssuerMetadata | None:
-        """The provider's metadata, once it is fetched."""
         return self._published.metadata if self._published else None
 
     async def start(self) -> None:
@@ -91,12 +86,12 @@ class KeySet:
         keys = self.cached(kid, alg)
         if keys or self.knows(kid):
             return keys
-        if self._trouble is None:
+        if self.trouble is None:
             await self._refresh_if_due()
             keys = self.cached(kid, alg)
         elif self._may_retry():
             self._begin()
-        if not keys and (self._trouble is not None or self._current() is None):
+        if not keys and (self.trouble is not None or self._current() is None):
             raise AuthUnavailableError("The identity provider's keys cannot be reached.")
         return keys
 
@@ -111,7 +106,6 @@ class KeySet:
         return published is not None and kid in published.ids
 
     def listing(self) -> list[tuple[str | None, str]]:
-        """Return id and algorithm of every cached key."""
         published = self._current()
         by_id = published.by_id if published else {}
         return [(key.kid, alg) for (kid, alg), keys in by_id.items() if kid is None for key in keys]
@@ -123,7 +117,7 @@ class KeySet:
 
     async def ensure_fetched(self) -> None:
         """Fetch the keys if that has failed before, unless the last attempt was less than 30 s ago."""
-        if self._published is None or self._trouble is not None:
+        if self._published is None or self.trouble is not None:
             await self._refresh_if_due()
 
     def _begin(self) -> "asyncio.Task[None]":
@@ -150,18 +144,18 @@ class KeySet:
             async with asyncio.timeout(self._timeout):
                 published = await fetch_published_keys(self._config, self._client)
         except (httpx2.HTTPError, FetchError, TimeoutError, OSError, *NOT_JSON) as error:
-            self._trouble = f"{type(error).__name__}: {error}"
-            _log.warning("the identity provider's keys could not be fetched: %s", self._trouble)
+            self.trouble = f"{type(error).__name__}: {error}"
+            _log.warning("the identity provider's keys could not be fetched: %s", self.trouble)
         except Exception as error:  # noqa: BLE001  # cached keys remain usable whatever a library raises
-            self._trouble = type(error).__name__
+            self.trouble = type(error).__name__
             _log.exception("the identity provider's keys could not be fetched")
         else:
-            self._published, self._fetched_at, self._trouble = published, self._monotonic(), None
+            self._published, self._fetched_at, self.trouble = published, self._monotonic(), None
         finally:
             self._fetching = None
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(self._refresh_seconds if self._trouble is None else self._cooldown)
+            await asyncio.sleep(self._refresh_seconds if self.trouble is None else self._cooldown)
             if self._may_retry():
                 await self.refresh()

@@ -222,7 +222,6 @@ class SignIn:
         return metadata
 
     async def _redeem(self, metadata: IssuerMetadata, code: str, pending: PendingSignIn) -> _TokenResponse:
-        """Exchange the code for tokens."""
         form: str = prepare_token_request(
             "authorization_code",
             redirect_uri=self._redirect_uri,
@@ -333,7 +332,6 @@ def _redemption_error(status: int, error: str) -> AuthUnavailableError | SignInF
 
 
 def _name(members: Mapping[str, Any]) -> str | None:
-    """Return the user's display name."""
     for claim in ("name", "preferred_username", "email"):
         value = members.get(claim)
         name = "".join(letter for letter in value if letter.isprintable()).strip() if isinstance(value, str) else ""

@@ -69,7 +69,6 @@ class VerifiedTokenCache:
         return len(self._entries)
 
     def find(self, digest: bytes) -> VerifiedToken | None:
-        """Return the entry of a token."""
         found = self._entries.get(digest)
         if found is None:
             return None
@@ -88,14 +87,12 @@ class VerifiedTokenCache:
             self.bytes_held -= freed
 
     def drop(self, digest: bytes) -> None:
-        """Remove a token's entry, if there is one."""
         found = self._entries.pop(digest, None)
         if found is not None:
             self.bytes_held -= found[1]
 
 
 def token_digest(token: str) -> bytes:
-    """Return the cache's key of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
